@@ -27,7 +27,7 @@ if not TYPE_CHECKING:
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """`klamm load`, `klamm hdfs` and `klamm lake`."""
+    """Registers `klamm load`, `klamm hdfs` and `klamm lake`."""
     return [
         Command(
             "load",
@@ -51,7 +51,7 @@ def klamm_commands() -> Iterable[Command]:
 
 @hookimpl
 def klamm_loads() -> Iterable[Provider[[], Load]]:
-    """The lake `hadoop`."""
+    """Registers the lake `hadoop`."""
     from .lake.config import LakeConfig, LakeLoad  # here, so that `klamm --help` does not load them
 
     return [Provider("hadoop", LakeLoad, LakeConfig, "a lake that `klamm load` fills, in one rename per load")]

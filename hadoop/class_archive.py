@@ -43,7 +43,7 @@ def make_archive() -> Path | None:
 
 
 def _run_job(path: Path, options: str) -> None:
-    # Imported late: mostly the archive exists, and importing Spark takes longer than checking that.
+    # Imported late: usually the archive exists, and importing Spark takes longer than checking that.
     from pyspark import SparkContext
     from pyspark.sql import functions as sf
 
@@ -85,7 +85,7 @@ def _run_job(path: Path, options: str) -> None:
 
 
 def _use_hdfs_client(context: SparkContext) -> None:
-    """Connects to a port where no NameNode listens: that fails, and has loaded most of the client's classes."""
+    """Connects to a port where no NameNode listens: that fails, but loads most of the client's classes."""
     from py4j.protocol import Py4JJavaError
 
     jvm = context._jvm

@@ -1,4 +1,4 @@
-"""The Spark of the jobs that write a lake."""
+"""The Spark session of the jobs that write a lake."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _NEEDED: Final = {
 
 
 class LakeSession:
-    """A session of its own on the caller's Spark, so that the caller's SQL configuration stays as it is; `more` are
-    settings besides those that every job needs. It is created when it is first needed: starting Spark takes seconds.
+    """A session of its own on the caller's Spark, so that the caller's SQL configuration stays unchanged. `more` are
+    settings besides those that every job needs. It is created on first use: starting Spark takes seconds.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ def _failing() -> Iterator[None]:
 
 
 def configured_session(spark: SparkSession, target_size: int, more: Mapping[str, str]) -> SparkSession:
-    """A new session of the same Spark, with what jobs of a lake need."""
+    """Returns a new session of the same Spark, with the settings that jobs of a lake need."""
     session = spark.newSession()
     target = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_size)}
     for key, value in {**_NEEDED, **target, **more}.items():
@@ -86,15 +86,17 @@ def configured_session(spark: SparkSession, target_size: int, more: Mapping[str,
 
 @contextmanager
 def _active_session_kept(session: SparkSession) -> Iterator[None]:
-    """Spark makes a session active when it runs something (`createDataFrame`, a query); PySpark and its JVM each store
-    the active session. An application that asks for the active session must get its own."""
+    """Restores the thread's active session at the end: Spark makes a session active when it runs a query or
+    `createDataFrame`, PySpark and its JVM each store it, and an application that asks for the active session must get
+    its own.
+    """
     jvm_sessions = SparkSession._get_j_spark_session_class(session._jvm)
     python, java = SparkSession._activeSession, jvm_sessions.getActiveSession()
     try:
         yield
     finally:
         SparkSession._activeSession = python
-        with suppress(Py4JError):  # a JVM that has exited has no session; the error that ended it is to be reported
+        with suppress(Py4JError):  # a JVM that has exited has no session; the error that ended it must be reported
             if java.isDefined():
                 jvm_sessions.setActiveSession(java.get())
             else:

@@ -21,9 +21,11 @@ _DIGEST: Final = "pom.sha256"
 
 @dataclass(frozen=True, slots=True)
 class MavenJars:
-    """The jars that the `pom.xml` of `package` asks for. They are in the folder that the environment's `variable`
-    names, or else in `name` below the cache directory. A folder is complete once it contains the digest of the
-    `pom.xml`. `what` names the jars in messages."""
+    """The jars that the `pom.xml` of `package` requires.
+
+    They are in the folder that the environment's `variable` names, or else in `name` below the cache directory. A
+    folder is complete once it contains the digest of the `pom.xml`. `what` names the jars in messages.
+    """
 
     what: str
     package: str
@@ -31,7 +33,7 @@ class MavenJars:
     variable: str
 
     def folder(self) -> Path:
-        """Where the jars are, or are copied to."""
+        """Returns the folder that holds the jars, or to which they are copied."""
         named = os.environ.get(self.variable)
         return Path(named) if named else cache_folder() / self.name
 
@@ -58,7 +60,7 @@ class MavenJars:
         maven = shutil.which("mvn")
         if maven is None:
             raise ConfigError(
-                f"{self.what} are not here and Maven, which fetches them, is not installed: install it (for example "
+                f"{self.what} are missing, and Maven, which fetches them, is not installed: install it (for example "
                 f"`apt-get install maven`), or name a folder that holds them in {self.variable}"
             )
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ POLL_TIMEOUT_MS: Final = 120_000
 MAX_TRIGGER_DELAY: Final = "15m"
 CLIENT_ID: Final = "klamm-spark"
 ENVELOPE: Final = "confluent"
-"""The default of a topic, as in YAML."""
+"""The default envelope of a topic, as in YAML."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|min|h|d)\s*")
 
@@ -70,7 +70,7 @@ class Typing:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a task reads its range; `poll_timeout_s` and `quarantine` as in `SourceOptions`."""
+    """How a task reads its range; `poll_timeout_s` and `quarantine` are those of `SourceOptions`."""
 
     bootstrap: str
     plugins: tuple[str, ...]
@@ -81,10 +81,13 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """`topics`, `pattern` or `assigned` says what is read. Times, if given, override offsets; `late_is_latest`: a
-    partition without a record at or after its starting time begins at its end. `limit` is the most offsets of a batch
-    or micro-batch in total; a stream waits up to `max_delay_s` for `least` new ones. `poll_timeout_s` is how long a
-    task waits for records of its range, `quarantine` whether a batch that cannot be opened is a row."""
+    """The options of a read. `topics`, `pattern` or `assigned` selects the partitions.
+
+    Times, if given, override offsets; `late_is_latest`: a partition without a record at or after its starting time
+    begins at its end. `limit` is the most offsets of a batch or micro-batch in total; a stream waits up to
+    `max_delay_s` for `least` new ones. `poll_timeout_s` is how long a task waits for records of its range.
+    `quarantine`: a batch that cannot be opened becomes a row.
+    """
 
     bootstrap: str
     topics: tuple[str, ...]
@@ -122,7 +125,9 @@ class Reading(Enum):
 
 
 def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) -> SourceOptions:
-    """`ConfigError` in one line: the option, what is wrong, what would be right. Names are not case-sensitive."""
+    """Parses the options; names are not case-sensitive. Raises `ConfigError` in one line: the option, what is wrong,
+    what would be right.
+    """
     values = known_options(given, OPTIONS, "source")
     _check_reading(values, reading)
     topics, pattern, assigned = _what(values)
@@ -133,7 +138,7 @@ def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) ->
     quarantine = _choice(values, "onBadRecord", ("fail", "quarantine")) == "quarantine"
     typing = typing_of(values, "source")
     if quarantine and typing is not None:
-        raise ConfigError("klamm source: onBadRecord=quarantine gives bytes; it does not go with klamm.typed")
+        raise ConfigError("klamm source: onBadRecord=quarantine returns bytes; it cannot be combined with klamm.typed")
     return SourceOptions(
         bootstrap=bootstrap_of(values, "source"),
         topics=topics,
@@ -160,14 +165,14 @@ def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) ->
 
 
 def typing_of(values: Mapping[str, str], what: str) -> Typing | None:
-    """None: values are bytes."""
+    """Returns the typing of the values, or None if they are bytes."""
     if not _flag(values, "klamm.typed", False, what):
         return None
     return Typing(values.get("klamm.envelope", ENVELOPE), values.get("klamm.schemas.topic", SCHEMA_TOPIC))
 
 
 def known_options(given: Mapping[str, str], options: Sequence[str], what: str) -> dict[str, str]:
-    """The options by their canonical names; `ConfigError` for an unknown one. `what`: source or sink."""
+    """Returns the options by their canonical names; raises `ConfigError` for an unknown one. `what`: source or sink."""
     known = {name.lower(): name for name in options}
     values: dict[str, str] = {}
     for key, value in given.items():
@@ -183,7 +188,7 @@ def _check_reading(values: Mapping[str, str], reading: Reading) -> None:
     wrong = {Reading.BATCH: _STREAM_ONLY, Reading.STREAM: _BATCH_ONLY}.get(reading, ())
     for name in wrong:
         if name in values:
-            raise ConfigError(f"klamm source: {name} is no option of a {reading.value}")
+            raise ConfigError(f"klamm source: {name} is not an option of a {reading.value}")
 
 
 def bootstrap_of(values: Mapping[str, str], what: str) -> str:
@@ -208,7 +213,9 @@ def _what(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ConfigError(f"klamm source: subscribePattern {pattern!r} is no pattern: {error}") from error
+            raise ConfigError(
+                f"klamm source: subscribePattern {pattern!r} is not a regular expression: {error}"
+            ) from error
         return (), pattern, ()
     assigned: list[TopicPartition] = []
     for topic, numbers in _json(values, "assign").items():
@@ -260,7 +267,7 @@ def _json(values: Mapping[str, str], name: str) -> dict[str, Any]:
     try:
         found = json.loads(values[name])
     except ValueError as error:
-        raise ConfigError(f"klamm source: {name} is no JSON: {error}") from error
+        raise ConfigError(f"klamm source: {name} is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"klamm source: {name}: expected a JSON object of topics, got {values[name]!r}")
     return found
@@ -287,7 +294,7 @@ def _flag(values: Mapping[str, str], name: str, default: bool, what: str = "sour
 
 
 def _choice(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """The first one allowed is the default."""
+    """Returns the option's value; the first one allowed is the default."""
     text = values.get(name, allowed[0]).strip().lower()
     if text not in allowed:
         raise ConfigError(f"klamm source: {name}: expected {' or '.join(allowed)}, got {text!r}")
@@ -295,7 +302,7 @@ def _choice(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> s
 
 
 def _duration(values: Mapping[str, str], name: str, default: str) -> float:
-    """Seconds."""
+    """Returns a duration in seconds."""
     text = values.get(name, default)
     found = _DURATION.fullmatch(text)
     if found is None:

@@ -1,4 +1,4 @@
-"""A Spark session for loads: started locally, or the one that spark-submit gave."""
+"""A Spark session for loads: started locally, or the one of spark-submit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .jvm_zone import UTC_OPTION
 from .publishing.hdfs import HadoopJvm
 
 NO_JAVA: Final = (
-    "Spark needs Java 17 or newer, and there is none: install one (e.g. openjdk-17-jre-headless) or set JAVA_HOME"
+    "Spark needs Java 17 or newer, and none was found: install one (e.g. openjdk-17-jre-headless) or set JAVA_HOME"
 )
 _QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -50,13 +50,13 @@ class SparkFailedError(KlammError):
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> None:
-    """`ConfigError` in one line when Spark would find no Java."""
+    """Raises `ConfigError` in one line if Spark would find no Java."""
     home = environment.get("JAVA_HOME")
     found = (
         Path(home, "bin", "java").exists() if home else shutil.which("java", path=environment.get("PATH")) is not None
     )
     if not found:
-        raise ConfigError(f"JAVA_HOME is {home}, where there is no bin/java; {NO_JAVA}" if home else NO_JAVA)
+        raise ConfigError(f"JAVA_HOME is {home}, which has no bin/java; {NO_JAVA}" if home else NO_JAVA)
 
 
 def _local() -> dict[str, str]:
@@ -92,8 +92,9 @@ class SparkSettings:
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
-    """The running session, or else a new one. spark-submit's settings override the master; `extra` overrides
-    defaults."""
+    """Returns the running session, or else a new one. spark-submit's settings override the master; `extra` overrides
+    defaults.
+    """
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
@@ -110,8 +111,11 @@ def start_session(settings: SparkSettings) -> SparkSession:
 
 
 def hadoop_jvm(settings: SparkSettings) -> HadoopJvm:
-    """Spark's JVM with Hadoop's client: the running one, or else a new one with these settings and without Spark, which
-    takes a second instead of several; a session that is started later uses the same JVM."""
+    """Returns Spark's JVM with Hadoop's client: the running one, or else a new one with these settings.
+
+    A new one is started without Spark, which takes a second instead of several; a session that is started later uses
+    the same JVM.
+    """
     if SparkContext._gateway is None:
         settings.prepare()
         conf = SparkConf(loadDefaults=False)
@@ -124,7 +128,7 @@ def hadoop_jvm(settings: SparkSettings) -> HadoopJvm:
     running = SparkContext._active_spark_context
     if running is not None:
         return HadoopJvm(gateway, running._jsc.hadoopConfiguration())
-    # As Spark builds it: `spark.hadoop.…` and, through HADOOP_CONF_DIR, the cluster's own files.
+    # The configuration as Spark builds it: `spark.hadoop.…` and, through HADOOP_CONF_DIR, the cluster's own files.
     deploy, spark_conf = gateway.jvm.org.apache.spark.deploy, gateway.jvm.org.apache.spark.SparkConf()
     return HadoopJvm(gateway, deploy.SparkHadoopUtil.get().newConfiguration(spark_conf))
 
@@ -143,8 +147,9 @@ def _starting() -> Iterator[None]:
 
 
 def _ship_wheel(session: SparkSession, package: Path) -> None:
-    """`spark-submit --py-files klamm.whl` puts the wheel only on the driver's path: for executors Spark accepts .zip,
-    .egg and .jar. A wheel is a zip."""
+    """Ships the wheel to the executors as a zip: `spark-submit --py-files klamm.whl` puts it only on the driver's path,
+    and for executors Spark accepts .zip, .egg and .jar.
+    """
     wheel = next((parent for parent in package.parents if parent.suffix == ".whl" and parent.is_file()), None)
     if wheel is None:
         return
@@ -155,8 +160,9 @@ def _ship_wheel(session: SparkSession, package: Path) -> None:
 
 
 def _no_checksum_files(session: SparkSession) -> None:
-    """Hadoop's local file system writes a .crc file for each file, and starts a `chmod` process for it. Parquet has its
-    own checksums, and executors of a local Spark share this object."""
+    """Switches off checksum files: Hadoop's local file system writes a .crc file for each file, and starts a `chmod`
+    process for it. Parquet has its own checksums, and executors of a local Spark share this object.
+    """
     context = session.sparkContext
     local = context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())  # type: ignore[union-attr]
     local.setWriteChecksum(False)
@@ -176,23 +182,23 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
 
 
 def _last(said: bytes) -> str:
-    """The last output of the JVM, for an error."""
+    """Returns the last output line of the JVM, for an error."""
     lines = [line.strip() for line in said.decode(errors="replace").splitlines() if "incubator" not in line]
     return next((line for line in reversed(lines) if line), "")
 
 
 def submitted() -> bool:
-    """Whether spark-submit started this process: the JVM is there already, with its configuration."""
+    """Returns True if spark-submit started this process: its JVM already runs, with its configuration."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def reason_of(error: BaseException) -> str:
-    """The line with the cause of a failed job: a worker's own error rather than Java's."""
+    """Returns the line with the cause of a failed job: a worker's own error rather than Java's."""
     text = str(error)
     found = _PYTHON_ERROR.findall(text)
     if found:
         return str(found[-1][1]).strip()
-    if isinstance(error, Py4JJavaError):  # of the driver's own JVM, for instance when a lake exceeds its quota
+    if isinstance(error, Py4JJavaError):  # an error of the driver's own JVM, for instance when a lake exceeds its quota
         java = error.java_exception
         return f"{java.getClass().getSimpleName()}: {_one_line(java.getMessage() or '')}"
     others = _ANY_ERROR.findall(text)

@@ -10,12 +10,12 @@ from .lake.config import LakeConfig
 
 
 def choose(settings: Settings, sink: str | None) -> tuple[str, SinkSettings]:
-    """The sink by name, or the only one of the plugin `hadoop`."""
+    """Returns the sink by name, or the only one of the plugin `hadoop`."""
     lakes = [name for name, found in settings.sinks.items() if isinstance(found.choice.config, LakeConfig)]
     if sink is None:
         if len(lakes) != 1:
             known = ", ".join(lakes) or "none; `plugin: hadoop` makes one"
-            raise ConfigError(f"{settings.source}: sinks: which one is to be loaded? (there are: {known})")
+            raise ConfigError(f"{settings.source}: sinks: name the one to be loaded (there are: {known})")
         sink = lakes[0]
     if sink not in lakes:
         settings.sink(sink)

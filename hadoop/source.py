@@ -55,18 +55,20 @@ class KlammDataSource(DataSource):
         return source_columns(headers=options.headers, quarantine=options.quarantine, value=value)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Spark refuses a reader that accepts filters while `spark.sql.python.filterPushdown.enabled` is off, which is
-        the default. The reader cannot read the setting, but the process that passes filters runs only if it is on."""
+        """Returns the reader. Spark refuses a reader that accepts filters while
+        `spark.sql.python.filterPushdown.enabled` is off, which is the default. The reader cannot read the setting, but
+        the process that passes filters runs only if it is on.
+        """
         kind = FilteringReader if FILTER_WORKER in sys.modules or _main_module() == FILTER_WORKER else KlammReader
         return kind(parse_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise ConfigError('klamm sink: a topic is not overwritten; use mode("append")')
+            raise ConfigError('klamm sink: a topic cannot be overwritten; use mode("append")')
         return KlammWriter(sink_options(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002 - as Kafka's
-        """`overwrite` is the output mode complete, whose rows are appended like all others."""
+        """Returns the writer. `overwrite` is the output mode complete, whose rows are appended like all others."""
         return KlammStreamWriter(sink_options(self.options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

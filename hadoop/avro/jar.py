@@ -1,6 +1,6 @@
-"""The jar of spark-avro: `python -m klamm.hadoop.avro.jar` copies it; `--have` only asks.
+"""The jar of spark-avro: `python -m klamm.hadoop.avro.jar` copies it; `--have` only checks whether it is there.
 
-Its version is the newest one that Maven Central was seen to have; a test writes and reads with it and the Spark of
+Its version is the newest that Maven Central had when it was chosen; a test writes and reads with it and the Spark of
 `requirements/spark.txt`.
 """
 
@@ -34,7 +34,9 @@ def find_avro_jar() -> str:
 
 
 def with_avro(spark_config: Mapping[str, str], format_: str) -> dict[str, str]:
-    """Adds to Spark's configuration what files of this format need; a spark-avro that the user names is kept."""
+    """Adds the settings that files of this format need to Spark's configuration; a spark-avro that the user names is
+    kept.
+    """
     named = any("spark-avro" in spark_config.get(key, "") for key in _OF_SPARK)
     if format_ != AVRO or named:
         return dict(spark_config)

@@ -34,7 +34,7 @@ _INVALID_PLACE: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one directory, given as `dt=2013-01-01/hr=05`, and one partition, in `file` from the place `at` on."""
+    """Rows of one directory, given as `dt=2013-01-01/hr=05`, and one partition, in `file` from the position `at`."""
 
     directory: str
     partition: int
@@ -47,7 +47,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Read:
-    """What a task has read."""
+    """The chunks that a task has written, and the ranges that it has read."""
 
     chunks: list[Chunk] = field(default_factory=list)
     tallies: Tallies = field(default_factory=dict)
@@ -125,7 +125,7 @@ class _Rows:
 
 
 def _split(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yields the rows of each place, in their order. Mostly a batch has few places, one after the other."""
+    """Yields the rows of each place, in their order. Usually a batch has few places, each with adjacent rows."""
     codes = places.view(pa.int64()).fill_null(_INVALID_PLACE).to_numpy(zero_copy_only=False)
     starts = _starts(codes)
     if len(set(codes[starts].tolist())) < len(starts):
@@ -138,12 +138,12 @@ def _split(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.Rec
 
 
 def _starts(codes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The positions at which the value changes."""
+    """Returns the positions at which the value changes."""
     return np.concatenate([[0], np.flatnonzero(codes[1:] != codes[:-1]) + 1])
 
 
 def _directories(format_: RowFormat, places: Sequence[int]) -> list[str]:
-    """As Spark names them."""
+    """Returns the directory names as Spark writes them."""
     known = pa.array([None if p == _INVALID_PLACE else p for p in places], pa.int64()).view(pa.timestamp("us"))
     absent = {"dt": INVALID}
     columns = [

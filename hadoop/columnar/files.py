@@ -33,7 +33,9 @@ _COUNT_ROWS: Final = 131_072
 
 
 def spark_metadata(schema: pa.Schema) -> dict[str, str]:
-    """The schema as Spark writes it into footers, and the Spark version that determines the calendar of dates."""
+    """Returns the schema as Spark writes it into footers, and the Spark version that determines the calendar of
+    dates.
+    """
     return {_SCHEMA: from_arrow_schema(schema).json(), _VERSION: pyspark.__version__}
 
 
@@ -51,7 +53,7 @@ class Window:
 
 @dataclass(slots=True)
 class Written:
-    """A file, by its path below the load, and its content."""
+    """A file, by its path below the load, and its content's counts."""
 
     name: str
     size: int
@@ -65,7 +67,7 @@ class WriteFiles:
     def __init__(
         self, folder: str, codec: str, target_size: int, window_ms: int, metadata: Mapping[str, str] | None = None
     ) -> None:
-        """`metadata`: what each file's footer says besides."""
+        """`metadata`: further entries of each file's footer."""
         self._folder = folder
         self._metadata = dict(metadata or {})
         self._codec = codec
@@ -73,7 +75,7 @@ class WriteFiles:
         self._window_ms = window_ms
 
     def __call__(self, directories: Iterable[tuple[Chunk, ...]]) -> Iterator[Written]:
-        """The chunks of a directory are in the order of partition and offset."""
+        """Writes and counts the files of each directory; its chunks are in the order of partition and offset."""
         for chunks in directories:
             for path in self._write(chunks):
                 yield self._count(path)
@@ -110,7 +112,7 @@ class WriteFiles:
         return folder / f"part-{uuid.uuid4().hex}{codec}.parquet"
 
     def _count(self, path: Path) -> Written:
-        """Counts the file as it is on disk. Raises `KlammError` if its rows are not in order, or occur twice."""
+        """Counts the rows of the file on disk. Raises `KlammError` if they are not in order, or occur twice."""
         written = Written(str(path.relative_to(self._folder)), path.stat().st_size)
         windows: dict[tuple[int, int], Window] = {}
         before = (-1, -1)
@@ -129,7 +131,7 @@ class WriteFiles:
 
 
 def _groups(chunks: Iterable[Chunk]) -> Iterator[pa.Table]:
-    """Tables of about a row group each."""
+    """Yields tables of about one row group each."""
     held: list[pa.Table] = []
     rows = 0
     for chunk in chunks:
@@ -165,7 +167,7 @@ def _check_order(path: Path, before: tuple[int, int], partitions: np.ndarray[Any
 def _windows(
     batch: pa.RecordBatch, partitions: np.ndarray[Any, Any], offsets: Offsets, window_ms: int
 ) -> Iterator[Window]:
-    """For each partition and window; times of one window need not be together."""
+    """Yields the counts for each partition and window; rows of one window need not be adjacent."""
     stamps = pc.fill_null(batch.column("_timestamp").cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     millis = np.floor_divide(stamps, 1000)
     windows = np.where(millis >= 0, millis - millis % window_ms, NO_WINDOW)
@@ -184,7 +186,7 @@ def _windows(
 
 
 def _starts(partitions: np.ndarray[Any, Any], windows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The positions at which the partition or window changes."""
+    """Returns the positions at which the partition or window changes."""
     changes = (partitions[1:] != partitions[:-1]) | (windows[1:] != windows[:-1])
     return np.concatenate([[0], np.flatnonzero(changes) + 1])
 

@@ -29,9 +29,9 @@ from .files import WriteFiles, Written, spark_metadata
 from .tally import Tallies, add
 
 TASK_OFFSETS: Final = 50_000
-"""The least offsets of a reading task, so that a small load does not start a worker for each partition."""
+"""The fewest offsets of a reading task, so that a small load does not start a worker for each partition."""
 TASK_BYTES: Final = 8 * 1024 * 1024
-"""The same for a writing task, in bytes of chunks."""
+"""The fewest bytes of chunks of a writing task, for the same reason."""
 _SHRINKS: Final = 3
 """Bytes of chunks per byte of Parquet, at least."""
 _CODEC: Final = "spark.sql.parquet.compression.codec"
@@ -44,14 +44,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class ReadTasks:
-    """What a load reads: each range is a task, or a part of one."""
+    """The ranges that a load reads: each is a task, or a part of one."""
 
     options: ReadOptions
     ranges: Sequence[OffsetRange]
 
 
 class ColumnarJob:
-    """Writes loads of one lake. `tasks` cuts ranges into what is read at once."""
+    """Writes loads of one lake. `tasks` splits ranges into parts that are read by one task each."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ColumnarJob:
         self._progress = progress
 
     def serves(self, context: SparkContext, format_: RowFormat) -> bool:
-        """Whether Spark's tasks run on this machine, and no option requires Spark's own writer."""
+        """True if Spark's tasks run on this machine, and no option requires Spark's own writer."""
         if self._files.name != "parquet" or format_.quarantine or not re.match(r"local(\[|$)", context.master or ""):
             return False
         settings = dict(context.getConf().getAll())
@@ -135,7 +135,7 @@ class ColumnarJob:
     def _prove(self, path: str, ranges: list[OffsetRange], read: Tallies, written: list[Written]) -> Counts:
         there = {name: size for name, size in self._publisher.files(path) if is_data(name)}
         if there != {file.name: file.size for file in written}:
-            raise LakeError(f"{path} holds other files than were written")
+            raise LakeError(f"{path} holds other files than those that were written")
         found: Tallies = {}
         rows: dict[tuple[int, int], dict[str, int]] = {}
         for file in written:
@@ -209,7 +209,9 @@ def _scratch() -> Iterator[Path]:
 
 
 def _has_void(kind: pa.DataType) -> bool:
-    """Whether a type has a column of nulls only, which Parquet does not support; Spark then raises the error."""
+    """Returns True if a type has a column of nulls only, which Parquet does not support; Spark then raises the
+    error.
+    """
     if pa.types.is_null(kind):
         return True
     return any(_has_void(kind.field(n).type) for n in range(kind.num_fields))

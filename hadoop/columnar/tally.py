@@ -22,7 +22,7 @@ class OffsetTally:
 
     @classmethod
     def of(cls, offsets: Offsets) -> OffsetTally:
-        """SplitMix64's finalizer of each."""
+        """Returns the tally of these offsets; their hash is SplitMix64's finalizer."""
         x = offsets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -34,7 +34,7 @@ class OffsetTally:
 
 
 Tallies = dict[int, OffsetTally]
-"""By partition."""
+"""Tallies by partition."""
 
 
 def add(to: Tallies, more: Mapping[int, OffsetTally]) -> None:

@@ -27,7 +27,7 @@ def hdfs(
     data_port: Annotated[int, _port("The DataNode's port for blocks.")] = _DEFAULT.data_node,
     data_http_port: Annotated[int, _port("The DataNode's port for WebHDFS.")] = _DEFAULT.data_node_http,
     data_ipc_port: Annotated[int, _port("The DataNode's port for control.")] = _DEFAULT.data_node_ipc,
-    data_dir: Annotated[Path, typer.Option(help="The directory of its data and logs.")] = Path("hdfs-data"),
+    data_dir: Annotated[Path, typer.Option(help="The directory of HDFS's data and logs.")] = Path("hdfs-data"),
 ) -> None:
     """Run a real HDFS for development, one NameNode and one DataNode, until Ctrl-C or SIGTERM."""
     raise_on_stop_signals()

@@ -1,4 +1,6 @@
-"""The jars of an HDFS server (65 MB): `python -m klamm.hadoop.hdfs.jars` copies them; `--have` only asks."""
+"""The jars of an HDFS server (65 MB): `python -m klamm.hadoop.hdfs.jars` copies them; `--have` only checks whether they
+are there.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _JARS: Final = MavenJars("HDFS's jars", "klamm.hadoop.hdfs", "hdfs-jars", VARIAB
 
 
 def jars_folder() -> Path:
-    """Where the jars are, or are copied to."""
+    """Returns the folder that holds the jars, or to which they are copied."""
     return _JARS.folder()
 
 

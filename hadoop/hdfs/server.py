@@ -56,7 +56,7 @@ class HdfsError(KlammError):
 
 @dataclass(frozen=True, slots=True)
 class HdfsPorts:
-    """Hadoop's defaults."""
+    """The ports of the servers; the defaults are Hadoop's."""
 
     name_node: int = 8020
     name_node_http: int = 9870
@@ -102,8 +102,9 @@ class HdfsServer:
         return self._data_dir / "conf"
 
     def start(self, timeout_s: float = 120.0) -> None:
-        """Returns once a file can be written. `ConfigError` without Java or the jars; `HdfsError` in one line when a
-        port is taken or a server does not come up."""
+        """Starts both servers and returns once a file can be written. Raises `ConfigError` without Java or the jars;
+        `HdfsError` in one line when a port is taken or a server does not start.
+        """
         deadline = time.monotonic() + timeout_s
         self._prepare()
         try:
@@ -134,7 +135,7 @@ class HdfsServer:
         raise HdfsError(f"HDFS at {self.uri} was not ready within {timeout_s:g} s; see {self._data_dir}/*.log")
 
     def wait(self) -> str:
-        """Waits until one of the two servers ends by itself; its name and log."""
+        """Waits until one of the two servers ends by itself; returns a line with its name and log."""
         while True:
             for process in (self.name_node, self.data_node):
                 if process is None:
@@ -144,7 +145,7 @@ class HdfsServer:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """No error when it is stopped already."""
+        """Stops both servers; does nothing if they are stopped."""
         processes, self.name_node, self.data_node = (self.data_node, self.name_node), None, None
         for process in processes:
             if process is not None:
@@ -174,7 +175,7 @@ class HdfsServer:
                 f"cannot write below {self._data_dir}: {error.strerror}; give another --data-dir"
             ) from error
         for port in astuple(self.ports):
-            check_port(port, "stop what runs there (an HDFS?) or give another port")
+            check_port(port, "stop the process that uses it (an HDFS?) or give another port")
         if not (self._data_dir / "name" / "current" / "VERSION").exists():
             self._format()
 
@@ -216,7 +217,7 @@ class HdfsServer:
         return state is not None and state.get("FSState") == "Operational" and state.get("NumLiveDataNodes", 0) > 0
 
     def _bean(self, name: str) -> dict[str, Any] | None:
-        """A metric bean of the NameNode; None while it does not respond."""
+        """Returns a metric bean of the NameNode; None while it does not respond."""
         try:
             with urllib.request.urlopen(f"{self.web_url}/jmx?qry={name}", timeout=5) as answer:
                 beans = json.load(answer)["beans"]
@@ -226,12 +227,12 @@ class HdfsServer:
 
 
 def server_command(conf_dir: Path, log_dir: Path, main: str, *arguments: str) -> list[str]:
-    """The arguments of `java` for one of Hadoop's servers. `ConfigError` without the jars."""
+    """Returns the arguments of `java` for one of Hadoop's servers. Raises `ConfigError` without the jars."""
     return [*_JVM, f"-Dhadoop.log.dir={log_dir}", "-cp", f"{conf_dir}:{find_class_path()}", main, *arguments]
 
 
 def write_configuration(conf_dir: Path, uri: str, hdfs: Mapping[str, str]) -> None:
-    """The configuration of the servers and their clients: `uri` is the file system, `hdfs` its hdfs-site.xml."""
+    """Writes the configuration of the servers and their clients: `uri` is the file system, `hdfs` its hdfs-site.xml."""
     for server in ("hdfs", "datanode"):
         web = conf_dir / "webapps" / server / "WEB-INF"
         web.mkdir(parents=True, exist_ok=True)
@@ -242,7 +243,7 @@ def write_configuration(conf_dir: Path, uri: str, hdfs: Mapping[str, str]) -> No
 
 
 def hadoop_xml(values: Mapping[str, str]) -> str:
-    """A file of Hadoop's configuration."""
+    """Returns the text of a file of Hadoop's configuration."""
     rows = "".join(
         f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
         for name, value in values.items()

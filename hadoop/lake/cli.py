@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from .generations.compact import CompactResult
 
 DAMAGED = 3
-"""The exit status of `verify` when it found damage; 1 when it could not read the lake."""
+"""The exit status of `verify` when it has found damage; it is 1 when the lake could not be read."""
 FEW: Final = 12
 ENDS: Final = 5
-"""The number of first and of last entries that are shown of lists longer than `FEW`."""
+"""The number of first and of last entries that are shown of a list longer than `FEW`."""
 _AGE: Final = re.compile(r"(\d+)\s*([smhd])\Z")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NUMBERS: Final = ("load", "loads", "generation", "rows", "files", "bytes", "partition")
@@ -263,7 +263,7 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
     name, chosen = choose(settings, lake)
     sink = chosen.choice.config
     if not isinstance(sink, LakeConfig):  # `choose` has checked it
-        raise ConfigError(f"{lake} is no sink with `plugin: hadoop`")
+        raise ConfigError(f"{lake} is not a sink with `plugin: hadoop`")
     if (found := sink.local_file_in_the_way()) is not None:
         raise ConfigError(f"{settings.source}: sinks.{name}.path: {found}")
     bounds = Bounds(*(int(t.timestamp() * 1_000_000) for t in (sink.timestamp_min, sink.timestamp_max)))
@@ -297,7 +297,9 @@ def _is_path(text: str) -> bool:
 
 
 def _topics(files: LakeReader, root: str) -> list[str]:
-    """Raises `KlammError` if there is no topic: a mistyped path looks like an empty lake, which proves nothing."""
+    """Returns the lake's topics. Raises `KlammError` if there is none: a mistyped path looks like an empty lake, which
+    proves nothing.
+    """
     try:
         topics = topics_of(files, root)
     except LakeUnavailableError:
@@ -307,7 +309,7 @@ def _topics(files: LakeReader, root: str) -> list[str]:
         raise
     if not topics:
         check_root(files, root)
-        raise KlammError(f"{root}: no topic of a lake is there: is the path right, and has a load been published?")
+        raise KlammError(f"{root}: no topic of a lake found: is the path right, and has a load been published?")
     return topics
 
 
@@ -316,8 +318,9 @@ def _chosen_topics(files: LakeReader, root: str, topic: str | None) -> list[str]
 
 
 def _layout(files: LakeReader, root: str, topic: str) -> TopicLayout:
-    """Raises `ConfigError` if the lake has only other topics; `KlammError` if it has none, does not exist, or has a
-    file of the topic's name."""
+    """Returns the topic's layout. Raises `ConfigError` if the lake has only other topics; `KlammError` if it has none,
+    does not exist, or has a file of the topic's name.
+    """
     layout = TopicLayout(root, topic)
     check_topic(files, layout)
     if not files.names(layout.base):
@@ -468,7 +471,7 @@ def _spans(found: Mapping[int, tuple[int, int | None]], few: int | None = None) 
 
 
 def _listed(texts: Sequence[str], few: int | None) -> str:
-    """With commas; of more than `few` the first and the last."""
+    """Returns the texts separated by commas; of more than `few` only the first and the last."""
     if few is None or len(texts) <= few:
         return ",".join(texts)
     return ",".join([*texts[:ENDS], f"… {len(texts) - 2 * ENDS} more …", *texts[-ENDS:]])

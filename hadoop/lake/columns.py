@@ -57,7 +57,7 @@ def aligned(have: StructType, want: StructType) -> list[Column]:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark takes it, whatever characters it has."""
+    """Returns a column's name quoted as Spark requires, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -90,8 +90,9 @@ def _merged(newer: DataType, older: DataType, path: str) -> DataType:
 
 
 def _wider(newer: DataType, older: DataType) -> DataType | None:
-    """A type that holds the values of both unchanged; None without one. An older type that Avro promotes to the newer
-    one is handled separately, because readers have chosen that."""
+    """Returns a type that holds the values of both unchanged; None if there is none. An older type that Avro promotes
+    to the newer one is handled separately, because readers have chosen the newer type.
+    """
     if isinstance(newer, DecimalType) and isinstance(older, DecimalType):
         scale = max(newer.scale, older.scale)
         digits = max(newer.precision - newer.scale, older.precision - older.scale) + scale

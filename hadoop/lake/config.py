@@ -47,12 +47,13 @@ _HEAD: Final = re.compile(r"[a-z]+:(//[^/]*)?")
 """The part of a URI before its path."""
 _SPARK: Final = "spark."
 _HADOOP: Final = ("dfs.", "fs.", "hadoop.", "yarn.", "mapreduce.", "io.", "ipc.")
-"""What keys of Hadoop's own configuration begin with."""
+"""Prefixes of the keys of Hadoop's own configuration."""
 
 
 def _lake(value: Any, info: ValidationInfo) -> Any:
-    """Returns a URI without a slash at its end, or an absolute path; a relative one is relative to the folder of the
-    YAML file."""
+    """Returns a URI without a trailing slash, or an absolute path; a relative path is relative to the YAML file's
+    folder.
+    """
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected a path or a URI such as hdfs://namenode:8020/lake")
     if _SCHEME.match(value) and not re.match(r"file:[^/]", value):
@@ -64,7 +65,8 @@ def _uri(text: str) -> str:
     scheme, _, rest = text.partition(":")
     scheme = scheme.lower()
     uri = f"{scheme}:{rest.rstrip('/')}"
-    if scheme not in ("file", HDFS_SCHEME):  # refused where it is used, with the supported schemes in the message
+    # other schemes are refused where the lake is used, by a message that names the supported ones
+    if scheme not in ("file", HDFS_SCHEME):
         return uri
     if "?" in rest or "#" in rest:
         raise ValueError(f"expected a URI without a query ('?') and a fragment ('#'), got {text!r}")
@@ -108,8 +110,9 @@ def is_local_file(path: str) -> bool:
 
 
 def file_in_the_way(path: str, is_file: Callable[[str], bool], written: str = "") -> str | None:
-    """Returns the problem if a lake's path, or one above it, is a file, with the path as the user has `written` it;
-    None if neither is."""
+    """Returns a line that says that the lake's path, or one above it, is a file, with the path as the user has
+    `written` it; None if neither is a file.
+    """
     written = written or path
     head = _HEAD.match(path)
     start = head.end() if head else 0
@@ -132,13 +135,15 @@ def _parent(path: str, levels: int) -> str:
 
 
 def _spark_keys(value: Any) -> Any:
-    """Values as Spark takes them, as text; Spark would ignore a key that is not its own."""
+    """Returns the values as text, as Spark takes them. Raises `ValueError` for a key that is not Spark's, which Spark
+    would ignore.
+    """
     if not isinstance(value, Mapping):
         return value
     wrong = [
         f"{name!r} is Hadoop's: write spark.hadoop.{name}"
         if str(name).startswith(_HADOOP)
-        else f"{name!r} is none of Spark's, which begin with spark. (Hadoop's with spark.hadoop.)"
+        else f"{name!r} is not a key of Spark; Spark's keys begin with spark., Hadoop's with spark.hadoop."
         for name in value
         if not str(name).startswith(_SPARK)
     ]
@@ -249,7 +254,7 @@ class LakeConfig(Section):
     )
     audit_watermark: bool = key(
         True,
-        "Whether a load computes the audit's watermark for its _audit.json. For this it reads the whole audit topic.",
+        "Compute the audit's watermark for a load's _audit.json, for which the whole audit topic is read.",
     )
     spark_master: str = key("local[2]", "Spark's master; that of spark-submit takes precedence.")
     spark_driver_memory: str = key("1g", "The memory of a local Spark.")
@@ -269,7 +274,7 @@ class LakeConfig(Section):
         return made
 
     def file_in_the_way(self, is_file: Callable[[str], bool]) -> str | None:
-        """Calls the function of this name for the lake's path."""
+        """Calls the module's function of this name for the lake's path."""
         return file_in_the_way(self.path, is_file, self._written)
 
     def local_file_in_the_way(self) -> str | None:
@@ -280,7 +285,7 @@ class LakeConfig(Section):
 
 
 class LakeLoad:
-    """`klamm.core.interfaces.load.Load`: a lake is filled by `klamm load`, whole loads at a time."""
+    """`klamm.core.interfaces.load.Load`: `klamm load` fills a lake, one whole load at a time."""
 
     command: Final = "load"
 

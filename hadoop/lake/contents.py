@@ -1,4 +1,4 @@
-"""Reads a whole data file of a load without Spark, and returns where each row comes from.
+"""Reads a whole data file of a load without Spark, and returns the source of each row: its partition and offset.
 
 Every column is decoded, and page checksums are verified, so that a truncated or changed file is detected; only the
 lake's own columns are kept.
@@ -20,7 +20,7 @@ from .files import LakeFiles
 
 Longs = npt.NDArray[np.int64]
 NONE: Final = np.iinfo(np.int64).min
-"""Stands for null."""
+"""The number that represents null."""
 _NEEDED: Final = {
     "_partition": pa.int64(),
     "_offset": pa.int64(),
@@ -56,11 +56,12 @@ class FileRows(NamedTuple):
 
 
 def read_rows(files: LakeFiles, path: str, more: str | None = None) -> FileRows:
-    """Raises `LakeError` in one line if the file cannot be read to its end, or lacks a column. `more`: `END_OFFSET`,
-    `LOAD`, or neither."""
+    """Returns the rows. Raises `LakeError` in one line if the file cannot be read to its end, or lacks a column.
+    `more`: `END_OFFSET`, `LOAD`, or neither.
+    """
     reader = _READERS.get(path.rpartition(".")[2])
     if reader is None:
-        raise LakeError(f"{path} is no .parquet, .orc or .avro file")
+        raise LakeError(f"{path} is not a .parquet, .orc or .avro file")
     wanted = {**_NEEDED, **({more: _MORE[more]} if more else {})}
     try:
         with files.open(path) as file:
@@ -117,7 +118,7 @@ def _near_columns(opened: orc.ORCFile, stripe: int) -> pa.RecordBatch:
             if _TOO_FAR not in str(error):
                 raise
             if name in _NEEDED:
-                raise ValueError(f"of ORC's timestamps those from 1677-09-22 to 2262-04-11 can be; {error}") from error
+                raise ValueError(f"ORC timestamps can be read only from 1677-09-22 to 2262-04-11; {error}") from error
     return pa.RecordBatch.from_pydict(columns)
 
 

@@ -22,7 +22,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
 _NAMED: Final = 3
-"""The most examples in a line."""
+"""The most examples in a message."""
 LocalTime = Callable[[FileRows], Longs]
 """The rows' timestamps as local times of their directories' time zone, in microseconds."""
 
@@ -33,7 +33,8 @@ def _utc(rows: FileRows) -> Longs:
 
 class PublishedDirectory:
     """The directory `path` of a `what`, a load or a generation, whose manifest is the file `manifest`. `find` is called
-    with damage: its kind and a line."""
+    for each damage with its kind and a line.
+    """
 
     def __init__(
         self,
@@ -52,7 +53,9 @@ class PublishedDirectory:
         self._find = find
 
     def data_files(self, own: Iterable[str]) -> dict[str, int]:
-        """Its data files and their sizes. Any other file that is not among its `own` files is foreign."""
+        """Returns the directory's data files and their sizes. Reports any other file that is not among its `own` files
+        as foreign.
+        """
         there = dict(self._files.files(self._path))
         known = {*own, self._manifest, SUCCESS, OWNER}
         data = {}
@@ -67,11 +70,11 @@ class PublishedDirectory:
             elif is_data(name) and (folder == BAD or _DIRECTORY.match(folder)):
                 data[name] = size
             elif name not in known:
-                self._find("files", f"{name} belongs to no {self._what}")
+                self._find("files", f"{name} does not belong to the {self._what}")
         return data
 
     def check_owner(self, job_id: str | None) -> None:
-        """`job_id` None: the manifest cannot be read."""
+        """Checks the owner's file against the manifest's job; `job_id` is None if the manifest cannot be read."""
         found = self._files.read(f"{self._path}/{OWNER}")
         if found is None:
             self._find("files", f"{OWNER} is missing")
@@ -85,8 +88,9 @@ class PublishedDirectory:
             self._find("history", f"{OWNER} is of job {job}, {self._manifest} of {job_id}")
 
     def rows(self, name: str, more: str | None, local: LocalTime = _utc) -> FileRows | None:
-        """A data file's rows, with the column `more`; None if it cannot be read. Rows in the directory of another day
-        or hour are reported, by the local times of `local`."""
+        """Returns a data file's rows, with the column `more`; None if it cannot be read. Reports rows in the directory
+        of another day or hour, by the local times of `local`.
+        """
         try:
             rows = read_rows(self._files, f"{self._path}/{name}", more)
         except LakeUnavailableError:
@@ -100,7 +104,7 @@ class PublishedDirectory:
     def _in_directory(self, name: str, folder: str, rows: FileRows, local: LocalTime) -> None:
         match = _DIRECTORY.match(folder)
         if match is None:
-            return  # set aside
+            return  # rows that were set aside have no day
         day, hour = match.groups()
         there = rows.timestamp != NONE
         if day == INVALID:
@@ -118,8 +122,9 @@ class PublishedDirectory:
 
 
 def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
-    """The beginning and length of a directory's time span, in microseconds of local time. A day that does not exist has
-    none."""
+    """Returns the beginning and length of a directory's time span, in microseconds of local time. A day that does not
+    exist has length 0.
+    """
     try:
         start = int((datetime.fromisoformat(day).replace(tzinfo=UTC) - _EPOCH).days) * _DAY_US
     except ValueError:
@@ -132,8 +137,9 @@ def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
 
 
 def absent(present: Iterable[int], last: int) -> Iterator[tuple[int, int]]:
-    """The missing numbers from 1 to `last`, as runs (first, last): a stray number may be as large as a time in
-    seconds."""
+    """Yields the missing numbers from 1 to `last`, as runs (first, last): a stray number may be as large as a time in
+    seconds.
+    """
     before = 0
     for number in [*sorted(n for n in present if n <= last), last + 1]:
         if number > before + 1:
@@ -142,7 +148,7 @@ def absent(present: Iterable[int], last: int) -> Iterator[tuple[int, int]]:
 
 
 def examples(partitions: Longs, offsets: Longs) -> str:
-    """`0:15, 0:16, 1:3, …`."""
+    """Returns a text such as `0:15, 0:16, 1:3, …`."""
 
     def text(number: int) -> str:
         return "null" if number == NONE else str(number)

@@ -1,6 +1,6 @@
-"""The files of a lake, read-only and without a JVM: on `file:` by the kernel, on `hdfs:` by WebHDFS.
+"""The read-only files of a lake, without a JVM: on `file:` by system calls, on `hdfs:` by WebHDFS.
 
-Both implementations pass the contract suite `tests/contracts/test_lake_files.py`. Nothing here writes.
+Both implementations pass the contract suite `tests/contracts/test_lake_files.py`. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ..publishing.local import LocalPublisher, local_path
 
 
 class LakeFiles(LakeReader, Protocol):
-    """`LakeReader`, and files opened for reading parts of them."""
+    """A `LakeReader` that also opens files for reading parts of them."""
 
     def open(self, path: str) -> BinaryIO:
-        """Opens the file, seekable; fetches only the parts that are read. `LakeError` if it is missing or
-        unreadable."""
+        """Opens the file, seekable; fetches only the parts that are read. Raises `LakeError` if it is missing or
+        unreadable.
+        """
         ...
 
 
@@ -49,14 +50,15 @@ class LocalFiles:
 
 
 def lake_files(root: str, webhdfs_url: str | None = None) -> LakeFiles:
-    """The files of the lake at `root`, by its scheme. `webhdfs_url`: where the NameNode answers WebHDFS, when that is
-    not port 9870 of the host in `root`."""
+    """Returns the files of the lake at `root`, by its scheme. `webhdfs_url`: the NameNode's WebHDFS address, if it is
+    not port 9870 of the host in `root`.
+    """
     scheme = urlsplit(root).scheme
     if scheme in ("", "file"):
         local_path(root)
         return LocalFiles()
     if scheme == "hdfs":
-        from .webhdfs import connect  # the package `hdfs` is of the extra
+        from .webhdfs import connect  # the package `hdfs` belongs to the extra
 
         return connect(root, webhdfs_url)
     if scheme == "webhdfs":

@@ -30,7 +30,7 @@ LATEST: Final = "latest"
 LOAD: Final = "load"
 _DIRECTORIES: Final = ("dt", "hr")
 _THREADS: Final = 8
-"""Schemas that are read concurrently; each read is a small Spark job."""
+"""The number of schemas that are read concurrently; each read is a small Spark job."""
 
 
 def read_lake(
@@ -42,14 +42,15 @@ def read_lake(
     generation: int | Literal["latest"] | None = None,
     webhdfs_url: str | None = None,
 ) -> DataFrame:
-    """The loads of a topic that are published now, all of each or nothing, each row once.
+    """Returns the rows of a topic's loads that are published now: all of each load or nothing, each row once.
 
     `as_of`: the number of the newest load to be read, or an instant, which leaves out loads made later; an instant
     without a zone is UTC. `generation`: read the loads that it contains from its larger files, and later loads from
-    their own; "latest" is the newest one, or none if there is none. The rows are the same. Columns are those of the
-    newest schema, then those that only older loads have; `dt` and `hr` are text. Loads published after this call are
-    not read. The files say which format they have; for avro the session needs spark-avro (`spark.jars`), for orc JVMs
-    in UTC. `ConfigError` when there is nothing to read.
+    their own; "latest" is the newest one, or none if there is none. The rows are the same.
+
+    Columns are those of the newest schema, then those that only older loads have; `dt` and `hr` are text. Loads
+    published after this call are not read. The format is detected from the files; for avro the session needs spark-avro
+    (`spark.jars`), for orc JVMs in UTC. Raises `ConfigError` when there is nothing to read.
     """
     if as_of is not None and (isinstance(as_of, bool) or not isinstance(as_of, int | datetime)):
         raise ConfigError(f"as_of: expected the number of a load or a datetime, got {as_of!r}")
@@ -72,7 +73,7 @@ def read_lake(
 
 
 def _generation(files: LakeReader, layout: TopicLayout, wanted: int | str | None) -> Generation | None:
-    """The wanted generation, if it was made from these loads."""
+    """Returns the wanted generation, if it was made from these loads."""
     if wanted is None:
         return None
     if wanted == LATEST:
@@ -99,7 +100,7 @@ def check_source(files: LakeReader, layout: TopicLayout, generation: Generation)
 
 
 def _newest(entries: Sequence[LoadEntry], chosen: Generation | None, as_of: int | datetime | None) -> int:
-    """The newest load to be read."""
+    """Returns the number of the newest load to be read."""
     if as_of is None:
         return sys.maxsize
     if not isinstance(as_of, datetime):
@@ -107,14 +108,15 @@ def _newest(entries: Sequence[LoadEntry], chosen: Generation | None, as_of: int 
     until = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
     made = [(merged.load, merged.created) for merged in (chosen.loads if chosen else ())]
     made += [(load.number, load.created) for load in entries]
-    # A load is not read without the earlier ones: the clock of their drivers may have been ahead.
+    # A load is not read without the earlier ones: the clocks of their drivers may have been ahead.
     return max((number for number, created in made if created <= until), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """Directories that one job wrote. `sample` is one of its files, with its schema; `numbered`: the files themselves
-    have the column `load`, else it is in the path below `base`."""
+    have the column `load`, otherwise it is in the path below `base`.
+    """
 
     base: str
     path: str
@@ -128,7 +130,7 @@ class Part:
 
 
 def parts_of(layout: TopicLayout, loads: Iterable[LoadEntry]) -> list[Part]:
-    """One part for each load that has rows for readers."""
+    """Returns one part for each load that has rows for readers."""
     return [_part(layout.base, layout.load(load.number), load.readable[0], False) for load in loads if load.readable]
 
 
@@ -145,13 +147,15 @@ def _part(base: str, path: str, name: str, numbered: bool) -> Part:
 
 
 def partitioning(parts: Iterable[Part]) -> tuple[str, ...]:
-    """The directory columns that all loads have."""
+    """Returns the directory columns that all loads have."""
     found = {part.partition_by for part in parts}
     return _DIRECTORIES if found == {_DIRECTORIES} else _DIRECTORIES[:1]
 
 
 def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
-    """The rows of all parts, in the order of their loads, with the columns of all: `load`, `dt` and `hr` last."""
+    """Returns the rows of all parts, in the order of their loads, with the columns of all: `load`, `dt` and `hr`
+    last.
+    """
     check_zone(spark, {part.format for part in parts})
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda part: _schema(spark, part), parts))
@@ -169,7 +173,7 @@ def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
 
 
 def _schema(spark: SparkSession, part: Part) -> StructType:
-    """The columns of the rows, without `load`."""
+    """Returns the columns of the rows, without `load`."""
     schema = spark.read.format(part.format).load(part.sample).schema
     return StructType([StructField(f.name, f.dataType) for f in schema if f.name != LOAD])
 

@@ -26,7 +26,7 @@ BAD = "_bad"
 STAGING = "_staging"
 AUDITED = "_audited"
 TEMPORARY = "_temporary"
-"""Where Spark's tasks write before their files get their names."""
+"""The directory where Spark's tasks write before their files get their names."""
 GENERATIONS = "_generations"
 GENERATION = "_generation.json"
 INVALID = "__invalid__"
@@ -52,7 +52,7 @@ class TopicLayout:
 
     def __post_init__(self) -> None:
         if not _TOPIC.match(self.topic) or self.topic in (".", ".."):
-            raise ConfigError(f"{self.topic!r} is no topic name: letters, digits, '.', '_' and '-' only")
+            raise ConfigError(f"{self.topic!r} is not a topic name: use letters, digits, '.', '_' and '-' only")
 
     @property
     def base(self) -> str:
@@ -87,31 +87,33 @@ class TopicLayout:
 
 
 def load_number(name: str) -> int | None:
-    """The number of a directory named `load=<number>`; None for any other name."""
+    """Returns the number of a directory named `load=<number>`; None for any other name."""
     match = _LOAD.match(name)
     return int(match[1]) if match else None
 
 
 def generation_number(name: str) -> int | None:
-    """The number of a directory named `generation=<number>`; None for any other name."""
+    """Returns the number of a directory named `generation=<number>`; None for any other name."""
     match = _GENERATION.match(name)
     return int(match[1]) if match else None
 
 
 def is_data(name: str) -> bool:
-    """Whether a file of a load, by its path below the load, is data for readers, or for readers of `_bad`."""
+    """Returns True if a file of a load, by its path below the load, holds rows for readers, or for readers of
+    `_bad`.
+    """
     parts = name.split("/")
     return not parts[-1].startswith(("_", ".")) and parts[0] != TEMPORARY
 
 
 def hdfs_authority(path: str) -> str:
-    """`namenode:8020` of `hdfs://namenode:8020/lake`; empty where the path names none."""
+    """Returns `namenode:8020` of `hdfs://namenode:8020/lake`; empty if the path names no host."""
     rest = path.removeprefix(HDFS)
     return rest[2:].partition("/")[0].rpartition("@")[2] if rest.startswith("//") else ""
 
 
 def hdfs_path(path: str) -> str:
-    """`/lake` of `hdfs://namenode:8020/lake`: the path in its file system."""
+    """Returns `/lake` of `hdfs://namenode:8020/lake`: the path in its file system."""
     rest = path.removeprefix(HDFS)
     if rest.startswith("//"):
         _, slash, below = rest[2:].partition("/")

@@ -41,12 +41,14 @@ class LoadEntry:
 
 
 def loads_of(files: LakeReader, layout: TopicLayout, after: int = 0) -> list[LoadEntry]:
-    """All loads after `after`, in their order. Raises `LakeError` if one has no readable manifest."""
+    """Returns all loads after the number `after`, in their order. Raises `LakeError` if one has no readable
+    manifest.
+    """
     return [_entry(files, layout, number) for number in load_numbers(files, layout) if number > after]
 
 
 def load_of(files: LakeReader, layout: TopicLayout, number: int) -> LoadEntry:
-    """`ConfigError` when there is no such load."""
+    """Returns the load of this number. Raises `ConfigError` if it does not exist."""
     numbers = load_numbers(files, layout)
     if number not in numbers:
         known = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
@@ -64,7 +66,7 @@ def _entry(files: LakeReader, layout: TopicLayout, number: int) -> LoadEntry:
 
 
 def spans(manifests: Iterable[Manifest]) -> dict[int, tuple[int, int]]:
-    """By partition: where the first load began and where the last one ended."""
+    """Returns for each partition the first offset of the first load and the end of the last one."""
     found: dict[int, tuple[int, int]] = {}
     for manifest in manifests:
         for partition, span in manifest.partitions.items():

@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 from .contents import Longs
 
 _LAST_US: Final = 253_402_300_799_999_999
-"""The end of the year 9999 UTC; later ones are shown as this."""
+"""The end of the year 9999 UTC; later timestamps are clipped to this."""
 
 
 def local_time(timestamps: Longs, timezone: str) -> Longs:
-    """Microseconds since 1970 in local time; a repeated hour is one. For `NONE` and times before 1970 the result is
-    undefined: check the timestamps for these."""
+    """Returns microseconds since 1970 in local time; the repeated hour, when clocks are set back, appears once. For
+    `NONE` and times before 1970 the result is undefined: check the timestamps for these.
+    """
     if timezone == "UTC":
         return timestamps
     instants = pa.array(np.clip(timestamps, 0, _LAST_US)).cast(pa.timestamp("us", tz=timezone))

@@ -23,7 +23,8 @@ VERSION: Final = 2
 
 class BatchMark(BaseModel):
     """Identifies a batch: the leader epoch it was written under, its base offset and its CRC. Without the last two, the
-    requested offset is in a gap between batches, and the epoch is that of the next batch."""
+    requested offset is in a gap between batches, and the epoch is that of the next batch.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -33,7 +34,7 @@ class BatchMark(BaseModel):
 
     @property
     def holds(self) -> bool:
-        """Whether the batch contains the requested offset."""
+        """True if the batch contains the requested offset."""
         return self.base_offset is not None
 
 
@@ -54,13 +55,15 @@ class PartitionRange(BaseModel):
     def of(
         cls, start: int, end: int, gap: tuple[int, str] | None = None, batch: BatchMark | None = None
     ) -> PartitionRange:
-        """`gap`: `lost_to` and `reset`."""
+        """Returns a range; `gap` is (`lost_to`, `reset`)."""
         lost_to, reset = gap or (None, None)
         return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "reset": reset, "batch": batch})
 
 
 class UnopenedBatch(BaseModel):
-    """A batch that could not be opened: the offsets [from, to) of a partition, and why. Its bytes are in `_bad`."""
+    """A batch that could not be opened: the offsets [from, to) of a partition, and the reason. Its bytes are in
+    `_bad`.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -75,8 +78,9 @@ class UnopenedBatch(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of the rows are
-    records that could not be read. `timezone`: of `dt` and `hr`."""
+    """The content of `_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of
+    the rows are records that could not be read. `timezone`: of `dt` and `hr`.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -99,30 +103,31 @@ class Manifest(BaseModel):
 
 
 def read_manifest(reader: LakeReader, layout: TopicLayout, number: int) -> Manifest | None:
-    """The manifest of a load; None when there is none. `LakeError` when it cannot be read as one."""
+    """Returns the manifest of a load; None if it does not exist. Raises `LakeError` if it cannot be read as one."""
     path = f"{layout.load(number)}/{OFFSETS}"
     data = reader.read(path)
     return None if data is None else parse_manifest(path, data)
 
 
 def parse_manifest(path: str, data: bytes) -> Manifest:
-    """`LakeError` when the bytes are no manifest of a load."""
+    """Parses the bytes of a manifest. Raises `LakeError` if they are not a manifest of a load."""
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:
-        raise LakeError(f"{path} is no manifest of a load: {first_problem(error)}") from error
+        raise LakeError(f"{path} is not a manifest of a load: {first_problem(error)}") from error
 
 
 def first_problem(error: ValidationError) -> str:
-    """Of a file of the lake: the field, and what is wrong with it."""
+    """Returns the first problem of a file of the lake: the field, and what is wrong with it."""
     problem = error.errors()[0]
     where = ".".join(map(str, problem["loc"]))
     return f"{where}: {problem['msg']}" if where else problem["msg"]
 
 
 def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
-    """The newest load's manifest. A load directory without one was not published by this job: raises `LakeError`,
-    because continuing would load its offsets again."""
+    """Returns the newest load's manifest. A load directory without one was not published by this job: raises
+    `LakeError`, because continuing would load its offsets again.
+    """
     numbers = [n for n in map(load_number, reader.names(layout.base)) if n is not None]
     if not numbers:
         return None
@@ -139,5 +144,5 @@ def check_topic(reader: LakeReader, layout: TopicLayout) -> None:
 
 
 def load_numbers(reader: LakeReader, layout: TopicLayout) -> list[int]:
-    """Numbers of the published loads, ascending."""
+    """Returns the numbers of the published loads, ascending."""
     return sorted(n for n in map(load_number, reader.names(layout.base)) if n is not None)

@@ -1,6 +1,6 @@
 """Reads the address of a file system's WebHDFS from Hadoop's configuration on this machine, without a JVM.
 
-`HADOOP_CONF_DIR` names the folder, as for Hadoop's own clients; of it `core-site.xml` and `hdfs-site.xml` are read.
+`HADOOP_CONF_DIR` names the folder, as for Hadoop's own clients; its `core-site.xml` and `hdfs-site.xml` are read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ _ANY_HOST: Final = "0.0.0.0"
 
 
 def web_addresses(root: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """`http://a:9870;http://b:9870`: the addresses of the NameNodes of the file system in `root`, or of the default one
-    where `root` names none. None where the configuration does not say them. `ConfigError` when it cannot be read."""
+    """Returns the WebHDFS addresses of the NameNodes of the file system in `root`, or of the default one if `root`
+    names none, as `http://a:9870;http://b:9870`. None if the configuration does not have them. Raises `ConfigError`
+    when it cannot be read.
+    """
     folder = environment.get(VARIABLE)
     if not folder:
         return None
@@ -47,7 +49,7 @@ def _names(said: Mapping[str, str], key: str) -> list[str]:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    """Later files win. Values that refer to other keys (`${…}`) are left out."""
+    """Returns the keys and values; later files win. Values that refer to other keys (`${…}`) are left out."""
     said: dict[str, str] = {}
     for name in _FILES:
         try:

@@ -29,7 +29,7 @@ from .site import web_addresses
 
 DEFAULT_PORT: Final = 9870
 TIMEOUT_S: Final = (10.0, 60.0)
-"""The time-out of connecting, and between two packets of a response."""
+"""Time-outs in seconds: of connecting, and between two packets of a response."""
 _RETRIES: Final = Retry(total=3, backoff_factor=0.2, allowed_methods={"GET"}, redirect=5, raise_on_redirect=False)
 _BUFFER: Final = 1 << 20
 _OTHERWISE: Final = "--webhdfs URL, or webhdfs.url in the sink, names another address"
@@ -37,15 +37,16 @@ _NOT_THERE: Final = ("FileNotFoundException", "ParentNotDirectoryException")
 
 
 def connect(root: str, url: str | None = None) -> WebHdfsFiles:
-    """`url`, or else the address in Hadoop's configuration, or else port 9870 of the host in `root`. Raises
-    `ConfigError` if none of them names a host."""
+    """Connects to `url`, or else to the address in Hadoop's configuration, or else to port 9870 of the host in `root`.
+    Raises `ConfigError` if none of them names a host.
+    """
     chosen = url is not None
     url = url or web_addresses(root)
     host = hdfs_authority(root)
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if url is None and not name:
         raise ConfigError(
-            f"{root}: no host; webhdfs.url (or --webhdfs) names the NameNode's, e.g. http://namenode:9870"
+            f"{root}: no host; webhdfs.url (or --webhdfs) must name the NameNode's, e.g. http://namenode:9870"
         )
     session = requests.Session()
     for prefix in ("http://", "https://"):
@@ -63,8 +64,8 @@ def connect(root: str, url: str | None = None) -> WebHdfsFiles:
 def _own_name() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError) as error:  # a container's user without a name
-        raise ConfigError("this user has no name; HADOOP_USER_NAME says as whom HDFS is read") from error
+    except (KeyError, OSError) as error:  # a container's user may have no name
+        raise ConfigError("this user has no name; set HADOOP_USER_NAME to the user who reads HDFS") from error
 
 
 class WebHdfsFiles:
@@ -104,9 +105,9 @@ class WebHdfsFiles:
         try:
             status = self._status(path)
         except _NotThereError as error:
-            raise LakeError(f"cannot read {path}: it is not there") from error
+            raise LakeError(f"cannot read {path}: it does not exist") from error
         if status["type"] != "FILE":
-            raise LakeError(f"cannot read {path}: it is no file")
+            raise LakeError(f"cannot read {path}: it is not a file")
         raw = _RangeFile(self._client, path, int(status["length"]), self._where)
         return cast("BinaryIO", io.BufferedReader(raw, _BUFFER))
 
@@ -165,9 +166,9 @@ class _RangeFile(io.RawIOBase):
             ):
                 data = answer.read()
         except _NotThereError as error:
-            raise LakeError(f"cannot read {self._path}: it is no longer there") from error
+            raise LakeError(f"cannot read {self._path}: it no longer exists") from error
         if len(data) != wanted:
-            raise LakeError(f"cannot read {self._path}: {len(data)} of {wanted} bytes came at {self._position}")
+            raise LakeError(f"cannot read {self._path}: only {len(data)} of {wanted} bytes arrived at {self._position}")
         buffer[:wanted] = data
         self._position += wanted
         return wanted
@@ -187,7 +188,7 @@ def _translating(what: str, where: str) -> Iterator[None]:
         text = str(error).strip().split("\n")[0]
         if text.startswith("Authentication failure"):  # the package's text for status 401
             raise LakeError(
-                f"{what}: WebHDFS asks for Kerberos, by which `klamm lake` cannot read; loads can, with the ticket of "
+                f"{what}: WebHDFS requires Kerberos, which `klamm lake` does not support; loads do, with the ticket of "
                 "kinit (docs/hdfs.md)"
             ) from error
         kind = error.exception
@@ -197,7 +198,7 @@ def _translating(what: str, where: str) -> Iterator[None]:
             raise _NotThereError(text) from error
         raise LakeError(f"{what}: {text}") from error
     except (requests.RequestException, HTTPError) as error:
-        shell = error.args[0] if error.args else error  # the package wraps the error of the last try
+        shell = error.args[0] if error.args else error  # the package wraps the error of the last attempt
         reason = str(getattr(shell, "reason", None) or error).strip().split("\n")[0]
         raise LakeUnavailableError(f"{what}: WebHDFS does not answer ({reason}) at {where}") from error
     except (KeyError, TypeError) as error:  # JSON of another server
@@ -205,4 +206,4 @@ def _translating(what: str, where: str) -> Iterator[None]:
 
 
 def _no_webhdfs(what: str, where: str) -> LakeUnavailableError:
-    return LakeUnavailableError(f"{what}: what answers is no WebHDFS, at {where}")
+    return LakeUnavailableError(f"{what}: the server is not a WebHDFS, at {where}")

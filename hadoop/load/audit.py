@@ -43,7 +43,7 @@ class _Counted(BaseModel):
 
 
 class LoadAudit(BaseModel):
-    """`_audit.json`: what the files of a load hold, counted in them. `owner` is the sink's name."""
+    """The content of `_audit.json`: counts of a load, made from its files. `owner` is the sink's name."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,7 +57,8 @@ class LoadAudit(BaseModel):
     window_ms: int
     watermark_ms: int | None = None
     """The instant (ms since the epoch) up to which each tier of the audit was complete when the load was written, this
-    load included; null where nothing was, or without an audit, or when it could not be computed."""
+    load included; null where no window was complete, without an audit, or when it could not be computed.
+    """
     ranges: list[_Counted]
 
     @classmethod
@@ -71,7 +72,7 @@ class LoadAudit(BaseModel):
         counts: Iterable[RangeCount],
         lost: Iterable[RangeCount] = (),
     ) -> LoadAudit:
-        """`topic`: its name and id."""
+        """Returns the counts of a load. `topic`: its name and id."""
         ranges = [
             _Counted.model_validate(
                 {
@@ -114,8 +115,9 @@ class Watermarks(Protocol):
     def watermark_ms(
         self, client: ClusterClient, topic: str, identity: AuditIdentity, ranges: Iterable[RangeCount]
     ) -> int | None:
-        """The instant (ms since the epoch) up to which each tier of a topic is complete, if `ranges` were stored too as
-        events of `identity`; None where nothing is."""
+        """Returns the instant (ms since the epoch) up to which each tier of a topic is complete, assuming that `ranges`
+        are stored too as events of `identity`; None if no window is complete.
+        """
         ...
 
 
@@ -125,7 +127,7 @@ class LoadAuditor:
     def __init__(
         self, audit: Audit, owner: str, connect: Connect, publisher: Publisher, *, watermarks: bool = True
     ) -> None:
-        """`watermarks`: whether they are computed, for which the whole audit topic is read."""
+        """`watermarks`: compute them, for which the whole audit topic is read."""
         self._audit = audit
         self._watermarks = watermarks
         self._connect = connect
@@ -136,14 +138,14 @@ class LoadAuditor:
         return self._audit.audits(topic)
 
     def watermark_ms(self, load: LoadAudit) -> int | None:
-        """As `LoadAudit.watermark_ms`; raises `KlammError` when the audit cannot be read."""
+        """Returns the value of `LoadAudit.watermark_ms`; raises `KlammError` when the audit cannot be read."""
         if not self._watermarks or not self.audits(load.topic) or not isinstance(self._audit, Watermarks):
             return None
         with self._connect() as client:
             return self._audit.watermark_ms(client, load.topic, self._identity, load.counts())
 
     def send_missing(self, layout: TopicLayout) -> list[int]:
-        """The events of every load that has no marker of its own; the numbers of those sent."""
+        """Sends the events of every load that has no marker of its own; returns the numbers of those loads."""
         if not self.audits(layout.topic):
             return []
         done = set(self._publisher.names(layout.audited_root))
@@ -155,9 +157,11 @@ class LoadAuditor:
         return missing
 
     def _of_others(self, layout: TopicLayout, numbers: list[int]) -> Iterator[int]:
-        """The loads whose marker is of another load, or names no job (a former version's), from the last one down to
-        the first correct marker. Numbers are allocated and reported in ascending order, so all markers below it are
-        correct."""
+        """Yields the loads whose marker is that of another load, or names no job (a former version's), from the last
+        one down to the first correct marker.
+
+        Numbers are allocated and reported in ascending order, so all markers below it are correct.
+        """
         for number in reversed(numbers):
             marker = self._publisher.read(layout.audited(number))
             if marker == read_audit(self._publisher, layout, number).job_id.encode():
@@ -178,7 +182,7 @@ class LoadAuditor:
 
 
 def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudit:
-    """A published load's counts; raises `LakeError` if they are missing or unreadable."""
+    """Returns a published load's counts; raises `LakeError` if they are missing or unreadable."""
     path = f"{layout.load(number)}/{AUDIT}"
     data = reader.read(path)
     if data is None:

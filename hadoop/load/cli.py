@@ -67,9 +67,9 @@ def load(
     """
     every_s = None if every is None else interval_s("--every", every)
     if every_s is not None and fail_if_empty:
-        raise ConfigError("--fail-if-empty goes with a single run, not with --every")
+        raise ConfigError("--fail-if-empty applies to a single run; it cannot be combined with --every")
     if every_s is None and max_failures is not None:
-        raise ConfigError("--max-failures goes with --every only")
+        raise ConfigError("--max-failures applies only with --every")
     with _prepared(config, sink, topic or [], as_json) as run:
         if every_s is None:
             _end(run(), fail_if_empty)
@@ -102,8 +102,10 @@ def _go_on(run: Callable[[], RunReport], every_s: int, max_failures: int) -> Non
 
 @contextmanager
 def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) -> Iterator[Callable[[], RunReport]]:
-    """What makes a run over all topics, or `only` some, and writes what it did: to stdout when a topic is done, or the
-    JSON at the end, and what went wrong to stderr."""
+    """Yields a function that makes a run over all topics, or `only` some.
+
+    The function reports on stdout, when a topic is done or as one JSON object at the end, and errors on stderr.
+    """
     settings = load_settings(config)
     of_command(settings.log)
     name, chosen = choose(settings, sink)

@@ -49,7 +49,7 @@ class Interrupt:
         self.check()
 
     def check(self) -> None:
-        """`SystemExit` with status 130 when there was a Ctrl-C."""
+        """Raises `SystemExit` with status 130 if Ctrl-C was pressed."""
         if self._told:
             raise SystemExit(EXIT_STATUS)
 

@@ -1,12 +1,12 @@
-"""The load job: from the last published load to the end of the topic, and out in one rename (design D11).
+"""The load job: loads from the end of the last published load to the end of the topic, with one rename (design D11).
 
-    plan      ranges from the last load's `_offsets.json` to the high watermark, if history is still the one it was
+    plan      ranges from the last load's `_offsets.json` to the high watermark, if the log's history is unchanged
     write     rows below `_staging/<job id>/`, clustered by directory
-    count     what the written files hold
+    count     the rows of the written files
     verify    that the topic and its history are still those of the plan
     publish   `_offsets.json`, `_audit.json`, `_SUCCESS`, then one rename to `load=<number>/`
     audit     the event, after the rename; a run that finds one missing sends it
-    commit    the offsets, to a consumer group; a run that finds others there commits them
+    commit    the offsets, to a consumer group; a run that finds other offsets there commits them
 
 A crash before the rename leaves nothing visible to readers, and one after it leaves the whole load: the next run begins
 where the newest load ends. Fault points: `load.planned`, `load.written`, `load.staged`, `load.published`.
@@ -60,24 +60,24 @@ class LogEnds:
 
 
 class Topics(TopicHistory, Protocol):
-    """What a load reads from. `klamm.hadoop.load.topics.ClusterTopics` is the cluster."""
+    """The source of a load. `klamm.hadoop.load.topics.ClusterTopics` reads a cluster."""
 
     def cluster_id(self) -> str: ...
 
     def ends(self, topic: str) -> dict[int, LogEnds]:
-        """Of every partition; an unknown topic is a `KlammError`."""
+        """Returns the ends of every partition; raises `KlammError` for an unknown topic."""
         ...
 
     def format(self, topic: str) -> RowFormat:
-        """How the topic's values are read, with every schema that is registered now."""
+        """Returns the format of the topic's values, with every schema that is registered now."""
         ...
 
     def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
-        """The size of the log, estimated from samples."""
+        """Returns the log's bytes per offset, estimated from samples."""
         ...
 
     def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
-        """The lake's rows of exactly these ranges."""
+        """Returns the lake's rows of exactly these ranges."""
         ...
 
 
@@ -91,7 +91,7 @@ class Committer(Protocol):
     group: str
 
     def commit(self, manifest: Manifest) -> None:
-        """Does nothing when this was done before."""
+        """Does nothing if the load's end is already published."""
         ...
 
 
@@ -103,9 +103,9 @@ class LoadSpec:
     files: FileFormat
     owner: str
     timezone: str = "UTC"
-    """Of the directories; all loads of a topic have the same."""
+    """The time zone of the directories; all loads of a topic have the same."""
     reset: Reset = "fail"
-    """What to do if the offset to begin at, which is 0 for a partition's first load, was deleted."""
+    """The action if the offset to begin at, which is 0 for a partition's first load, was deleted."""
     max_bad_share: float = 1.0
     """The share of a load's records that may be set aside, from 0 to 1."""
     staging_retention_s: float = 3600.0
@@ -114,10 +114,12 @@ class LoadSpec:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """A published load. `rows` and `files` are counted in the written files; `lost` are the offsets of `ranges` that it
-    left out, because they were deleted, or because of `latest`; `quarantined` records and batches are in `_bad`.
-    `left`: offsets that the limits left to a later load. `log_bytes`: bytes of the topic's log that were read, if that
-    was limited."""
+    """A published load. `rows` and `files` are counted in the written files.
+
+    `lost` are the offsets of `ranges` that it left out, because they were deleted, or because of `latest`;
+    `quarantined` records and batches are in `_bad`. `left`: offsets that the limits left to a later load. `log_bytes`:
+    bytes of the topic's log that were read, if they were limited.
+    """
 
     topic: str
     load: int
@@ -133,7 +135,7 @@ class LoadResult:
 
     @property
     def offsets(self) -> int:
-        """How many were read; at least as many as there were records."""
+        """The number of offsets that were read; at least as many as there were records."""
         return sum(r.size for r in self.ranges) - sum(r.size for r in self.lost)
 
 
@@ -216,8 +218,11 @@ class LoadJob:
         self._new_id = new_id
 
     def run(self, topic: str, limits: LoadLimits = _NO_LIMITS) -> LoadResult | None:
-        """One load; None when there is nothing new. `LoadConflictError` when another job published first, `NoLakeError`
-        where the lake's path is a file, `LakeError` where the topic's directory is one."""
+        """Makes one load; returns None when there is nothing new.
+
+        Raises `LoadConflictError` when another job published first, `NoLakeError` if the lake's path is a file,
+        `LakeError` if the topic's directory is one.
+        """
         started = self._now_s()
         layout = TopicLayout(self._spec.root, topic)
         check_root(self._publisher, self._spec.root)
@@ -228,7 +233,8 @@ class LoadJob:
         if last is not None:
             self._commit(last)
         starts_at_end = last is None and self._spec.reset == "latest"
-        if not plan.has_news and not starts_at_end:  # the next load must know where to begin
+        # otherwise a load is published even without records: the next load must know where to begin
+        if not plan.has_news and not starts_at_end:
             return None
         job_id, number = self._new_id(), 1 if last is None else last.load + 1
         fault_point("load.planned")
@@ -268,7 +274,7 @@ class LoadJob:
         )  # fmt: skip
 
     def last_load_ms(self, topic: str) -> int:
-        """When the newest load of a topic was made, since the epoch; 0 without one."""
+        """Returns when the newest load of a topic was made, in ms since the epoch; 0 without one."""
         last = last_manifest(self._publisher, TopicLayout(self._spec.root, topic))
         return 0 if last is None else last.created_ms
 
@@ -301,13 +307,13 @@ class LoadJob:
         """Checks that the last load's offsets still refer to the same records."""
         if last.cluster_id != cluster_id:
             raise LakeError(
-                f"{layout.base} was loaded from cluster {last.cluster_id!r}, this is {cluster_id!r}; "
+                f"{layout.base} was loaded from cluster {last.cluster_id!r}, this cluster is {cluster_id!r}; "
                 "give each cluster a lake of its own"
             )
         if last.timezone != self._spec.timezone:
             raise LakeError(
-                f"{layout.base} was loaded with timezone: {last.timezone}, it is {self._spec.timezone} now: a day "
-                "would mean two things; keep it, or load into another path"
+                f"{layout.base} was loaded with timezone: {last.timezone}, it is now {self._spec.timezone}: a day "
+                "would mean two things; keep the zone, or load into another path"
             )
         self._history.verify_topic(layout, last.topic_id)
         for number, loaded in sorted(last.partitions.items()):
@@ -323,15 +329,18 @@ class LoadJob:
     def _partition(
         self, partition: TopicPartition, log: LogEnds, loaded: PartitionRange | None, first: bool
     ) -> _Planned:
-        """`first`: no load of the topic is published yet. A partition that was added later begins at offset 0 with
-        `latest` too: unlike in a consumer, its first records are not skipped."""
+        """Plans one partition. `first`: no load of the topic is published yet.
+
+        A partition that was added later begins at offset 0 with `latest` too: unlike in a consumer, its first records
+        are not skipped.
+        """
         begin, reset = 0 if loaded is None else loaded.end, self._spec.reset
         deleted = begin < log.earliest
         if deleted and reset == "fail":
             if loaded is not None:
                 raise DataLossError(
-                    f"{partition}: loaded up to offset {begin}, the log begins at {log.earliest}: retention deleted "
-                    "the records between; auto.offset.reset: earliest continues without them"
+                    f"{partition}: loaded up to offset {begin}, but the log begins at {log.earliest}: retention "
+                    "deleted the records between; auto.offset.reset: earliest continues without them"
                 )
             raise DataLossError(
                 f"{partition}: the log begins at offset {log.earliest}: the records below it were deleted and never "
@@ -343,8 +352,10 @@ class LoadJob:
 
     def _with_late_losses(self, topic: str, plan: _Plan, counts: Counts, path: str) -> _Plan:
         """Returns the plan with the records that retention deleted after planning, before a task could read them.
-        Raises `DataLossError` if records may be lost behind others that were read: a manifest can have a gap only at
-        the beginning of a range."""
+
+        Raises `DataLossError` if records may be lost after others that were read: a manifest can have a gap only at the
+        beginning of a range.
+        """
         if self._spec.reset == "fail":
             return plan  # the task has failed
         ends = self._topics.ends(topic)
@@ -365,7 +376,7 @@ class LoadJob:
         return replace(plan, partitions=tuple(partitions))
 
     def _check_whole(self, ranges: Sequence[OffsetRange], counts: Counts, path: str) -> None:
-        """Checks that each offset of these ranges, whose records are deleted now, was read before."""
+        """Checks that each offset of these ranges, whose records are now deleted, was read before."""
         if not ranges:
             return
         bounds = {r.partition.partition: r.end for r in ranges}
@@ -425,7 +436,9 @@ class LoadJob:
         )
 
     def _finish(self, path: str, manifest: Manifest, plan: _Plan, counts: Counts) -> None:
-        """A lost range is a separate range without records, so that the audit reports them as missing."""
+        """Writes the manifest, the audit's counts and the marker of success. A lost range is a separate range without
+        records, so that the audit reports its records as missing.
+        """
         lost = [RangeCount(p.lost.partition, p.lost.start, p.lost.end, ()) for p in plan.partitions if p.lost.size]
         begins = {p.reads.partition: p.reads.start for p in plan.partitions}
         held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
@@ -437,7 +450,7 @@ class LoadJob:
             self._publisher.write(f"{path}/{name}", data)
 
     def _watermark_ms(self, audit: LoadAudit) -> int | None:
-        """A failing audit never fails a load (design D7)."""
+        """Computes the watermark; None if that fails: a failing audit never fails a load (design D7)."""
         if self._auditor is None:
             return None
         try:
@@ -447,7 +460,9 @@ class LoadJob:
             return None
 
     def _send_audit(self, layout: TopicLayout) -> None:
-        """A failing audit never fails a load (design D7): the counts are in the lake, and a later run sends them."""
+        """Sends the missing audit events. A failing audit never fails a load (design D7): the counts are in the lake,
+        and a later run sends them.
+        """
         if self._auditor is None:
             return
         try:
@@ -456,7 +471,9 @@ class LoadJob:
             self._warn(f"{layout.topic}: an audit event is not stored ({error}); the next load sends it")
 
     def _commit(self, manifest: Manifest) -> None:
-        """A failing commit never fails a load: the manifest determines where the next one begins."""
+        """Commits the offsets to the group. A failing commit never fails a load: the manifest determines where the next
+        one begins.
+        """
         if self._committer is None:
             return
         try:

@@ -100,9 +100,11 @@ class Loader:
         self._topics.close()
 
     def loads(self, topic: str, until_s: float | None = None) -> Iterator[LoadResult]:
-        """Yields the loads of one topic in one run, each when it is published; none if there is nothing new. Without a
-        time limit there is at most one. `until_s`: the end of the topic's share of the run, if it is not the whole
-        run."""
+        """Yields the loads of one topic in one run, each when it is published; none if there is nothing new.
+
+        Without a time limit there is at most one. `until_s`: the end of the topic's share of the run, if that is not
+        the whole run.
+        """
         limits = self._limits
         if until_s is None and self._duration_s is not None:
             until_s = self._monotonic_s() + self._duration_s
@@ -147,9 +149,12 @@ class Loader:
 
     def run(self, only: Sequence[str] = (), tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
         """Loads one topic after another, all or `only` some; a topic that fails does not prevent the others from being
-        loaded. `tell` is called after each. With a time limit each topic gets an even share of the remaining time, and
-        the topic with the oldest last load comes first. Raises `ConfigError` if there can be no lake: its path is a
-        file."""
+        loaded.
+
+        `tell` is called after each topic. With a time limit each topic gets an even share of the remaining time, and
+        the topic with the oldest last load comes first. Raises `ConfigError` if there can be no lake because its path
+        is a file.
+        """
         started, before = self._now_s(), self._monotonic_s()
         reports: list[TopicReport] = []
         error = None

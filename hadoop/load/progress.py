@@ -1,4 +1,4 @@
-"""The progress of a Spark job: tasks done of tasks known, by Spark's own status tracker."""
+"""The progress of a Spark job by Spark's own status tracker: finished tasks of all known tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 
 
 class Progress:
-    """Shows nothing."""
+    """Shows no progress."""
 
     @contextmanager
     def watch(self, session: SparkSession, what: str) -> Iterator[None]:
@@ -24,7 +24,7 @@ class Progress:
 
 
 class BarProgress(Progress):
-    """A bar on the console for each step. Spark tells of a stage's tasks once it has planned it."""
+    """Shows a bar on the console for each step. Spark reports a stage's tasks once it has planned the stage."""
 
     def __init__(self, console: Console, interval_s: float = 0.2) -> None:
         self._console = console

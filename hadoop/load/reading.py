@@ -1,7 +1,8 @@
-"""What a load's tasks do: read offset ranges from the brokers and make the lake's rows of them, in one Python worker.
+"""The work of a load's tasks: reads offset ranges from the brokers and makes the lake's rows of them, in one Python
+worker.
 
-By the `klamm` source the records would go from one worker through the JVM to a second one, which decodes them, and
-Spark would start three more processes to ask the source for its schema and its tasks, which a load has planned already.
+With the `klamm` source the records would go from one worker through the JVM to a second one, which decodes them, and
+Spark would start three more processes to get the source's schema and its tasks, which a load has already planned.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNREADABLE = (pa.field("error", pa.string()), pa.field("endOffset", pa.int64())
 
 
 class RangeRows:
-    """Makes the rows of the ranges whose numbers it gets (column `id`); what `mapInArrow` is given."""
+    """Yields the rows of the ranges whose numbers it receives (column `id`); the function for `mapInArrow`."""
 
     def __init__(self, options: ReadOptions, ranges: Sequence[OffsetRange], format_: RowFormat) -> None:
         self._options = options
@@ -43,5 +44,5 @@ class RangeRows:
 
 
 def read_records(options: ReadOptions, range_: OffsetRange, *, quarantine: bool) -> Iterator[pa.RecordBatch]:
-    """The columns that rows are made of."""
+    """Yields the records in the columns of which rows are made."""
     return read_range(options, range_, pa.schema([*RECORDS, *(_UNREADABLE if quarantine else ())]))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # its imports take a second
 
 class Status(StrEnum):
     """The status of a topic or of a run. A run has failed if one topic has, and is empty if all are. A topic is
-    postponed if the run's time was used up before it."""
+    postponed if the run's time was used up before it.
+    """
 
     LOADED = "loaded"
     EMPTY = "empty"
@@ -31,7 +32,8 @@ class Status(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TopicReport:
     """One topic in one run: its loads in their order, and the line that says why it failed. `postponed`: the run's time
-    was used up before it."""
+    was used up before it.
+    """
 
     topic: str
     loads: tuple[LoadResult, ...]
@@ -48,7 +50,7 @@ class TopicReport:
         return Status.LOADED if self.loads else Status.EMPTY
 
     def lines(self) -> list[str]:
-        """`load topic=flights load=3 rows=… files=… bytes=… offsets=0:10-20,1:5-9 seconds=…` for each load."""
+        """Returns for each load `load topic=flights load=3 rows=… files=… bytes=… offsets=0:10-20,1:5-9 seconds=…`."""
         if self.status is Status.EMPTY:
             return [f"load topic={self.topic} rows=0: nothing new"]
         if self.postponed:
@@ -76,7 +78,7 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """All topics of one run. `started` since the epoch; `error`: why no topic could be tried."""
+    """All topics of one run. `started` since the epoch; `error`: why no topic could be loaded."""
 
     sink: str
     started: float
@@ -92,7 +94,7 @@ class RunReport:
         return next((s for s in (Status.LOADED, Status.POSTPONED) if s in found), Status.EMPTY)
 
     def failure(self) -> str | None:
-        """One line; None when no topic failed."""
+        """One line about the failures; None when no topic failed."""
         if self.error is not None:
             return self.error
         failed = [topic.topic for topic in self.topics if topic.status is Status.FAILED]
@@ -131,7 +133,9 @@ def _spans_json(ranges: Iterable[OffsetRange]) -> list[dict[str, int]]:
 
 
 def _joined(loads: Iterable[Sequence[OffsetRange]]) -> list[OffsetRange]:
-    """By partition, from the first load's start to the last one's end: ranges of successive loads tile."""
+    """Returns one range per partition, from the first load's start to the last one's end: ranges of successive loads
+    tile.
+    """
     found: dict[int, OffsetRange] = {}
     for ranges in loads:
         for r in ranges:

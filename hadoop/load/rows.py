@@ -65,7 +65,7 @@ class RowFormat:
     timezone: str = "UTC"
 
     def fields(self) -> tuple[pa.Field, ...]:
-        """The columns of the values. `SchemaError` when one of them is a column of the lake's own."""
+        """The columns of the values. Raises `SchemaError` when one of them has the name of a column of the lake."""
         if self.reader is None:
             return RAW
         fields = tuple(_table_type(self.topic, parse_type(self.reader)))
@@ -77,23 +77,24 @@ class RowFormat:
         return fields
 
     def schema(self) -> pa.Schema:
-        """The rows, in Arrow."""
+        """The rows' schema in Arrow."""
         directory = [pa.field(name, pa.string()) for name in self.partition_by]
         return pa.schema([*self.columns(), *directory])
 
     def columns(self) -> pa.Schema:
-        """The rows without their directories."""
+        """Returns the schema of the rows without their directories."""
         return pa.schema([*self.fields(), *META, *(QUARANTINE if self.quarantine else ())])
 
     def directories(self, places: pa.Array) -> list[pa.Array]:
-        """The values of the directory columns for these days or hours; null for null, which is an invalid record's. A
-        null hour is Hive's default partition."""
+        """Returns the values of the directory columns for these days or hours; null for null, which is an invalid
+        record's. A null hour is Hive's default partition.
+        """
         return [pc.strftime(places, _NAMES[name]) for name in self.partition_by]
 
 
 def _table_type(topic: str, avro: AvroType) -> pa.StructType:
     if avro.kind != "record":
-        raise SchemaError(f"topic {topic}: its schema is {avro.kind}, no record; a table needs columns")
+        raise SchemaError(f"topic {topic}: its schema is {avro.kind}, not a record; a table needs columns")
     return arrow_type(avro)
 
 
@@ -110,7 +111,7 @@ class RowDecoder:
 
 
 class RowMaker:
-    """One task's decoders, by schema."""
+    """The decoders of one task, by schema."""
 
     def __init__(self, format_: RowFormat) -> None:
         self._format = format_
@@ -127,12 +128,12 @@ class RowMaker:
         return parse_type(self._format.reader or "")
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the directory columns."""
+        """Returns the rows with the directory columns."""
         columns = [*self._columns(batch), *self._directories(batch.column("timestamp"))]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def placed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
-        """The rows without the directory columns, and the place of each row."""
+        """Returns the rows without the directory columns, and the place of each row."""
         rows = pa.RecordBatch.from_arrays(self._columns(batch), schema=self._kept)
         return rows, self.places(batch.column("timestamp"))
 
@@ -153,7 +154,7 @@ class RowMaker:
         return columns
 
     def _unopened(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """Rows that stand for batches which cannot be opened, with the reason."""
+        """Returns the rows that stand for batches which cannot be opened, with the reason."""
         if not self._format.quarantine:
             return {}
         reasons = batch.column("error")
@@ -169,7 +170,9 @@ class RowMaker:
         )
 
     def _decode(self, values: pa.Array, unopened: Mapping[int, str]) -> Decoded:
-        """The values as structs, each with the schema that its envelope names; in the order of the batch."""
+        """Returns the values as structs, in the order of the batch; each is decoded with the schema that its envelope
+        names.
+        """
         size = self._envelope.prefix_size
         if unopened:
             values = pc.if_else(_among(unopened, len(values)), pa.scalar(None, values.type), values)
@@ -211,7 +214,7 @@ class RowMaker:
         ]
 
     def _directories(self, timestamps: pa.Array) -> list[pa.Array]:
-        """Names of directories, made once for each that a batch has."""
+        """Returns the directory names of the rows; each name is formatted once per batch."""
         places = self.places(timestamps).dictionary_encode()
         names = self._format.directories(places.dictionary)
         columns = [column.take(places.indices) for column in names]
@@ -221,9 +224,11 @@ class RowMaker:
         ]
 
     def places(self, timestamps: pa.Array) -> pa.Array:
-        """The day or the hour of each record, which determines its directory; null for an invalid record. It is in the
-        format's time zone, whatever the worker's zone is: the repeated hour, when clocks are set back, is one
-        directory."""
+        """Returns the day or the hour of each record, which determines its directory; null for an invalid record.
+
+        It is in the format's time zone, whatever the worker's zone is: the repeated hour, when clocks are set back, is
+        one directory.
+        """
         instants = timestamps.cast(pa.int64())
         least, most = self._format.min_us, self._format.max_us
         first, last = (pc.min_max(instants)[name].as_py() for name in ("min", "max"))
@@ -250,7 +255,7 @@ def _scatter(groups: list[tuple[pa.Array, pa.Array]], length: int, kind: pa.Data
 
 
 def _quarantined(values: pa.Array, bad: Mapping[int, str]) -> list[pa.Array]:
-    """The reason and the value of each bad row; null for the others."""
+    """Returns the reason and the value of each bad row; null for the others."""
     none = [pa.nulls(len(values), kind) for kind in (pa.string(), pa.binary())]
     if not bad:
         return none
@@ -260,12 +265,12 @@ def _quarantined(values: pa.Array, bad: Mapping[int, str]) -> list[pa.Array]:
 
 
 def _among(rows: Iterable[int], length: int) -> pa.Array:
-    """Whether each of so many rows is one of these."""
+    """Returns a boolean for each of `length` rows: True if it is one of `rows`."""
     return pc.is_in(_numbers(length), pa.array(list(rows), pa.uint64()))
 
 
 def _numbers(length: int) -> pa.Array:
-    """0, 1, 2, … as uint64, without a Python object for each."""
+    """Returns 0, 1, 2, … as uint64, without making a Python object for each."""
     return pc.indices_nonzero(pa.repeat(True, length))
 
 

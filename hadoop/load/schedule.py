@@ -1,4 +1,4 @@
-"""Runs one after another in one process: `klamm load --every 10m`."""
+"""Makes runs one after another in one process: `klamm load --every 10m`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from contextlib import contextmanager
 
 
 class Schedule:
-    """Runs now, and at each multiple of `every_s` from now; a run that is due while another is running begins when that
-    ends, and missed runs are not repeated. After `max_failures` failed runs in a row the schedule ends."""
+    """Makes a run now, and at each multiple of `every_s` from now.
+
+    A run that is due while another is running begins when that ends, and missed runs are not repeated. After
+    `max_failures` failed runs in a row the schedule ends.
+    """
 
     def __init__(
         self,

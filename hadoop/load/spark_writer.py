@@ -23,7 +23,9 @@ _COUNTED: Final = "_partition INT, _offset LONG, _timestamp TIMESTAMP, _size INT
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How rows become files: `name` as Spark knows it, `partition_by` the directories, `target_size` in bytes."""
+    """The files of the rows: `name` is the format's in Spark, `partition_by` the directories, `target_size` in
+    bytes.
+    """
 
     name: str
     partition_by: tuple[str, ...]
@@ -31,10 +33,10 @@ class FileFormat:
 
 
 def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> None:
-    """Write all rows below `path`, in one job; with `quarantine`, those with an `_error` below `path`/_bad.
+    """Writes all rows below `path`, in one job; with `quarantine`, those with an `_error` below `path`/_bad.
 
     Rows are clustered by directory first: without that each of n tasks writes a file into each of m directories. The
-    shuffle splits a directory again where it would pass the target size.
+    shuffle splits a directory again if it would exceed the target size.
     """
     if not quarantine:
         write_clustered(rows, path, files)
@@ -52,7 +54,7 @@ def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> No
 
 
 def write_clustered(rows: DataFrame, path: str, files: FileFormat) -> None:
-    """Write rows below `path` into the directories of their columns `files.partition_by`."""
+    """Writes rows below `path` into the directories of their columns `files.partition_by`."""
     clustered = rows.hint("rebalance", *files.partition_by)
     ordered = clustered.sortWithinPartitions(*files.partition_by, "_partition", "_offset")
     _writer(ordered, files).partitionBy(*files.partition_by).save(path)
@@ -76,7 +78,9 @@ class Counts:
 
     @property
     def bad_share(self) -> tuple[int, int]:
-        """(unreadable, all) records; a batch that could not be opened counts by its offsets."""
+        """Returns the numbers of unreadable and of all records; a batch that could not be opened counts by its
+        offsets.
+        """
         unopened = sum(batch.end - batch.start for batch in self.unopened)
         return self.bad + unopened, total_rows(self.ranges) + unopened
 
@@ -110,7 +114,7 @@ def count(
 def count_below(
     session: SparkSession, path: str, files: FileFormat, has_bad: bool, bounds: Mapping[int, int]
 ) -> dict[int, int]:
-    """The number of records of each partition in the written files below its bound."""
+    """Returns for each partition the number of records in the written files below its bound."""
     rows, _ = _records(session, path, files, has_bad)
     below = [(sf.col("_partition") == number) & (sf.col("_offset") < bound) for number, bound in bounds.items()]
     found = rows.where(reduce(Column.__or__, below)).groupBy("_partition").count().collect()
@@ -118,8 +122,9 @@ def count_below(
 
 
 def _records(session: SparkSession, path: str, files: FileFormat, has_bad: bool) -> tuple[DataFrame, DataFrame | None]:
-    """The places of the written records, including those set aside; and the rows set aside, including batches, if there
-    are any."""
+    """Returns the places of the written records, including those set aside; and the rows set aside, including batches,
+    if there are any.
+    """
     columns = ("_partition", "_offset", "_timestamp", "_size")
     rows = session.read.schema(with_directories(_COUNTED, files)).format(files.name).load(path).select(*columns)
     if not has_bad:
@@ -130,13 +135,14 @@ def _records(session: SparkSession, path: str, files: FileFormat, has_bad: bool)
 
 
 def with_directories(columns: str, files: FileFormat) -> str:
-    """Columns with those of the directories as text. If Spark infers their types, hours that are all null get a type
-    that its ORC reader cannot read."""
+    """Returns columns with those of the directories as text. If Spark infers their types, hours that are all null get a
+    type that its ORC reader cannot read.
+    """
     return ", ".join((columns, *(f"{name} STRING" for name in files.partition_by)))
 
 
 def _set_aside(rows: DataFrame) -> tuple[int, str | None]:
-    """How many are records, and the first of all, as `0 offset 17: why`."""
+    """Returns the number of records among these rows, and the first row, as `0 offset 17: why`."""
     place = sf.struct("_partition", "_offset", "_error")
     (found,) = rows.agg(
         sf.count_if(sf.col("_end_offset").isNull()).alias("bad"), sf.min(place).alias("first")
@@ -159,9 +165,11 @@ def _unopened(set_aside: DataFrame) -> list[UnopenedBatch]:
 def by_range(
     windows_found: Iterable[Mapping[str, int]], ranges: Iterable[OffsetRange], path: str
 ) -> tuple[list[RangeCount], dict[int, int]]:
-    """Rows with `_partition`, `window`, `count`, `bytes`, `first` and `last` offset as counts of the ranges, and the
-    first offset of each partition that has any. `offsets`: the number of distinct ones, if that is not proven. Raises
-    `LakeError` if a row is outside its range, or occurs twice."""
+    """Converts grouped rows to counts of the ranges, and returns the first offset of each partition that has any.
+
+    The rows have `_partition`, `window`, `count`, `bytes`, `first` and `last` offset; `offsets` is the number of
+    distinct ones, if that is not proven. Raises `LakeError` if a row is outside its range, or occurs twice.
+    """
     found: dict[int, list[Mapping[str, int]]] = {}
     for row in windows_found:
         found.setdefault(row["_partition"], []).append(row)

@@ -35,7 +35,9 @@ class LoadConflictError(KlammError):
 
 
 class Staging:
-    """The staging directory of one job and topic. A context manager: leaving it removes what was not published."""
+    """The staging directory of one job and topic. A context manager: leaving it removes the directory unless it was
+    published.
+    """
 
     def __init__(self, publisher: Publisher, layout: TopicLayout, job_id: str, beat_s: float = 15.0) -> None:
         self._publisher = publisher
@@ -65,7 +67,7 @@ class Staging:
             _log.warning("%s: a later sweep removes the rest of job %s: %s", self._layout.topic, self._job_id, error)
 
     def publish(self, number: int) -> None:
-        """Publish as load `number`. `LoadConflictError` when another job has that number."""
+        """Publishes as load `number`. Raises `LoadConflictError` when another job has that number."""
 
         def owner() -> str | None:
             found = read_manifest(self._publisher, self._layout, number)
@@ -74,7 +76,7 @@ class Staging:
         self._publish(f"load {number}", self._layout.load(number), owner)
 
     def publish_generation(self, number: int) -> None:
-        """Publish as generation `number`. `LoadConflictError` when another compaction has that number."""
+        """Publishes as generation `number`. Raises `LoadConflictError` when another compaction has that number."""
 
         def owner() -> str | None:
             found = read_generation(self._publisher, self._layout, number)
@@ -123,13 +125,15 @@ def bury(publisher: Publisher, layout: TopicLayout, path: str) -> bool:
 
 
 def dead(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
-    """Names below `_staging` that a sweep would remove: directories of dead jobs, and remains of swept ones."""
+    """Returns the names below `_staging` that a sweep would remove: directories of dead jobs, and remains of swept
+    ones.
+    """
     names = publisher.names(layout.staging_root)
     return [name for name in names if _is_dead(publisher, layout, name, names, retention_s)]
 
 
 def sweep(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
-    """Remove the staging directories of dead jobs; the ids removed. Never that of a live job."""
+    """Removes the staging directories of dead jobs, never that of a live job; returns the removed ids."""
     swept = []
     publisher.tidy(layout.staging_root, retention_s)
     for name in dead(publisher, layout, retention_s):
@@ -154,6 +158,8 @@ def _is_dead(publisher: Publisher, layout: TopicLayout, name: str, names: list[s
 
 
 def _older(publisher: Publisher, path: str, seconds: float) -> bool:
-    """A missing heartbeat counts as old: it is written before the directory is created."""
+    """Returns True if the file is older than `seconds`. A missing heartbeat counts as old: it is written before the
+    directory is created.
+    """
     age = publisher.age_s(path)
     return age is None or age > seconds

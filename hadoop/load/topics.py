@@ -35,7 +35,7 @@ from .rows import RowFormat
 AVRO: Final = "avro"
 _MICROS: Final = 1_000_000
 _SAMPLES: Final = 8
-"""Places of a range at which the size of batches is sampled."""
+"""The number of places of a range at which the size of batches is sampled."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ class TopicSchemas:
 
 
 class ClusterTopics:
-    """`job.Topics` on a cluster; owns its client, `close` when done. `quarantine`: what cannot be read is
-    set aside."""
+    """`job.Topics` on a cluster; owns its client, `close` when done. `quarantine`: unreadable records are set aside."""
 
     def __init__(self, settings: Settings, config: LakeConfig, *, quarantine: bool) -> None:
         self._settings = settings
@@ -65,7 +64,7 @@ class ClusterTopics:
         return self._client.metadata([]).cluster_id or ""
 
     def matching(self, pattern: str) -> list[str]:
-        """Topics whose whole name matches, without internal ones (with _ in front); sorted."""
+        """Returns the topics whose whole name matches, sorted, without internal ones (which begin with _)."""
         wanted = re.compile(pattern)
         names = self._client.metadata().topics
         return sorted(name for name in names if not name.startswith("_") and wanted.fullmatch(name))
@@ -112,8 +111,9 @@ class ClusterTopics:
         )
 
     def _schemas(self, topic: str) -> TopicSchemas | None:
-        """None: the topic's values are bytes. Read after the ranges were planned, so that their writers' schemas are
-        registered."""
+        """Returns the topic's schemas; None if its values are bytes. They are read after the ranges were planned, so
+        that their writers' schemas are registered.
+        """
         serde = self._settings.serde_name(topic)
         if serde is None:
             return None

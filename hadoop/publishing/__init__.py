@@ -1,1 +1,1 @@
-"""Publishing: how a staged directory becomes a load, and what a lake's file system must be able to do."""
+"""Publishing: renames a staged directory to a load; defines the operations that a lake's file system must offer."""

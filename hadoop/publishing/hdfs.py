@@ -30,7 +30,7 @@ from ..lake.layout import HALF, hdfs_path
 from .interface import LakeError, TargetExistsError
 
 REPLICATION_TIMEOUT_S: Final = 60.0
-"""How long a load waits until its blocks have their replicas."""
+"""Seconds that a load waits until its blocks have their replicas."""
 _POLL_S: Final = 0.2
 _REPLICATION: Final = "dfs.replication"
 # A file is closed when its DataNodes have reported its last block to the NameNode, some milliseconds after they
@@ -75,8 +75,8 @@ class _Hdfs:
         self.files = fs.FileSystem.newInstance(where, self.configuration)
         if (kind := str(self.files.getClass().getName())) != _CLIENT:
             raise LakeError(
-                f"{uri}: fs.hdfs.impl is {kind}: what it makes of paths the rename of a load does not see; publishing "
-                f"needs {_CLIENT}"
+                f"{uri}: fs.hdfs.impl is {kind}, whose translation of paths the rename of a load would bypass; "
+                f"publishing needs {_CLIENT}"
             )
         self.settings = self._find_settings()
         for name, value in self.settings.items():
@@ -84,7 +84,7 @@ class _Hdfs:
         if self.settings:
             self.files.close()
             self.files = fs.FileSystem.newInstance(where, self.configuration)
-        # `hdfs:///` is the default file system for a FileSystem, and an error for a FileContext.
+        # A FileSystem takes `hdfs:///` as the default file system, a FileContext refuses it.
         self.context = fs.FileContext.getFileContext(self.files.getUri(), self.configuration)
         kind = getattr(fs, "Options$Rename")
         self._options = {name: hadoop.gateway.new_array(kind, 1) for name in ("NONE", "OVERWRITE")}
@@ -92,19 +92,20 @@ class _Hdfs:
             options[0] = getattr(kind, name)
 
     def _find_settings(self) -> dict[str, str]:
-        """Defaults of settings that the user has not set. Without an hdfs-site.xml the client would request three
-        replicas of each block, however many DataNodes there are: the server's own default is used."""
+        """Returns defaults of settings that the user has not set. Without an hdfs-site.xml the client would request
+        three replicas of each block, however many DataNodes there are: the server's own default is used.
+        """
         chosen = {name: value for name, value in _CLOSING.items() if _is_default(self.configuration, name)}
         if _is_default(self.configuration, _REPLICATION):
             chosen[_REPLICATION] = str(self.files.getServerDefaults(self._new_path("/")).getReplication())
         return chosen
 
     def path(self, path: str) -> Any:
-        """Without scheme and authority, which `hdfs:///lake` leaves to the configuration."""
+        """Returns the path without scheme and authority, which `hdfs:///lake` leaves to the configuration."""
         return self._new_path(hdfs_path(path))
 
     def local(self, path: Path) -> Any:
-        """The path of a file of this machine."""
+        """Returns the path of a file of this machine."""
         return self._new_path(f"file://{path.absolute()}")
 
     def rename(self, source: str, target: str, option: str) -> None:
@@ -141,14 +142,14 @@ class HdfsPublisher:
                     hdfs.files.exists(hdfs.path(target)) and hdfs.files.exists(hdfs.path(staging))
                 )
                 if taken:
-                    raise TargetExistsError(f"{target} is there already") from error
+                    raise TargetExistsError(f"{target} already exists") from error
                 raise
 
     def write(self, path: str, data: bytes) -> None:
         folder, _, name = path.rpartition("/")
 
         def write(hdfs: _Hdfs) -> None:
-            half = f"{folder}/.{name}.{uuid.uuid4().hex}"  # of each attempt
+            half = f"{folder}/.{name}.{uuid.uuid4().hex}"  # a separate name for each attempt
             out = hdfs.files.create(hdfs.path(half), True)
             try:
                 if data:
@@ -224,13 +225,13 @@ class HdfsPublisher:
         self._repeatable(f"cannot remove {path}", path, lambda hdfs: bool(hdfs.files.delete(hdfs.path(path), True)))
 
     def sync(self, path: str) -> None:
-        """`LakeError` when a file stays open, or a block short of replicas, for longer than the time-out."""
+        """Raises `LakeError` if a file stays open, or a block short of replicas, for longer than the time-out."""
         deadline = self._clock() + self._replication_timeout_s
         while short := self._repeatable(f"cannot sync {path}", path, lambda hdfs: _not_durable(hdfs, path)):
             if self._clock() > deadline:
                 raise LakeError(
                     f"cannot sync {path}: {short} for {self._replication_timeout_s:g} s; nothing is published (are "
-                    "there as many live DataNodes as dfs.replication asks for?)"
+                    "there as many live DataNodes as dfs.replication requires?)"
                 )
             self._sleep(_POLL_S)
 
@@ -253,7 +254,7 @@ class HdfsPublisher:
         return self._if_there(f"cannot list {path}", path, names) or []
 
     def _if_there(self, what: str, path: str, do: Callable[[_Hdfs], T]) -> T | None:
-        """As `_repeatable`; None where there is no such path."""
+        """Runs an operation as `_repeatable` does; returns None if the path does not exist."""
 
         def found(hdfs: _Hdfs) -> T | None:
             try:
@@ -266,9 +267,11 @@ class HdfsPublisher:
         return self._repeatable(what, path, found)
 
     def _repeatable(self, what: str, path: str, do: Callable[[_Hdfs], T]) -> T:
-        """An operation that may be carried out twice. It is repeated once if the connection is lost: Hadoop's client
-        keeps an idle connection for some seconds and does not notice that a NameNode was restarted meanwhile; without
-        high availability it does not retry."""
+        """Runs an operation that may be carried out twice. It is repeated once if the connection is lost.
+
+        Hadoop's client keeps an idle connection for some seconds and does not notice that a NameNode was restarted
+        meanwhile; without high availability it does not retry.
+        """
         with _translating(what):
             try:
                 return do(self._at(path))
@@ -293,7 +296,7 @@ def _is_default(configuration: Any, name: str) -> bool:
 
 
 def _not_durable(hdfs: _Hdfs, path: str) -> str | None:
-    """Why the first file that is not durable is not; None if all are."""
+    """Returns why the first file that is not durable is not; None if all are."""
     for status in _below(hdfs, path):
         name = status.getPath()
         if not hdfs.files.isFileClosed(name):
@@ -306,16 +309,17 @@ def _not_durable(hdfs: _Hdfs, path: str) -> str | None:
 
 
 def _below(hdfs: _Hdfs, path: str) -> Iterator[Any]:
-    """The status of every file below a directory, with the locations of its blocks."""
+    """Yields the status of every file below a directory, with the locations of its blocks."""
     rows = hdfs.files.listFiles(hdfs.path(path), True)
     while rows.hasNext():
         yield rows.next()
 
 
 def _now_ms(hdfs: _Hdfs, path: str) -> int:
-    """The NameNode's clock: the time that it gives to a file that is created now, beside `path`. If a quota allows no
-    further name, the time of the last heartbeat of a DataNode that holds a block nearby: some seconds too early, or
-    more if that DataNode is down. Ages are then too low, and nothing is removed too early.
+    """Returns the time of the NameNode's clock: that of a file created now beside `path`.
+
+    If a quota allows no further name, it is the time of the last heartbeat of a DataNode that holds a block nearby:
+    some seconds too early, or more if that DataNode is down. Ages are then too low, and nothing is removed too early.
     """
     folder = path.rpartition("/")[0]
     probe = hdfs.path(f"{folder}/.now.{uuid.uuid4().hex}")
@@ -333,7 +337,9 @@ def _now_ms(hdfs: _Hdfs, path: str) -> int:
 
 
 def _last_heartbeat_ms(hdfs: _Hdfs, path: str) -> int | None:
-    """By the NameNode's clock, of the DataNodes that hold the first block found below a directory; None without one."""
+    """Returns the last heartbeat, by the NameNode's clock, of the DataNodes that hold the first block found below a
+    directory; None without one.
+    """
     for status in _below(hdfs, path):
         for block in hdfs.files.getFileBlockLocations(status.getPath(), 0, status.getLen()):
             if told := [int(node.getLastUpdate()) for node in block.getLocatedBlock().getLocations()]:
@@ -343,8 +349,9 @@ def _last_heartbeat_ms(hdfs: _Hdfs, path: str) -> int | None:
 
 @contextmanager
 def _translating(what: str) -> Iterator[None]:
-    """Translates every error of Hadoop's client to `LakeError`: what was attempted, and the first line of Java's
-    message."""
+    """Translates every error of Hadoop's client to `LakeError`: the attempted operation, and the first line of Java's
+    message.
+    """
     try:
         yield
     except Py4JJavaError as error:
@@ -362,8 +369,9 @@ def _lost_connection(error: Py4JJavaError) -> bool:
 
 
 def _class_of(error: Py4JJavaError) -> str:
-    """The Java exception's simple name; a NameNode's exception is unwrapped by Hadoop's client already, except for a
-    few that name their class in the message."""
+    """Returns the Java exception's simple name. Hadoop's client already unwraps a NameNode's exception, except for a
+    few that name their class in the message.
+    """
     java = error.java_exception
     name = str(java.getClass().getName())
     if name.endswith(".RemoteException"):

@@ -1,7 +1,7 @@
-"""The publishing interface: what a lake's file system must do for a load to be one atomic rename (design D11).
+"""The publishing interface: the file operations that make a load one atomic rename (design D11).
 
 Paths are URIs or plain absolute paths of the implementation's scheme. Every implementation passes the contract suite
-`tests/contracts/test_publishing.py`; a scheme whose rename does not (object stores copy and delete, Hadoop's own
+`tests/contracts/test_publishing.py`; a scheme whose rename does not pass (object stores copy and delete, Hadoop's own
 local rename checks and then renames) is refused.
 """
 
@@ -17,7 +17,7 @@ from ..lake.config import file_in_the_way
 
 
 class TargetExistsError(KlammError):
-    """This name is published already; the staged directory is unchanged."""
+    """The target is published already; the staged directory is unchanged."""
 
 
 class LakeError(KlammError):
@@ -36,19 +36,23 @@ class LakeReader(Protocol):
     """Reads a lake. Thread-safe. Any method may raise `LakeError`."""
 
     def read(self, path: str) -> bytes | None:
-        """The file's bytes; None if it does not exist."""
+        """Returns the file's bytes; None if it does not exist."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, sorted, without files that are being written; empty if it does not exist."""
+        """Returns the names in a directory, sorted, without files that are being written; empty if it does not
+        exist.
+        """
         ...
 
     def files(self, path: str) -> list[tuple[str, int]]:
-        """(relative path, bytes) of every file below a directory, sorted, without files that are being written."""
+        """Returns (relative path, bytes) of every file below a directory, sorted, without files that are being
+        written.
+        """
         ...
 
     def is_file(self, path: str) -> bool:
-        """Whether the path exists and is not a directory."""
+        """Returns True if the path exists and is not a directory."""
         ...
 
 
@@ -56,17 +60,18 @@ class Publisher(LakeReader, Protocol):
     """Directory operations in one lake. Thread-safe. Any method may raise `LakeError`."""
 
     def publish(self, staging: str, target: str) -> None:
-        """Make the whole directory `staging` visible as `target` in one step, durably.
+        """Makes the whole directory `staging` visible as `target` in one step, durably.
 
-        Exactly one of any number of racing callers succeeds, and nothing of a loser ever shows below `target`.
-        Raises `TargetExistsError` if `target` holds anything; nothing was changed. Any other error means that the
-        outcome is *unknown*, and the caller determines it by reading the target.
+        Exactly one of any number of racing callers succeeds, and no file of a loser ever shows below `target`. Raises
+        `TargetExistsError` if `target` holds anything; nothing was changed. Any other error means that the outcome is
+        *unknown*, and the caller determines it by reading the target.
         """
         ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes a whole file, durable when this returns; replaces an existing one atomically. Temporary files beside
-        it are shown by neither `names` nor `files`, and removed by `tidy` if the writer dies."""
+        """Writes a whole file, durable when this returns; replaces an existing one atomically. Neither `names` nor
+        `files` shows temporary files beside it; `tidy` removes them if the writer dies.
+        """
         ...
 
     def tidy(self, path: str, older_than_s: float) -> None:
@@ -74,27 +79,29 @@ class Publisher(LakeReader, Protocol):
         ...
 
     def make(self, path: str) -> None:
-        """Creates a directory and its parents; an existing one is no error."""
+        """Creates a directory and its parents; an existing one is not an error."""
         ...
 
     def age_s(self, path: str) -> float | None:
-        """Seconds since the file was last written, by the file system's clock; None if it does not exist."""
+        """Returns the seconds since the file was last written, by the file system's clock; None if it does not
+        exist.
+        """
         ...
 
     def move(self, source: str, target: str) -> bool:
-        """Rename within the lake; False when `source` is no longer there."""
+        """Renames within the lake; returns False if `source` no longer exists."""
         ...
 
     def remove(self, path: str) -> None:
-        """Removes a file or a directory with everything below it; a missing one is no error."""
+        """Removes a file or a directory with everything below it; a missing one is not an error."""
         ...
 
     def sync(self, path: str) -> None:
-        """All files and directories below `path` are durable when this returns."""
+        """Returns once all files and directories below `path` are durable."""
         ...
 
     def folder(self, path: str) -> Path | None:
-        """`path` as a local directory, if it is one; files written there are in the lake."""
+        """Returns `path` as a local directory, if it is one; files written there are in the lake."""
         ...
 
     def put(self, source: Path, path: str) -> None:
@@ -103,7 +110,7 @@ class Publisher(LakeReader, Protocol):
         ...
 
     def spark_settings(self, path: str) -> Mapping[str, str]:
-        """The settings with which a Spark session writes files below `path` as durably as `write`."""
+        """Returns the settings with which a Spark session writes files below `path` as durably as `write`."""
         ...
 
 

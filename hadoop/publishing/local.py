@@ -1,4 +1,4 @@
-"""Publishing on `file:`: `rename(2)` in the driver, where the kernel refuses a target that is not empty.
+"""Publishing on `file:` by `rename(2)` in the driver: the kernel refuses a target that is not empty.
 
 Hadoop's local rename checks first and then renames; in 56 of 300 races of two jobs both "succeeded" (design D11).
 """
@@ -23,7 +23,7 @@ _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
 def local_path(uri: str) -> Path:
-    """The path of `file:///a`, `file:/a` or `/a`; `LakeError` if it is not on this machine."""
+    """Returns the path of `file:///a`, `file:/a` or `/a`; raises `LakeError` if it is not on this machine."""
     try:
         return file_path(uri)
     except ValueError as error:
@@ -31,7 +31,7 @@ def local_path(uri: str) -> Path:
 
 
 class LocalPublisher:
-    """Publishing over POSIX. `now_s` is the clock that ages are measured with; mtimes are the file system's."""
+    """Publishing over POSIX. `now_s` is the clock by which ages are measured; mtimes are the file system's."""
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
@@ -43,7 +43,7 @@ class LocalPublisher:
             os.rename(source, destination)  # noqa: PTH104 - the bare system call is the point
         except OSError as error:
             if error.errno in _TAKEN and source.is_dir():
-                raise TargetExistsError(f"{target} is there already") from error
+                raise TargetExistsError(f"{target} already exists") from error
             raise LakeError(f"cannot publish {target}: {error}") from error
         _sync_one(destination.parent)
         _sync_one(source.parent)
@@ -100,7 +100,7 @@ class LocalPublisher:
         try:
             missing = [part for part in (folder, *folder.parents) if not part.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            for made in missing:  # otherwise its content would be durable, and its name would not
+            for made in missing:  # otherwise its content would be durable, but its name would not
                 _sync_one(made.parent)
         except OSError as error:
             raise LakeError(f"cannot make the directory {path}: {error}") from error
@@ -135,7 +135,7 @@ class LocalPublisher:
             raise LakeError(f"cannot remove {path}: {error}") from error
 
     def sync(self, path: str) -> None:
-        """fsync of each file and directory; several at a time, since a journal commits them together."""
+        """Syncs each file and directory; several at a time, since a journal commits them together."""
         root = local_path(path)
         try:
             with ThreadPoolExecutor(_SYNC_THREADS) as pool:

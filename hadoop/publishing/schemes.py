@@ -1,4 +1,4 @@
-"""Which publisher serves a lake's path, by the scheme of its URI."""
+"""Chooses the publisher of a lake's path by the scheme of its URI."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .local import LocalPublisher
 
 
 def publisher_for(path: str, hadoop: Callable[[], HadoopJvm]) -> Publisher:
-    """`ConfigError` in one line for a scheme that has not passed the contract. `hadoop` is called when a lake on
-    `hdfs:` is first looked at."""
+    """Returns the publisher of a lake. Raises `ConfigError` in one line for a scheme that has not passed the contract.
+    `hadoop` is called at the first use of a lake on `hdfs:`.
+    """
     try:
         scheme = lake_scheme(path)
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""The parts of the `klamm` data source of Spark; `klamm.hadoop.source` puts them together."""
+"""The parts of the `klamm` data source of Spark; `klamm.hadoop.source` assembles them."""

@@ -1,7 +1,7 @@
 """A task's claim of a batch, stored where any later attempt of the task finds it.
 
-A claim of one task, one batch and one topic is a producer id with an epoch, and where each partition ended before the
-first record of the batch. It is stored as the offsets of a separate consumer group per task, before anything is sent.
+A claim of one task, one batch and one topic is a producer id with an epoch, and the end of each partition before the
+first record of the batch. It is stored as the offsets of a separate consumer group per task, before any record is sent.
 An attempt that finds a claim of its batch continues under the same identity; the next batch has the next epoch.
 """
 
@@ -46,8 +46,9 @@ class TaskIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`starts` has every partition that the topic had when it was made: rows go to these. `again`: an earlier attempt
-    made it and may have written."""
+    """`starts` has every partition that the topic had when the claim was made: rows go only to these. `again`: an
+    earlier attempt made it and may have written.
+    """
 
     producer_id: int
     epoch: int
@@ -64,7 +65,7 @@ class _Stored:
     epoch: int
     topic_id: str
     partitions: int
-    """How many the claim has."""
+    """The number of partitions that the claim has."""
     start: int
 
     @classmethod
@@ -87,12 +88,14 @@ class AttemptClaims:
         self._found = self._read()
 
     def earlier(self) -> list[str]:
-        """The topics that an earlier attempt of this batch has claimed."""
+        """Returns the topics that an earlier attempt of this batch has claimed."""
         batch = self._identity.batch
         return [topic for topic, parts in self._found.items() if all(p.batch == batch for p in parts.values())]
 
     def claim(self, topic: str) -> Claim:
-        """The earlier attempt's, or a new one. `ClaimError` when a later batch was claimed: this one was written."""
+        """Returns the earlier attempt's claim, or a new one. Raises `ClaimError` if a later batch was claimed, since
+        this one was then written.
+        """
         view = self._client.topic(topic)
         topic_id = "" if view.topic_id is None else str(view.topic_id)
         found = {tp: one for tp, one in self._found.get(topic, {}).items() if one.topic_id == topic_id}
@@ -111,8 +114,11 @@ class AttemptClaims:
         return claim
 
     def _is_whole(self, found: Mapping[TopicPartition, _Stored], partitions: int) -> bool:
-        """Whether this is a claim of this batch under which rows may have been sent. A broker that does not know a
-        partition yet stores the claim without it and returns an error; the attempt then ends."""
+        """Returns True if this is a claim of this batch under which rows may have been sent.
+
+        A broker that does not know a partition yet stores the claim without it and returns an error; the attempt then
+        ends.
+        """
         return len(found) == partitions and all(one.batch == self._identity.batch for one in found.values())
 
     def _next(self, newest: _Stored | None) -> tuple[int, int]:

@@ -18,11 +18,11 @@ from klamm.core.records.partition import TopicPartition
 from ..options import CLIENT_ID, Offsets, SourceOptions, Times
 
 _NONE_THERE: Final = -1
-"""The response of ListOffsets if no record is at or after the time."""
+"""The offset in a ListOffsets response if no record is at or after the time."""
 
 
 def connect(bootstrap: str, plugins: tuple[str, ...] = (), client_id: str = CLIENT_ID) -> ClusterClient:
-    """A client that knows every codec of the process's plugins."""
+    """Returns a client that knows every codec of the process's plugins."""
     return ClusterClient(bootstrap, codecs=plugin_host(plugins).codec_table(), client_id=client_id)
 
 
@@ -32,14 +32,14 @@ def connect_source(options: SourceOptions) -> ClusterClient:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The partitions that are read, in order, and the ids of their topics (None: the broker gives none)."""
+    """The partitions that are read, in order, and the ids of their topics (None if the broker does not report ids)."""
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, UUID | None]
 
 
 def find_partitions(client: ClusterClient, options: SourceOptions) -> Found:
-    """Reads the present partitions. Raises `UnknownTopicError` for a named topic or partition that does not exist."""
+    """Returns the present partitions. Raises `UnknownTopicError` for a named topic or partition that does not exist."""
     if options.pattern is not None:
         names = _matching(client, options.pattern)
     else:
@@ -52,7 +52,7 @@ def find_partitions(client: ClusterClient, options: SourceOptions) -> Found:
 
 
 def find_those_there(client: ClusterClient, options: SourceOptions) -> Found:
-    """As `find_partitions`, without named topics and partitions that do not exist."""
+    """Returns the partitions as `find_partitions` does, without named topics and partitions that do not exist."""
     if options.pattern is not None:
         return find_partitions(client, options)
     views = client.metadata({*options.topics, *(tp.topic for tp in options.assigned)}).topics
@@ -63,20 +63,20 @@ def find_those_there(client: ClusterClient, options: SourceOptions) -> Found:
 
 
 def _matching(client: ClusterClient, pattern: str) -> list[str]:
-    """Matches as Kafka's consumers do: the whole name, and no internal topic."""
+    """Returns the topics that match as for Kafka's consumers: by the whole name, without internal topics."""
     matches = re.compile(pattern).fullmatch
     topics = client.metadata(None).topics.values()
     return sorted(t.name for t in topics if t.error is ErrorCode.none and not t.internal and matches(t.name))
 
 
 def edges(client: ClusterClient, partitions: Iterable[TopicPartition], edge: int) -> dict[TopicPartition, int]:
-    """`EARLIEST` or `LATEST` of each partition."""
+    """Returns the `EARLIEST` or `LATEST` offset of each partition."""
     return {tp: offset for tp, (offset, _) in client.list_offsets(dict.fromkeys(partitions, edge)).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The first and one past the last offset of each partition, as the log is now."""
+    """The first offset of each partition and the one after its last, as the log is now."""
 
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
@@ -90,7 +90,7 @@ class Ends:
 def starting_offsets(
     client: ClusterClient, options: SourceOptions, partitions: Iterable[TopicPartition], ends: Ends
 ) -> dict[TopicPartition, int]:
-    """The starting offset of each partition by the options. `ConfigError` if they leave one out."""
+    """Returns the starting offset of each partition by the options. Raises `ConfigError` if they leave one out."""
     wanted = list(partitions)
     if options.starting_times is None:
         return {tp: _offset(options.starting, tp, "startingOffsets", ends) for tp in wanted}
@@ -115,7 +115,7 @@ def ending_offsets(
 
 
 def first_at(client: ClusterClient, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The first offset whose record is at or after the time; -1 where there is none."""
+    """Returns the first offset whose record is at or after the time; -1 if there is none."""
     return {tp: offset for tp, (offset, _) in client.list_offsets(times).items()}
 
 
@@ -138,11 +138,13 @@ def _offset(given: Offsets, tp: TopicPartition, name: str, ends: Ends) -> int:
 
 
 def _left_out(name: str, tp: TopicPartition) -> ConfigError:
-    return ConfigError(f"klamm source: {name} says nothing of {tp}; it must name every partition that is read")
+    return ConfigError(f"klamm source: {name} does not name {tp}; it must name every partition that is read")
 
 
 def planned(client: ClusterClient, options: SourceOptions) -> list[OffsetRange]:
-    """The ranges of a batch by its options and the present log. `DataLossError` if they begin before the log."""
+    """Returns the ranges of a batch by its options and the present log. Raises `DataLossError` if they begin before the
+    log.
+    """
     found = find_partitions(client, options)
     ends = Ends.of(client, found.partitions)
     starts = starting_offsets(client, options, found.partitions, ends)
@@ -152,8 +154,8 @@ def planned(client: ClusterClient, options: SourceOptions) -> list[OffsetRange]:
         start, end, first, last = starts[tp], stops[tp], ends.earliest[tp], ends.latest[tp]
         if options.fail_on_data_loss and not first <= start <= max(start, end) <= last:
             raise DataLossError(
-                f"{tp}: asked for the offsets {start} to {end}, the log has {first} to {last}; "
-                "failOnDataLoss=false reads what is there"
+                f"{tp}: the offsets {start} to {end} were requested, the log has {first} to {last}; "
+                "failOnDataLoss=false reads those that exist"
             )
         ranges.append(OffsetRange(tp, max(start, first), min(end, last), found.topic_ids.get(tp.topic)))
     return ranges

@@ -1,4 +1,4 @@
-"""What was read of a partition, as the columns of Spark's Kafka source."""
+"""Converts the batches read of a partition to the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAIR: Final = StructType([StructField("key", StringType()), StructField("value"
 
 
 def source_columns(*, headers: bool, quarantine: bool, value: DataType | None = None) -> StructType:
-    """The columns of Spark's Kafka source; `value` is the type of the values where they are no bytes."""
+    """Returns the columns of Spark's Kafka source; `value` is the type of the values if they are not bytes."""
     columns = StructType(
         [
             StructField("key", BinaryType()),
@@ -47,17 +47,19 @@ def source_columns(*, headers: bool, quarantine: bool, value: DataType | None = 
 
 
 MAX_ROWS: Final = 131_072
-"""Rows of one Arrow batch that Spark is given."""
+"""The most rows of one Arrow batch that is passed to Spark."""
 
 
 Values = Callable[[pa.RecordBatch, pa.DataType], pa.Array]
-"""The values of a batch as a type."""
+"""Converts the values of a batch to a type."""
 
 
 def spark_batches(
     batches: Iterator[ReadBatch], partition: TopicPartition, schema: pa.Schema, values: Values | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """With the columns of `schema`, `source_columns` in Arrow; `values` None: as the bytes they are."""
+    """Yields batches with the columns of `schema`, `source_columns` in Arrow; without `values` the values stay
+    bytes.
+    """
     for read in batches:
         found = _columns(read, partition, schema, values)
         for first in range(0, found.num_rows, MAX_ROWS):
@@ -90,7 +92,7 @@ def _repeated(value: str | int | None, kind: pa.DataType, rows: int) -> pa.Array
 
 
 def _since_1970(stamps: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A record without a timestamp has -1; Kafka knows none before 1970."""
+    """Returns the timestamps, with null for a record without one, which has -1; Kafka has no times before 1970."""
     numbers = stamps.view(pa.int64())
     if rows_below(numbers, 0):
         numbers = pc.if_else(pc.less(numbers, 0), pa.scalar(None, pa.int64()), numbers)
@@ -103,7 +105,7 @@ def rows_below(numbers: pa.Array, bound: int) -> bool:
 
 
 def _headers(headers: pa.ListArray, kind: pa.ListType) -> pa.Array:
-    """Spark's names for the parts of the type; a record without headers has an empty list."""
+    """Returns the headers with Spark's names for the parts of the type; a record without headers has an empty list."""
     pairs = headers.flatten()
     fields = [pairs.field(0), pairs.field(1)]
     structs = pa.StructArray.from_arrays(fields, fields=list(kind.value_type))

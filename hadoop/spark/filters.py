@@ -1,7 +1,7 @@
 """Filters of a query that a batch read applies itself: records that they exclude are not fetched.
 
-Topic, partition and offset are applied completely. A lower bound of the timestamp moves the start to the first record
-at or after it, which the broker can find; Spark filters the rows that are read.
+Filters on topic, partition and offset are applied completely. A lower bound of the timestamp moves the start to the
+first record at or after it, which the broker can find; Spark filters the rows that are read.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _HOLDS: Final[dict[type[Filter], Callable[[object, object], bool]]] = {
 
 @dataclass
 class PushedFilters:
-    """The remaining part of a read. `since_ms`: records before it are excluded."""
+    """The filters that a read applies. `since_ms`: records before it are excluded."""
 
     first: int = 0
     end: int = _MAX_OFFSET
     since_ms: int | None = None
     names: list[Filter] = field(default_factory=list)
-    """Of topics and partitions."""
+    """Filters on topics and partitions."""
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Takes filters; yields those that Spark must apply."""
+        """Takes filters; returns those that Spark must apply."""
         return [one for one in filters if not self._takes(one)]
 
     def _takes(self, one: Filter) -> bool:
-        """Whether the filter is applied completely."""
+        """Takes a filter; returns True if it is applied completely."""
         column, kinds = _column(one), {"topic": str, "partition": int}
         if column in kinds and _is_known(one, kinds[column]):
             self.names.append(one)
@@ -80,11 +80,12 @@ class PushedFilters:
 
     def _timestamp(self, value: object) -> None:
         if isinstance(value, datetime) and value.tzinfo is not None:
-            since_ms = int(value.timestamp() // 0.001)  # down: the row's milliseconds may be the bound's own
+            # rounded down: the row's timestamp may be in the same millisecond as the bound
+            since_ms = int(value.timestamp() // 0.001)
             self.since_ms = since_ms if self.since_ms is None else max(self.since_ms, since_ms)
 
     def narrow(self, client: ClusterClient, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """The parts of the ranges that are not excluded."""
+        """Returns the parts of the ranges that are not excluded."""
         kept = [self._within(r) for r in ranges if all(_holds(one, r) for one in self.names)]
         if self.since_ms is None or self.since_ms <= 0:
             return kept

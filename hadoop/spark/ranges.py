@@ -19,7 +19,7 @@ from .columns import Values, spark_batches
 
 
 def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All records of one range, in the columns of `schema`, which are some of the source's."""
+    """Yields all records of one range, in the columns of `schema`, which are some of the source's."""
     with connect(options.bootstrap, options.plugins) as client:
         yield from read_batches(client, options, task, schema, None)
 
@@ -27,7 +27,9 @@ def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> It
 def read_batches(
     client: FetchClient, options: ReadOptions, task: OffsetRange, schema: pa.Schema, values: Values | None
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_range`, with the caller's client. `values` converts their values, which otherwise stay bytes."""
+    """Yields records as `read_range` does, with the caller's client. `values` converts the values, which otherwise stay
+    bytes.
+    """
     reader = RangeReader(
         client,
         task,

@@ -52,7 +52,7 @@ OPTIONS: Final = (
 DELIVERY_TIMEOUT_MS: Final = 120_000
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Spark's local properties of a micro-batch's tasks."""
+"""Spark's local property with the number of the micro-batch, set for its tasks."""
 _BYTES: Final = (BinaryType, StringType, NullType)
 _COLUMNS: Final[Mapping[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "topic": ("text", (StringType,)),
@@ -66,7 +66,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, tuple[type[DataType], ...]]]] = {
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """`topic` None: by the column."""
+    """The options of the sink. Without a `topic`, each row's column names it."""
 
     bootstrap: str
     topic: str | None
@@ -79,14 +79,14 @@ class SinkOptions:
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """The rows that a task stored, and those that it found stored by an earlier attempt."""
+    """The numbers of rows that a task stored, and of those that it found stored by an earlier attempt."""
 
     written: int
     found: int
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """`ConfigError` in one line."""
+    """Parses the options. Raises `ConfigError` in one line."""
     values = known_options(given, OPTIONS, "sink")
     timeout = values.get("kafka.delivery.timeout.ms", str(DELIVERY_TIMEOUT_MS)).strip()
     if not timeout.isdigit() or int(timeout) < 1:
@@ -103,7 +103,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def sink_options(given: Mapping[str, str], columns: StructType) -> SinkOptions:
-    """Also `ConfigError` for a column that the sink does not know, or of another type."""
+    """Parses the options and checks the columns. Also raises `ConfigError` for a column that the sink does not know, or
+    that has another type.
+    """
     options = parse_sink_options(given)
     for field in columns:
         if field.name not in _COLUMNS:
@@ -121,7 +123,7 @@ def sink_options(given: Mapping[str, str], columns: StructType) -> SinkOptions:
 
 
 def _is_pairs(kind: DataType) -> bool:
-    """The type of headers, as in the source."""
+    """Returns True for the type of headers, as in the source."""
     pair = kind.elementType if isinstance(kind, ArrayType) else None
     if not isinstance(pair, StructType) or pair.names != ["key", "value"]:
         return False
@@ -153,8 +155,9 @@ class KlammWriter(DataSourceArrowWriter):
 
 
 class KlammStreamWriter(DataSourceStreamArrowWriter):
-    """A query's sink. Spark gives a micro-batch that it runs again the same number, and the query keeps its id with its
-    checkpoint: by these an attempt finds the claims of an earlier one."""
+    """A query's sink. Spark gives a micro-batch that it repeats the same number, and the query keeps its id with its
+    checkpoint: by these an attempt finds the claims of an earlier one.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -163,26 +166,26 @@ class KlammStreamWriter(DataSourceStreamArrowWriter):
         task = _task()
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise KlammError("klamm sink: Spark does not say which query and micro-batch this task is of")
+            raise KlammError("klamm sink: Spark does not tell this task's query and micro-batch")
         return write_task(self._options, TaskIdentity(query, int(batch), task.partitionId()), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's
-        """All rows are stored; Spark records the micro-batch as done after this."""
+        """Called when all rows are stored; Spark then records the micro-batch as done."""
         fault_point("sink.commit")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Stored rows stay: the next attempt of the micro-batch finds them."""
+        """Leaves the stored rows: the next attempt of the micro-batch finds them."""
 
 
 def _task() -> TaskContext:
     found = TaskContext.get()
     if found is None:
-        raise KlammError("klamm sink: rows are written in Spark's tasks")
+        raise KlammError("klamm sink: rows can be written only in Spark's tasks")
     return found
 
 
 def write_task(options: SinkOptions, identity: TaskIdentity, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
-    """One attempt of a task."""
+    """Runs one attempt of a task."""
     with connect(options.bootstrap, options.plugins, options.client_id) as client:
         sending = Sending(_codec(client, options), time.time_ns() // 1_000_000, options.delivery_timeout_s)
         values: Values = PlainValues()

@@ -1,12 +1,12 @@
-"""What an earlier attempt of a task stored in a partition, and which rows are left to write.
+"""Finds the rows that an earlier attempt of a task stored in a partition, and those that are left to write.
 
 The broker stores each sequence number of a producer's epoch once. A later attempt therefore looks for the batches of
-its claim's producer, leaves out the rows that they hold, and goes on with the sequence number after them: if another
+its claim's producer, leaves out the rows that they hold, and continues with the sequence number after them: if another
 attempt is still writing, one of the two is refused.
 
-A batch of an earlier attempt may be stored after it was looked for: it was on its way, or replicas lacked it. The
-broker then takes this attempt's batch of the same sequence numbers for it, whatever rows it has. So what a later
-attempt sends is read back and compared (`check_stored`).
+A batch of an earlier attempt may be stored after that look-up: it was in flight, or not yet on all replicas. The broker
+then takes this attempt's batch with the same sequence numbers for a duplicate of it, whatever rows it has. So the
+batches that a later attempt sends are read back and compared (`check_stored`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Digest = bytes
 
 
 class StoredRows:
-    """Of one partition. `stamped`: the rows have timestamps of their own, which tell them apart too."""
+    """The stored rows of one partition. `stamped`: the rows have timestamps of their own, which distinguish them
+    too.
+    """
 
     def __init__(self, partition: TopicPartition, stamped: bool) -> None:
         self._partition = partition
@@ -43,7 +45,7 @@ class StoredRows:
         self.next_sequence = 0
 
     def scan(self, client: ClusterClient, claim: Claim) -> None:
-        """Reads what was written since the claim was made."""
+        """Reads the batches that were written since the claim was made."""
         partition = self._partition
         end = edges(client, [partition], LATEST)[partition]
         reader = RangeReader(
@@ -55,7 +57,7 @@ class StoredRows:
         for data, pos, header in reader.raw_batches():
             if (header.producer_id, header.producer_epoch) != (claim.producer_id, claim.epoch):
                 continue
-            # A topic that stamps its records itself keeps none of the rows' timestamps.
+            # A topic whose broker sets the timestamps does not keep those of the rows.
             self._kept_stamps = self._stamped and not header.log_append_time
             for offset, row in _records(data, pos, header, client, partition):
                 sequence = header.base_sequence + offset - header.base_offset
@@ -68,7 +70,9 @@ class StoredRows:
         return not self.next_sequence
 
     def left_to_write(self, rows: Iterable[RecordTuple]) -> list[int]:
-        """The places, among these, of the rows that are not stored; the task's rows come here in their order."""
+        """Returns the indexes, among these rows, of those that are not stored; the task's rows are passed in their
+        order.
+        """
         return [place for place, row in enumerate(rows) if not self._is_stored(row)]
 
     def _is_stored(self, row: RecordTuple) -> bool:
@@ -78,21 +82,21 @@ class StoredRows:
                 return False
             self._left[found] -= 1
             return True
-        # Compaction has removed some since: they count by their place.
+        # Compaction has removed some rows since: stored rows are recognised by their sequence number.
         place, self._seen = self._seen, self._seen + 1
         if place >= self.next_sequence:
             return False
         if self._by_sequence.get(place, found) != found:
             raise ClaimError(
-                f"{self._partition}: the rows of a batch that is written again come in another order, and compaction "
-                "has removed some of those that are stored; sort the rows within their partitions"
+                f"{self._partition}: a batch that is written again has its rows in another order, and compaction has "
+                "removed some of the stored ones; sort the rows within their partitions"
             )
         if place in self._by_sequence:
             self._left[found] -= 1
         return True
 
     def check_all_found(self, what: str) -> None:
-        """At the end of the task: what an earlier attempt stored is part of what this one has."""
+        """Checks at the end of the task that it has produced every row that an earlier attempt stored."""
         if self._left.total() > 0:
             raise ClaimError(
                 f"{self._partition}: an earlier attempt of {what} stored {self._left.total()} rows that this one does "
@@ -103,9 +107,11 @@ class StoredRows:
 def check_stored(
     client: ClusterClient, partition: TopicPartition, base_offset: int, sent: bytes, stamped: bool, what: str
 ) -> None:
-    """`ClaimError` unless the log holds the records of the batch `sent` at `base_offset`, where the broker says that
-    they are (-1: it does not say). `stamped` as in `StoredRows`. What compaction or retention has removed since is not
-    looked at."""
+    """Raises `ClaimError` unless the log holds the records of the batch `sent` at `base_offset`, where the broker says
+    they are (-1: it does not say).
+
+    `stamped` as in `StoredRows`. Records that compaction or retention has removed since are not compared.
+    """
     (sent_header,) = (header for _, header in iter_headers(sent))
     mine = _records(sent, 0, sent_header, client, partition)
     found: dict[int, RecordTuple] = {}
@@ -122,22 +128,22 @@ def check_stored(
     sent_rows = {offset: digest(row, stamped) for offset, row in mine}
     if base_offset < 0 or any(sent_rows.get(place) != digest(row, stamped) for place, row in found.items()):
         raise ClaimError(
-            f"{partition}: records of an earlier attempt of {what} were stored only now, and this one has others in "
-            "their place; the next attempt finds them"
+            f"{partition}: records of an earlier attempt of {what} were stored only now, where this one has "
+            "others; the next attempt finds them"
         )
 
 
 def _records(
     data: bytes, pos: int, header: BatchHeader, client: ClusterClient, partition: TopicPartition
 ) -> list[tuple[int, RecordTuple]]:
-    """Each with its offset."""
+    """Returns each record with its offset."""
     columns = decode_columns(data, pos, header, client.codecs, partition=partition)
     rows = zip(columns.timestamps_ms, columns.keys, columns.values, columns.headers, strict=True)
     return list(zip(columns.offsets, rows, strict=True))
 
 
 def digest(row: RecordTuple, stamped: bool) -> Digest:
-    """Of all that a row says."""
+    """Returns a hash of all fields of a row."""
     stamp, key, value, headers = row
     hashed = hashlib.blake2b(digest_size=16)
     parts = [key, value, *(part for name, item in headers for part in (name.encode(), item))]

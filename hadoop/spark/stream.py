@@ -68,7 +68,8 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
     """The next offset to read of each partition, the ids of their topics, and the batches before these offsets.
-    `begin`: where the first micro-batch of a query began; None in later ones."""
+    `begin`: where the first micro-batch of a query began; None in later ones.
+    """
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, UUID | None]
@@ -76,7 +77,7 @@ class StreamOffsets:
     begin: Mapping[TopicPartition, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Always in the same order: Spark compares the text."""
+        """Returns the JSON, always in the same order: Spark compares the text."""
         topics: dict[str, Any] = {}
         for tp in sorted(self.offsets):
             topic_id, number = self.topic_ids.get(tp.topic), str(tp.partition)
@@ -109,30 +110,30 @@ class StreamOffsets:
             ) from error
 
     def is_of(self, topic: str, topic_id: UUID | None) -> bool:
-        """Whether the offsets of `topic`, if there are any, are valid in the topic of this id."""
+        """Returns True unless offsets of `topic` are known to be valid only in a topic of another id."""
         known = self.topic_ids.get(topic)
         return known is None or topic_id is None or known == topic_id
 
     def is_at(self, tp: TopicPartition, offset: int | None, topic_ids: Mapping[str, UUID | None]) -> bool:
-        """Whether a partition's position is this offset in the topic of that id."""
+        """Returns True if a partition's position is this offset in the topic of that id."""
         return self.offsets.get(tp) == offset and tp.topic in topic_ids and self.is_of(tp.topic, topic_ids[tp.topic])
 
     def of(self, topics: Collection[str]) -> StreamOffsets:
-        """Of these topics alone."""
+        """Returns the offsets of these topics alone."""
         offsets = {tp: offset for tp, offset in self.offsets.items() if tp.topic in topics}
         return replace(self, offsets=offsets, topic_ids={t: i for t, i in self.topic_ids.items() if t in topics})
 
     def there(self, now: Mapping[str, UUID]) -> StreamOffsets:
-        """The offsets of the topics that still exist, by their ids."""
+        """Returns the offsets of the topics that still exist, by their ids."""
         return self.of({topic for topic, known in self.topic_ids.items() if known is None or now.get(topic) == known})
 
     def first(self, stop: StreamOffsets) -> StreamOffsets:
-        """Where the micro-batch that ends at `stop` begins: here, unless it is a query's first."""
+        """Returns the beginning of the micro-batch that ends at `stop`: these offsets, unless it is a query's first."""
         return self if stop.begin is None else StreamOffsets(stop.begin, stop.topic_ids)
 
     @property
     def is_begin(self) -> bool:
-        """Whether nothing was read yet."""
+        """True if nothing has been read yet."""
         return self.begin is not None and self.begin == self.offsets
 
 
@@ -143,7 +144,7 @@ def _by_partition(given: Mapping[str, Any], key: str) -> dict[TopicPartition, An
 
 
 class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The driver has one per query, with one client; the tasks get its pickled part."""
+    """The reader of a stream: the driver has one per query, with one client; the tasks get its pickled part."""
 
     def __init__(self, options: SourceOptions, schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -171,14 +172,16 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for tp, offset in offsets.items():
             if not ends.earliest[tp] <= offset <= ends.latest[tp]:
                 self._lost(
-                    f"{tp}: asked for offset {offset}, the log has {ends.earliest[tp]} to {ends.latest[tp]}; "
+                    f"{tp}: offset {offset} was requested, but the log has {ends.earliest[tp]} to {ends.latest[tp]}; "
                     "failOnDataLoss=false begins at the nearest"
                 )
                 offsets[tp] = min(max(offset, ends.earliest[tp]), ends.latest[tp])
         return StreamOffsets(offsets, found.topic_ids, self._history.last_batches(offsets), offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark's Python sources know no limit of both kinds: what is left out here is applied in `latestOffset`."""
+        """Returns the read limit. Spark's Python sources have no limit of both kinds: the one that is left out here is
+        applied in `latestOffset`.
+        """
         if self._options.limit is not None:
             return ReadMaxRows(self._options.limit)
         if self._options.least is not None:
@@ -195,7 +198,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = StreamOffsets.from_json(start)
         seen = self._target or self._latest()
         self._check_topics(begin, seen)
-        # A missing topic may come back, and continues at its offset if it is the same one.
+        # A missing topic may be created again by a restore; it continues at its offset if it is the same one.
         gone = begin.of(begin.topic_ids.keys() - seen.topic_ids.keys())
         latest = StreamOffsets({**gone.offsets, **seen.offsets}, {**gone.topic_ids, **seen.topic_ids})
         if self._verified and latest.offsets == begin.offsets and latest.topic_ids == begin.topic_ids:
@@ -222,7 +225,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(end, batches={**self._history.last_batches(new), **kept}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Spark may ask for a micro-batch that was planned before a restart."""
+        """Returns the tasks of a micro-batch. Spark may ask for one that was planned before a restart."""
         stop = StreamOffsets.from_json(end)
         # If begin and end are equal, `begin` belongs to the micro-batch that ended there.
         begin = StreamOffsets.from_json(start).first(stop) if start != end else stop
@@ -248,7 +251,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = None
 
     def _latest(self) -> StreamOffsets:
-        """The ends of all presently subscribed partitions. A named topic that does not exist is data loss."""
+        """Returns the ends of all presently subscribed partitions. A named topic that does not exist is data loss."""
         try:
             found = find_partitions(self._client, self._options)
         except UnknownTopicError as error:
@@ -264,8 +267,9 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(str(replaced(topic)))
 
     def _changes(self, read: StreamOffsets, now: Mapping[str, UUID]) -> dict[TopicPartition, HistoryChange]:
-        """Partitions whose logs have changed since they were read up to these offsets; of topics that are unchanged by
-        their ids `now`."""
+        """Returns the partitions whose logs have changed since they were read up to these offsets, of topics whose ids
+        `now` are unchanged.
+        """
         there = read.there(now)
         marks = {tp: mark for tp, mark in read.batches.items() if tp in there.offsets}
         changed = changes(self._history, there.offsets, marks)
@@ -282,8 +286,9 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ranges(
         self, begin: StreamOffsets, end: StreamOffsets, changed: Mapping[TopicPartition, HistoryChange]
     ) -> list[OffsetRange]:
-        """The ranges from `begin` to `end`: new partitions from their first offset, `changed` ones from the offset up
-        to which they are unchanged."""
+        """Returns the ranges from `begin` to `end`: new partitions from their first offset, `changed` ones from the
+        offset up to which they are unchanged.
+        """
         known = {tp for tp in end.offsets if tp in begin.offsets and begin.is_of(tp.topic, end.topic_ids[tp.topic])}
         new = [tp for tp in end.offsets if tp not in known]
         first = edges(self._client, new, EARLIEST) if new else {}
@@ -303,8 +308,9 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges
 
     def _is_enough(self, new: int, limit: ReadLimit) -> bool:
-        """minOffsetsPerTrigger: whether to begin a micro-batch, or to wait for more. As in Spark's Kafka source, the
-        first one does not wait, nor does a query with `availableNow`."""
+        """Returns False if the micro-batch must wait for more records (minOffsetsPerTrigger). As in Spark's Kafka
+        source, the first one does not wait, nor does a query with `availableNow`.
+        """
         least = self._options.least
         now_s = self._clock()
         waited = self._last_new_s is None or now_s - self._last_new_s >= self._options.max_delay_s

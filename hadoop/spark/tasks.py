@@ -1,4 +1,4 @@
-"""What a task of a batch or of a micro-batch does: it reads one range of offsets."""
+"""The task of a batch or of a micro-batch: it reads one range of offsets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """A task."""
+    """The input of a task."""
 
     def __init__(self, range_: OffsetRange) -> None:
         super().__init__(range_)
 
 
 def read_task(options: SourceOptions, columns: StructType, task: OffsetRange | None) -> Iterator[pa.RecordBatch]:
-    """One task of the source. Spark makes a task of "no partitions", with the value None."""
+    """Reads the range of one task of the source. Spark makes a task of "no partitions", with the value None."""
     if task is None:
         return
     schema = to_arrow_schema(columns, timezone="UTC")
@@ -41,7 +41,7 @@ def read_task(options: SourceOptions, columns: StructType, task: OffsetRange | N
         if options.typing is not None:
             values = ValueReader(RegisteredSchemas(client, options.typing, options.plugins), task.partition, columns)
         yield from read_batches(client, options.reading, task, schema, values)
-        # A Fetch names a topic by its name alone: what came may be of a topic that replaced it in between.
+        # A Fetch identifies a topic by its name alone: the records may be of a topic that replaced it meanwhile.
         _is_same_topic(client, task, strict=True)
 
 
@@ -57,8 +57,8 @@ def _is_same_topic(client: ClusterClient, task: OffsetRange, strict: bool) -> bo
 
 
 def replaced(topic: str) -> DataLossError:
-    """The offsets are of a topic that is there no more."""
+    """Returns the error for offsets of a topic that no longer exists."""
     return DataLossError(
         f"topic {topic!r} was deleted, or deleted and created again: its offsets are not those of the plan or the "
-        "checkpoint; failOnDataLoss=false goes on with the topic that is there, from its beginning"
+        "checkpoint; failOnDataLoss=false continues with the present topic, from its beginning"
     )

@@ -1,4 +1,5 @@
-"""`klamm.typed`: values are structs of their topic's schema, both ways; schemas are those registered as TOPIC-value.
+"""`klamm.typed`: values are structs of their topic's schema, in reads and writes; schemas are those registered as
+TOPIC-value.
 
 A DataFrame's value has the type of the newest version when the DataFrame is made. Its tasks read with the newest
 version that has this type, so that a stream survives a version that is registered while it runs.
@@ -32,7 +33,7 @@ from .cluster import connect_source, find_partitions
 
 
 class RegisteredSchemas:
-    """The schemas of a cluster, read on first use, and again for an unknown one."""
+    """The schemas of a cluster, read on first use, and again when an unknown one is needed."""
 
     def __init__(self, client: ClusterClient, typing: Typing, plugins: tuple[str, ...]) -> None:
         self._log = TopicSchemaLog(client, typing.schemas_topic)
@@ -41,14 +42,14 @@ class RegisteredSchemas:
         self.envelope: Envelope = plugin_host(plugins).envelopes.create(typing.envelope)
 
     def versions(self, topic: str) -> list[SchemaEntry]:
-        """Of the topic's values, newest first; `SchemaError` when there is none."""
+        """Returns the schemas of the topic's values, newest first; raises `SchemaError` if there is none."""
         found = newest_first(self._entries or self._read(), f"{topic}-value")
         if not found:
             raise SchemaError(f"topic {topic}: no schema is registered as {topic}-value; klamm.typed needs one")
         return found
 
     def writer_of(self, prefix: bytes) -> str:
-        """The text of the schema that a payload was written with."""
+        """Returns the text of the schema that a payload was written with."""
         key = self.envelope.parse(prefix)
         if key not in self._writers:
             self._read()
@@ -70,7 +71,7 @@ def spark_type(topic: str, avro: AvroType) -> DataType:
 
 
 def value_type(options: SourceOptions, typing: Typing) -> DataType:
-    """Of all the topics that are read; `SchemaError` when they have not one."""
+    """Returns the type of the values of all topics that are read; raises `SchemaError` if their types differ."""
     with connect_source(options) as client:
         schemas = RegisteredSchemas(client, typing, options.plugins)
         topics = sorted({tp.topic for tp in find_partitions(client, options).partitions})
@@ -80,16 +81,18 @@ def value_type(options: SourceOptions, typing: Typing) -> DataType:
 
 def _one_type(kinds: dict[str, DataType]) -> DataType:
     if not kinds:
-        raise SchemaError("klamm.typed: there is no topic to take the schema of")
+        raise SchemaError("klamm.typed: no topic is read, so that there is no schema")
     first, *others = kinds.items()
     for topic, kind in others:
         if kind != first[1]:
-            raise SchemaError(f"topics {first[0]} and {topic} have different schemas; read them apart with klamm.typed")
+            raise SchemaError(
+                f"topics {first[0]} and {topic} have different schemas; read them separately with klamm.typed"
+            )
     return first[1]
 
 
 class ValueReader:
-    """A topic's payloads as `wanted`, the type of the DataFrame's values."""
+    """Decodes a topic's payloads to `wanted`, the type of the DataFrame's values."""
 
     def __init__(self, schemas: RegisteredSchemas, partition: TopicPartition, columns: StructType) -> None:
         self._partition = partition
@@ -100,11 +103,13 @@ class ValueReader:
         )
 
     def __call__(self, batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
-        """Of a batch with the columns `value` and `offset`. `SchemaError` names the record that cannot be read."""
+        """Decodes a batch with the columns `value` and `offset`. Raises `SchemaError`, which names the record that
+        cannot be read.
+        """
         outcome = self._reader(batch.column("value"))
         if outcome is None:
             raise SchemaError(
-                f"topic {self._partition.topic}: its schemas make no columns; read it without klamm.typed"
+                f"topic {self._partition.topic}: its schemas cannot be read into columns; read it without klamm.typed"
             )
         values, error = outcome
         if len(values) < batch.num_rows:
@@ -124,14 +129,14 @@ def _reader(schemas: RegisteredSchemas, topic: str, wanted: DataType) -> AvroTyp
 
 
 class TypedStructs:
-    """`klamm.hadoop.spark.writing.Values` of structs, by the newest version of each topic's schema."""
+    """Encodes structs by the newest version of each topic's schema; a `klamm.hadoop.spark.writing.Values`."""
 
     def __init__(self, schemas: RegisteredSchemas) -> None:
         self._schemas = schemas
         self._writers: dict[str, tuple[Serializer, ArrowSerializer | None]] = {}
 
     def rows(self, topic: str, table: pa.RecordBatch) -> Rows:
-        """`SchemaError` names the first row that does not fit."""
+        """Returns the encoded rows. Raises `SchemaError`, which names the first row that does not match the schema."""
         if topic not in self._writers:
             newest = self._schemas.versions(topic)[0]
             prefix = self._schemas.envelope.prefix(registered(newest.schema_id, newest.text))

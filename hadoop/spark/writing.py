@@ -1,7 +1,7 @@
 """Writes the rows of a task of the sink as record batches of its own producer, in their order.
 
 A row goes to the partition of its `partition` column, or else to that of its key, as in every Kafka client, or else to
-the partitions in turn, some hundred rows each. The same rows in the same order go to the same partitions each time.
+the partitions in turn, some hundred rows each. The same rows in the same order always go to the same partitions.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .claims import AttemptClaims, Claim, TaskIdentity
 from .stored import StoredRows, check_stored
 
 BATCH_BYTES: Final = 512 * 1024
-"""Bytes of a record batch before compression; less where the topic takes less."""
+"""Bytes of a record batch before compression; fewer if the topic accepts less."""
 PENDING_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of rows that are put together before they are sent."""
+"""Bytes of rows that are collected before they are sent."""
 IN_TURN: Final = 500
-"""Rows without a key that go to one partition before the next one follows."""
+"""Rows without a key that go to one partition before the next partition is used."""
 
 
 class Values(Protocol):
-    """How a topic's values become bytes."""
+    """Converts a topic's values to bytes."""
 
     def rows(self, topic: str, table: pa.RecordBatch) -> Rows:
-        """Of the columns `value`, and `key` and `timestamp` if they are there."""
+        """Returns the rows of the columns `value`, and `key` and `timestamp` if they exist."""
         ...
 
 
 class PlainValues:
-    """Bytes and text as they are."""
+    """Writes bytes and text unchanged."""
 
     def rows(self, topic: str, table: pa.RecordBatch) -> Rows:
         (found,) = read_rows(topic, table, None, None, _never, None, typed=False)
@@ -57,7 +57,7 @@ def _never(value: object) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How batches are sent: `now_ms` is the time of rows without one, `timeout_s` bounds each batch's delivery."""
+    """The settings for sending: `now_ms` is the time of rows without one, `timeout_s` bounds each batch's delivery."""
 
     codec: Codec | None
     now_ms: int
@@ -88,7 +88,7 @@ class TopicSink:
         return int(self._client.describe_configs(self._topic)["max.message.bytes"].value or BATCH_BYTES)
 
     def add(self, rows: Rows, partitions: pa.Array | None) -> None:
-        """`partitions` is the column of that name, in which null leaves the choice to the sink."""
+        """Adds rows. `partitions` is the column of that name, in which null leaves the choice to the sink."""
         self._stamped = rows.timestamps is not None
         if self._claim.again and self._stored is None:
             self._stored = self.scan(self._stamped)
@@ -101,7 +101,7 @@ class TopicSink:
             self.flush()
 
     def scan(self, stamped: bool) -> dict[TopicPartition, StoredRows]:
-        """Reads what an earlier attempt stored."""
+        """Reads the rows that an earlier attempt stored."""
         found = {partition: StoredRows(partition, stamped) for partition in self._partitions}
         for partition, stored in found.items():
             stored.scan(self._client, self._claim)
@@ -116,7 +116,7 @@ class TopicSink:
         return share if len(places) == len(share) else share.take(pa.array(places, pa.int64()))
 
     def _chosen(self, rows: Rows, partitions: pa.Array | None) -> pa.Array:
-        """A partition's number for each row."""
+        """Returns a partition's number for each row."""
         count = len(self._partitions)
         if rows.keys is None:
             chosen = pa.repeat(pa.scalar(-1, pa.int32()), len(rows))
@@ -149,7 +149,7 @@ class TopicSink:
             first += found["counts"]
 
     def flush(self) -> None:
-        """Sends what is pending, batch by batch, one of each partition at a time."""
+        """Sends the collected rows, batch by batch, one of each partition at a time."""
         sources = {
             partition: chain.from_iterable(self._making.batches(rows, self._batch_bytes) for rows in _joined(pieces))
             for partition, pieces in self._pending.items()
@@ -195,7 +195,9 @@ class TopicSink:
         fault_point("sink.produced")
 
     def finish(self) -> None:
-        """Sends the rest. `ClaimError` if an earlier attempt stored rows that this one does not have."""
+        """Sends the remaining rows. Raises `ClaimError` if an earlier attempt stored rows that this one does not
+        have.
+        """
         self.flush()
         if self._claim.again and self._stored is None:
             self._stored = self.scan(stamped=False)
@@ -215,7 +217,9 @@ class TaskSink:
         self._topics: dict[str, TopicSink] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch], topic: str | None) -> tuple[int, int]:
-        """Rows written now, and rows that were there already. `topic` None: by the column."""
+        """Writes the batches; returns how many rows were written now, and how many had been written already. Without a
+        `topic`, each row's column names it.
+        """
         for batch in batches:
             for name, share in _by_topic(batch, topic):
                 self._add(name, share)
@@ -267,8 +271,11 @@ def _check_names(topic: str, headers: pa.ListArray) -> None:
 
 
 def _joined(pieces: list[Rows]) -> Iterator[Rows]:
-    """Joins neighbours, so that batches are full. They have the same columns, except perhaps headers; values written by
-    columns have a separate prefix, values written row by row contain it."""
+    """Joins neighbouring pieces, so that batches are full.
+
+    They have the same columns, except perhaps headers; values written by columns have a separate prefix, values written
+    row by row contain it.
+    """
     for _, alike in groupby(pieces, key=lambda piece: piece.prefix):
         yield _as_one(list(alike))
 

@@ -138,7 +138,7 @@ def test_a_cluster_with_kerberos_is_refused_in_one_line() -> None:
         thread.start()
         try:
             files = lake_files("hdfs://secure/lake", f"http://127.0.0.1:{server.server_port}")
-            with pytest.raises(LakeError, match="cannot list hdfs://secure/lake: WebHDFS asks for Kerberos") as caught:
+            with pytest.raises(LakeError, match="cannot list hdfs://secure/lake: WebHDFS requires Kerberos") as caught:
                 files.names("hdfs://secure/lake")
         finally:
             server.shutdown()

@@ -100,8 +100,9 @@ class CompactJob:
         self._new_id = new_id
 
     def run(self, topic: str) -> CompactResult | None:
-        """Makes one generation of all loads; returns None if the newest one contains them already, or there are no
-        rows. Raises `LoadConflictError` if another compaction published first."""
+        """Merges all loads into one generation; returns None if the newest one contains them already, or there are no
+        rows. Raises `LoadConflictError` if another compaction published first.
+        """
         started = self._now_s()
         layout = TopicLayout(self._spec.root, topic)
         sweep(self._publisher, layout, self._spec.staging_retention_s)
@@ -126,7 +127,7 @@ class CompactJob:
         return CompactResult(generation, sum(len(load.readable) for load in loads), self._now_s() - started)
 
     def _plan(self, layout: TopicLayout) -> list[LoadEntry]:
-        """The published loads. Raises `LakeError` unless they are complete and intact."""
+        """Returns the published loads. Raises `LakeError` unless they are complete and intact."""
         loads = loads_of(self._publisher, layout)
         for index, load in enumerate(loads):
             if load.number != index + 1:
@@ -163,7 +164,7 @@ class CompactJob:
         if held != source:
             number, partition = min(key for key in held.keys() | source.keys() if held.get(key) != source.get(key))
             raise LakeError(
-                f"{path}: the rows written of load {number}, partition {partition} are not those of the load"
+                f"{path}: the written rows of load {number}, partition {partition} differ from those of the load"
             )
         return files, held
 
@@ -197,7 +198,7 @@ class CompactJob:
 
 
 def _set_aside(session: SparkSession, layout: TopicLayout, loads: Sequence[LoadEntry]) -> Mapping[int, int]:
-    """By load, the records in `_bad`."""
+    """Returns the number of records in `_bad`, by load."""
     formats: dict[str, list[str]] = {}
     for load in loads:
         for name in {*(name for name, _ in load.files)} - {*load.readable}:

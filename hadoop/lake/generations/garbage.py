@@ -44,13 +44,13 @@ class Item:
 
 
 def plan(publisher: Publisher, layout: TopicLayout, older_than_s: float, staging_retention_s: float) -> list[Item]:
-    """Returns what `collect` would remove, and each generation that is kept. Changes nothing."""
+    """Returns the entries that `collect` would remove, and each generation that is kept. Changes nothing."""
     found = [_staged(publisher, layout, name) for name in dead(publisher, layout, staging_retention_s)]
     return found + _generations(publisher, layout, older_than_s)
 
 
 def collect(publisher: Publisher, layout: TopicLayout, older_than_s: float, staging_retention_s: float) -> list[Item]:
-    """Removes what can be removed; returns the findings. A concurrent removal is not an error."""
+    """Removes the entries that can be removed; returns the findings. A concurrent removal is not an error."""
     found = plan(publisher, layout, older_than_s, staging_retention_s)
     fault_point("gc.planned")
     sweep(publisher, layout, staging_retention_s)
@@ -96,7 +96,7 @@ def _judged(
     later = (g for g in all_ if g.generation > number and g.covers(generation))
     newer = [g.generation for g in later if _is_whole(publisher, layout, g)]
     for successor in newer:
-        # A directory's time is that of the last file made in it, just before it was published; by the file system's
+        # A directory's time is that of the last file created in it, just before it was published; by the file system's
         # clock.
         age = publisher.age_s(layout.generation(successor))
         if age is not None and age > older_than_s:
@@ -107,7 +107,7 @@ def _judged(
 
 
 def _is_whole(publisher: Publisher, layout: TopicLayout, generation: Generation) -> bool:
-    """Whether its files exist with the sizes in its manifest."""
+    """Returns True if its files exist with the sizes in its manifest."""
     there = dict(publisher.files(layout.generation(generation.generation)))
     return all(there.get(file.name) == file.bytes for file in generation.files)
 

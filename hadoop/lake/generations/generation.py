@@ -27,7 +27,9 @@ VERSION: Final = 1
 
 class MergedLoad(BaseModel):
     """A load that a generation contains. `digest`: the SHA-256 of its `_offsets.json`. `rows`: its rows in the
-    generation, by partition. `ends`: by partition, where the next load continues. `timezone`: of `dt` and `hr`."""
+    generation, by partition. `ends`: the offset at which the next load continues, by partition. `timezone`: of `dt` and
+    `hr`.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +56,7 @@ class DataFile(BaseModel):
 
 
 class Generation(BaseModel):
-    """`_generation.json`."""
+    """The content of `_generation.json`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -86,7 +88,7 @@ class Generation(BaseModel):
         return datetime.fromtimestamp(self.created_ms / 1000, UTC)
 
     def covers(self, other: Generation) -> bool:
-        """Whether it contains all loads of `other`, with the same digests."""
+        """Returns True if it contains all loads of `other`, with the same digests."""
         mine = {merged.load: merged.digest for merged in self.loads}
         return all(mine.get(merged.load) == merged.digest for merged in other.loads)
 
@@ -95,7 +97,7 @@ class Generation(BaseModel):
 
 
 def digest(manifest: bytes) -> str:
-    """The part of a load's `_offsets.json` that a generation stores."""
+    """Returns the digest of a load's `_offsets.json` that a generation stores."""
     return hashlib.sha256(manifest).hexdigest()
 
 
@@ -112,12 +114,14 @@ def merged_load(manifest: Manifest, manifest_digest: str, rows: dict[int, int]) 
 
 
 def generation_numbers(reader: LakeReader, layout: TopicLayout) -> list[int]:
-    """Numbers of the published generations, ascending."""
+    """Returns the numbers of the published generations, ascending."""
     return sorted(n for n in map(generation_number, reader.names(layout.generations_root)) if n is not None)
 
 
 def read_generation(reader: LakeReader, layout: TopicLayout, number: int) -> Generation | None:
-    """The manifest of a generation; None when there is none. `LakeError` when it cannot be read as one."""
+    """Returns the manifest of a generation; None if it does not exist. Raises `LakeError` if it cannot be read as
+    one.
+    """
     path = f"{layout.generation(number)}/{GENERATION}"
     data = reader.read(path)
     if data is None:
@@ -125,11 +129,11 @@ def read_generation(reader: LakeReader, layout: TopicLayout, number: int) -> Gen
     try:
         return Generation.model_validate_json(data)
     except ValidationError as error:
-        raise LakeError(f"{path} is no manifest of a generation: {first_problem(error)}") from error
+        raise LakeError(f"{path} is not a manifest of a generation: {first_problem(error)}") from error
 
 
 def generation_of(reader: LakeReader, layout: TopicLayout, number: int) -> Generation:
-    """`ConfigError` when there is no such generation."""
+    """Returns the manifest of a generation. Raises `ConfigError` if it does not exist."""
     found = read_generation(reader, layout, number)
     if found is None:
         known = ", ".join(map(str, generation_numbers(reader, layout))) or "none"
@@ -138,8 +142,9 @@ def generation_of(reader: LakeReader, layout: TopicLayout, number: int) -> Gener
 
 
 def generations_of(reader: LakeReader, layout: TopicLayout) -> list[Generation]:
-    """All generations in their order, without those that are removed meanwhile. Raises `LakeError` if one has no
-    readable manifest."""
+    """Returns all generations in their order, without those that are removed meanwhile. Raises `LakeError` if one has
+    no readable manifest.
+    """
     found = []
     for number in generation_numbers(reader, layout):
         generation = read_generation(reader, layout, number)

@@ -43,7 +43,7 @@ class Maintenance:
         self._interrupt.remove()
 
     def compact(self, topic: str, target_size: int | None) -> CompactResult | None:
-        """See `CompactJob.run`. `target_size` None: as configured."""
+        """Compacts a topic as `CompactJob.run` does. `target_size` None: the configured size."""
         if self._job is None:
             self._job = self._make_job(self._config.target_file_size if target_size is None else target_size)
         return self._job.run(topic)

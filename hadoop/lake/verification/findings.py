@@ -28,7 +28,7 @@ class Finding:
     generation: int | None = None
 
     def line(self) -> str:
-        """`damage topic=flights load=3 kind=rows: …`."""
+        """Returns a line such as `damage topic=flights load=3 kind=rows: …`."""
         where = "" if self.load is None else f" load={self.load}"
         where += "" if self.generation is None else f" generation={self.generation}"
         return f"damage topic={self.topic}{where} kind={self.kind}: {self.text}"
@@ -69,5 +69,5 @@ class TopicProof:
 
 
 def window_text(start_ms: int) -> str:
-    """When a window of the audit begins, as `2013-01-31T23:50Z`."""
+    """Returns the start of a window of the audit, as `2013-01-31T23:50Z`."""
     return "no timestamp" if start_ms == NO_WINDOW else iso(start_ms)

@@ -64,20 +64,20 @@ def verify_topic(files: LakeFiles, layout: TopicLayout, bounds: Bounds | None = 
     Raises `LakeUnavailableError` if the file system does not respond: nothing is proved then.
     """
     proof = TopicProof(layout.topic)
-    # Before the loads are listed: an event is sent after its load is published.
+    # Read before the loads are listed: an event is sent after its load is published.
     audited = [int(name) for name in files.names(layout.audited_root) if name.isdigit()]
-    # Likewise: a generation is published after the loads that it holds.
+    # Read before them for the same reason: a generation is published after the loads that it contains.
     generations = generation_numbers(files, layout)
     names = files.names(layout.base)
     if not names:
-        raise ConfigError(f"{layout.base}: no topic of a lake is there")
+        raise ConfigError(f"{layout.base}: no topic of a lake found")
     numbers = sorted(n for n in map(load_number, names) if n is not None)
     findings = proof.findings
     for name in names:
         if load_number(name) is None and name not in _BESIDE_LOADS:
-            findings.append(Finding(layout.topic, None, "files", f"{layout.base}/{name} belongs to no load"))
+            findings.append(Finding(layout.topic, None, "files", f"{layout.base}/{name} does not belong to a load"))
     for number in sorted({*audited} - {*numbers}):
-        text = f"{layout.load(number)} is missing; the audit was told of it"
+        text = f"{layout.load(number)} is missing, but its counts were sent to the audit"
         findings.append(Finding(layout.topic, number, "numbers", text))
     for first, last in absent([*numbers, *audited], max([0, *numbers, *audited])):
         missing = f"{layout.load(first)} is" if first == last else f"{layout.load(first)} to {layout.load(last)} are"
@@ -91,11 +91,11 @@ def verify_topic(files: LakeFiles, layout: TopicLayout, bounds: Bounds | None = 
         proof.findings += history.follow(number, manifest)
     for name in files.names(layout.generations_root):
         if generation_number(name) is None:
-            text = f"{layout.generations_root}/{name} belongs to no generation"
+            text = f"{layout.generations_root}/{name} does not belong to a generation"
             findings.append(Finding(layout.topic, None, "files", text))
     for number in generations:
         found = GenerationCheck(files, layout, number, bounds, checked).findings()
-        if not found or number in generation_numbers(files, layout):  # else it was removed while it was read
+        if not found or number in generation_numbers(files, layout):  # otherwise it was removed while it was read
             proof.generations += 1
             findings += found
     return proof
@@ -120,7 +120,9 @@ class _History:
         self._jobs: dict[str, int] = {}
 
     def follow(self, number: int, manifest: Manifest | None) -> list[Finding]:
-        """`manifest` None: it cannot be read; the next loads are then checked for overlaps only."""
+        """Checks a load against those before it. `manifest` None: it cannot be read; the next loads are then checked
+        for overlaps only.
+        """
         if manifest is None:
             return []
         follows = number == self._last + 1
@@ -131,15 +133,15 @@ class _History:
 
     def _tile(self, manifest: Manifest, follows: bool) -> Iterator[str]:
         for partition in sorted(self._ends.keys() - manifest.partitions.keys()):
-            yield f"partition {partition} is not in {OFFSETS}; the load before has it up to {self._ends[partition]}"
+            yield f"partition {partition} is not in {OFFSETS}; earlier loads have it up to {self._ends[partition]}"
         for partition, span in sorted(manifest.partitions.items()):
             before = self._ends.get(partition, 0)
             if span.start < before:
-                yield f"partition {partition}: overlap: begins at offset {span.start}, loaded before up to {before}"
+                yield f"partition {partition}: overlap: begins at offset {span.start}, already loaded up to {before}"
             elif span.start > before and follows and (partition in self._ends or manifest.version > 1):
-                yield f"partition {partition}: gap: begins at offset {span.start}, loaded before up to {before}"
+                yield f"partition {partition}: gap: begins at offset {span.start}, already loaded up to {before}"
             if span.end < span.start or not span.start <= _held_from(span) <= span.end:
-                yield f"partition {partition}: {span.start} to {span.end} (lost to {span.lost_to}) is no range"
+                yield f"partition {partition}: {span.start} to {span.end} (lost to {span.lost_to}) is not a valid range"
             self._ends[partition] = max(before, span.end)
 
     def _same(self, number: int, manifest: Manifest) -> Iterator[str]:
@@ -151,13 +153,13 @@ class _History:
             yield f"loaded from cluster {manifest.cluster_id!r}, before from {self._cluster_id!r}"
         self._cluster_id = manifest.cluster_id
         if (other := self._jobs.setdefault(manifest.job_id, number)) != number:
-            yield f"job {manifest.job_id} published load {other} too"
+            yield f"job {manifest.job_id} also published load {other}"
         for partition, span in sorted(manifest.partitions.items()):
             mark, before = span.batch, self._batches.get(partition)
             if mark is None or not mark.holds:
                 continue
             if mark.base_offset is not None and mark.base_offset >= span.end:
-                yield f"partition {partition}: its last batch begins at {mark.base_offset}, behind its end {span.end}"
+                yield f"partition {partition}: its last batch begins at {mark.base_offset}, after its end {span.end}"
             if before is not None and 0 <= mark.leader_epoch < before.leader_epoch:
                 yield f"partition {partition}: leader epoch {mark.leader_epoch}, before {before.leader_epoch}"
             self._batches[partition] = mark
@@ -179,7 +181,7 @@ class _Load:
         """Digests of the load, for the generations that contain it."""
 
     def check(self) -> Manifest | None:
-        """The load's manifest, when there is one that can be read."""
+        """Checks the load; returns its manifest, if there is one that can be read."""
         self._proof.loads += 1
         before = len(self._proof.findings)
         data = self._directory.data_files({AUDIT})
@@ -248,7 +250,7 @@ class _Load:
             self._find("history", f"{AUDIT} is of topic id {audit.topic_id}, {OFFSETS} of {manifest.topic_id}")
 
     def _read(self, name: str, manifest: Manifest | None, held: _Held) -> bool:
-        """Whether the file could be read."""
+        """Reads a file into `held`; returns True if it could be read."""
         bad = name.startswith(f"{BAD}/")
         timezone = "UTC" if manifest is None else manifest.timezone
         rows = self._directory.rows(
@@ -278,10 +280,10 @@ class _Load:
             again = np.unique(offsets[1:][offsets[1:] == offsets[:-1]])
             if len(again):
                 named = examples(np.full(len(again), partition), again)
-                self._find("rows", f"{len(again)} offsets are there more than once: {named}")
+                self._find("rows", f"{len(again)} offsets occur more than once: {named}")
         for one, other in pairwise(sorted(held.unopened)):
             if one[0] == other[0] and other[1] < one[2]:
-                self._find("rows", f"partition {one[0]}: the unopened batch at {other[1]} is there more than once")
+                self._find("rows", f"partition {one[0]}: the unopened batch at {other[1]} occurs more than once")
         for partition, start, end in held.unopened:
             inside = [
                 o for p, offsets in held.offsets() if p == partition for o in offsets[_between(offsets, start, end)]
@@ -292,7 +294,7 @@ class _Load:
     def _counts(self, manifest: Manifest, audit: LoadAudit | None, held: _Held) -> None:
         if held.records != manifest.rows:
             self._find("counts", f"{held.records} rows, {OFFSETS} says {manifest.rows}")
-        # Manifests of earlier versions do not say how many.
+        # Manifests of earlier versions lack this number.
         if "quarantined" in manifest.model_fields_set and held.aside != manifest.quarantined:
             self._find("counts", f"{held.aside} records in {BAD}, {OFFSETS} says {manifest.quarantined} quarantined")
         said = Counter((b.partition, b.start, b.end) for b in manifest.unopened)
@@ -331,7 +333,7 @@ class _Held:
             self._count(int(partition), mine)
 
     def offsets(self) -> Iterator[tuple[int, Longs]]:
-        """By partition, sorted, with duplicates."""
+        """Yields (partition, offsets), the offsets sorted, with duplicates."""
         for partition, parts in sorted(self._offsets.items()):
             if len(parts) > 1 or not (parts[0][1:] >= parts[0][:-1]).all():
                 parts[:] = [np.sort(np.concatenate(parts))]
@@ -353,7 +355,7 @@ class _Held:
 
 
 def _audit_differences(manifest: Manifest, audit: LoadAudit, held: _Held) -> Iterator[str]:
-    """`_audit.json` against the ranges of the manifest and the rows of the files."""
+    """Yields differences of `_audit.json` from the ranges of the manifest and from the rows of the files."""
     said = sorted((r.partition, r.start, r.end, r.lost) for r in audit.ranges if r.end > r.start)
     expected = []
     for partition, span in sorted(manifest.partitions.items()):
@@ -383,7 +385,7 @@ def _audit_differences(manifest: Manifest, audit: LoadAudit, held: _Held) -> Ite
 
 
 def _held_from(span: PartitionRange) -> int:
-    """The first offset that was not lost."""
+    """Returns the first offset that was not lost."""
     return span.start if span.lost_to is None else span.lost_to
 
 
@@ -393,7 +395,7 @@ def _between(offsets: Longs, start: int, end: int) -> slice:
 
 
 def topics_of(files: LakeReader, root: str) -> list[str]:
-    """Directories of the lake that contain loads or staging directories."""
+    """Returns the directories of the lake that contain loads or staging directories."""
     return [name for name in files.names(root) if _is_topic(files, root, name)]
 
 
@@ -403,6 +405,6 @@ def _is_topic(files: LakeReader, root: str, name: str) -> bool:
         below = files.names(layout.base)
     except LakeUnavailableError:
         raise
-    except (ConfigError, LakeError):  # a name of another kind, or a file
+    except (ConfigError, LakeError):  # its name is not a topic's, or it is a file
         return False
     return any(load_number(n) is not None or n in (STAGING, AUDITED) for n in below)

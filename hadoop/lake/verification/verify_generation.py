@@ -19,7 +19,7 @@ from .findings import Bounds, Finding
 
 
 class RowSums:
-    """By partition: rows, and the sum of a hash of each row's offset, timestamp and size, whatever their order.
+    """By partition: the number of rows, and the sum of a hash of each row's offset, timestamp and size, in any order.
 
     A missing, duplicate or different row changes the sum, except in one case of 2^64. Memory does not grow with the
     rows.
@@ -46,7 +46,7 @@ class RowSums:
 
 
 def _local(rows: FileRows, zones: Mapping[int, str]) -> Longs:
-    """The timestamps as local times of each row's load."""
+    """Returns the timestamps as local times of each row's load."""
     shown = rows.timestamp.copy()
     for timezone in {*zones.values()} - {"UTC"}:
         of_zone = np.isin(rows.load, [load for load, zone in zones.items() if zone == timezone])
@@ -64,8 +64,9 @@ def _mixed(values: Longs) -> npt.NDArray[np.uint64]:
 
 @dataclass
 class LoadRows:
-    """The rows of a load's files for readers, by partition. `sound`: the load has no finding; `digest` of its manifest,
-    None if that cannot be read."""
+    """The rows of a load's files for readers, by partition. `sound`: the load has no finding; `digest` is that of its
+    manifest, None if that cannot be read.
+    """
 
     sums: RowSums = field(default_factory=RowSums)
     sound: bool = False
@@ -125,7 +126,7 @@ class GenerationCheck:
         return generation
 
     def _read(self, name: str, sums: dict[int, RowSums], generation: Generation | None) -> bool:
-        """Whether the file could be read."""
+        """Reads a file into `sums`; returns True if it could be read."""
         zones = {merged.load: merged.timezone for merged in (generation.loads if generation else ())}
         rows = self._directory.rows(name, LOAD, lambda rows: _local(rows, zones))
         if rows is None:
@@ -133,7 +134,7 @@ class GenerationCheck:
         unknown = (rows.load == NONE) | (rows.partition == NONE)
         if unknown.any():
             named = examples(rows.partition[unknown], rows.offset[unknown])
-            self._find("rows", f"{name}: {int(unknown.sum())} rows are of no load or no partition: {named}")
+            self._find("rows", f"{name}: {int(unknown.sum())} rows have no load or no partition: {named}")
             rows = rows.where(~unknown)
         for load in np.unique(rows.load).tolist():
             mine = rows.where(rows.load == load)
@@ -141,7 +142,7 @@ class GenerationCheck:
         return True
 
     def _same_files(self, generation: Generation, data: Mapping[str, int]) -> bool:
-        """Whether exactly the files that the manifest names exist."""
+        """Returns True if exactly the files that the manifest names exist, with their sizes."""
         named = {file.name: file.bytes for file in generation.files}
         for name in sorted(named.keys() - data.keys()):
             self._find("files", f"{name} is missing")
@@ -162,9 +163,9 @@ class GenerationCheck:
         for merged in generation.loads:
             load = self._loads.get(merged.load)
             if load is None:
-                self._find("history", f"it was made from a load {merged.load}, which is not there")
+                self._find("history", f"it was made from a load {merged.load}, which does not exist")
             elif load.digest is not None and load.digest != merged.digest:
-                self._find("history", f"it was made from another load {merged.load} than the one that is there")
+                self._find("history", f"it was made from another load {merged.load} than the present one")
 
     def _same_rows(self, generation: Generation, rows: Mapping[int, RowSums]) -> None:
         total = sum(count for merged in generation.loads for count in merged.rows.values())
@@ -172,13 +173,13 @@ class GenerationCheck:
             self._find("counts", f"{GENERATION} says {generation.rows} rows, and {total} by load")
         for number in sorted(rows.keys() - {merged.load for merged in generation.loads}):
             count = sum(rows[number].get(partition)[0] for partition in rows[number].partitions())
-            self._find("rows", f"{count} rows are of load {number}, which is none of its loads")
+            self._find("rows", f"{count} rows are of load {number}, which is not one of its loads")
         for merged in generation.loads:
             for text in self._differences(merged, rows.get(merged.load, RowSums())):
                 self._find("rows", text)
 
     def _differences(self, merged: MergedLoad, sums: RowSums) -> Iterator[str]:
-        """Compares a damaged load with the manifest only."""
+        """Yields differences of a damaged load from the manifest only."""
         load = self._loads.get(merged.load)
         sound = load is not None and load.sound and load.digest == merged.digest
         theirs = load.sums if load is not None and sound else RowSums()
@@ -192,5 +193,5 @@ class GenerationCheck:
                 yield (
                     f"{here} rows of load {merged.load}, partition {partition}, the load has {there}"
                     if here != there
-                    else f"the {here} rows of load {merged.load}, partition {partition} are not those of the load"
+                    else f"the {here} rows of load {merged.load}, partition {partition} differ from those of the load"
                 )

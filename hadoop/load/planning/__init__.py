@@ -1,1 +1,1 @@
-"""Plans what a load reads: ranges, bounds, and whether the saved offsets are still valid."""
+"""Plans a load's read: ranges, bounds, and whether the saved offsets are still valid."""

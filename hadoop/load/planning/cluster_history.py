@@ -39,14 +39,17 @@ class ClusterHistory:
         return "compact" in (self._client.describe_configs(topic)["cleanup.policy"].value or "")
 
     def headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[BatchHeader, ...]]:
-        """Headers of the batch that contains the offset, or follows it, and of some behind it; none if it was
-        deleted."""
+        """Returns the headers of the batch that contains the offset, or follows it, and of some batches after it; none
+        if it was deleted.
+        """
         return self._client.to_leaders(offsets, lambda node_id, share, _: self._headers(node_id, share))
 
     def _headers(
         self, node_id: int, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[BatchHeader, ...] | ErrorCode]:
-        """An answer holds at least one partition's batch, but perhaps not all of them."""
+        """Returns the headers or the error of each partition. A response holds at least one partition's batch, but
+        perhaps not all.
+        """
         found: dict[TopicPartition, tuple[BatchHeader, ...] | ErrorCode] = {}
         while left := {tp: offset for tp, offset in offsets.items() if tp not in found}:
             answers = self._client.fetch(node_id, left, partition_max_bytes=_MARK_BYTES)
@@ -63,7 +66,9 @@ class ClusterHistory:
 
 
 def _mark(headers: Sequence[BatchHeader], offset: int) -> BatchMark | None:
-    """The mark of the batch that contains `offset`, or of the one after a gap there; None without any."""
+    """Returns the mark of the batch that contains `offset`, or of the next one if `offset` is in a gap; None without
+    any.
+    """
     if not headers:
         return None
     header = headers[0]

@@ -37,19 +37,21 @@ class TopicHistory(Protocol):
     """A topic's present history in the cluster."""
 
     def topic_id(self, topic: str) -> UUID | None:
-        """The topic's id; None if the broker does not report it."""
+        """Returns the topic's id; None if the broker does not report it."""
         ...
 
     def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
-        """The mark of the batch with the last offset before each end; none for end 0 and for deleted batches."""
+        """Returns the mark of the batch with the last offset before each end; none for end 0 and for deleted
+        batches.
+        """
         ...
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """Where each leader epoch ends now."""
+        """Returns the end of each leader epoch as it is now."""
         ...
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the log cleaner may rewrite batches."""
+        """Returns True if the log cleaner may rewrite batches."""
         ...
 
 
@@ -74,18 +76,20 @@ class HistoryCheck:
             )
 
     def verify_topic(self, layout: TopicLayout, expected: UUID | None) -> None:
-        """`DataLossError` when the topic has another id now."""
+        """Raises `DataLossError` if the topic now has another id."""
         found = self._now.topic_id(layout.topic)
         if expected is not None and found is not None and expected != found:
             raise DataLossError(
                 f"topic {layout.topic} was deleted and created again: {layout.base} holds records of topic id "
-                f"{expected}, its id is {found} now; {way_out(layout)}"
+                f"{expected}, its id is now {found}; {way_out(layout)}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryChange:
-    """Evidence that a partition's history changed. `common_end`: below it the log is unchanged; None: unknown."""
+    """Evidence that a partition's history changed. `common_end`: the log below it is unchanged; None if that is
+    unknown.
+    """
 
     why: str
     common_end: int | None = None
@@ -94,8 +98,9 @@ class HistoryChange:
 def changes(
     now: TopicHistory, ends: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, BatchMark]
 ) -> dict[TopicPartition, HistoryChange]:
-    """Partitions whose history changed below their end. `marks` are of the batches that held the last offsets before
-    the ends; a partition without one is not checked."""
+    """Returns the partitions whose history changed below their end. `marks` identify the batches that held the last
+    offsets before the ends; a partition without one is not checked.
+    """
     found = now.last_batches({tp: ends[tp] for tp in marks}) if marks else {}
     unlike = {tp: mark for tp, mark in marks.items() if found.get(tp) != mark}
     asked = {tp: mark.leader_epoch for tp, mark in unlike.items() if mark.leader_epoch >= 0}
@@ -116,5 +121,5 @@ def changes(
 
 
 def way_out(layout: TopicLayout) -> str:
-    """What a user can do when history changed."""
+    """Returns what a user can do when history has changed."""
     return f"move {layout.base} away to load the topic from the start"

@@ -25,7 +25,7 @@ class Pace:
         self._speed: float | None = None
 
     def next(self) -> int | None:
-        """The most offsets of the next load; None: no further load is started."""
+        """Returns the most offsets of the next load, or None if no further load is started."""
         left_s = self._until_s - self._clock_s()
         if left_s <= 0:
             return None

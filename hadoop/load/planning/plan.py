@@ -14,12 +14,14 @@ from klamm.core.records.partition import TopicPartition
 
 
 def capped(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange]:
-    """At most `limit` offsets in all, each partition giving its share from its beginning; None: all of them."""
+    """Returns ranges of at most `limit` offsets in total, each partition's share from its beginning; all offsets if it
+    is None.
+    """
     total = sum(r.size for r in ranges)
     if limit is None or total <= limit:
         return list(ranges)
     shares = [limit * r.size // total for r in ranges]
-    # The remainder of rounding goes to the largest fractions, so that a limit of 1 still makes progress.
+    # Rounding's remainder goes to the largest fractions, so that a limit of 1 still makes progress.
     by_fraction = sorted(range(len(ranges)), key=lambda i: (-(limit * ranges[i].size % total), i))
     for i in by_fraction[: limit - sum(shares)]:
         shares[i] += 1
@@ -29,7 +31,8 @@ def capped(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
     """The most that is read of a topic: `records`, which are counted by their offsets, and `bytes` of its log. None: no
-    limit."""
+    limit.
+    """
 
     records: int | None = None
     bytes: int | None = None
@@ -38,7 +41,7 @@ class LoadLimits:
         return replace(self, records=records if self.records is None else min(self.records, records))
 
     def without(self, records: int, bytes_: int) -> LoadLimits:
-        """The remaining limits after these amounts; `exhausted` if nothing remains."""
+        """Returns the remaining limits after these amounts; they are `exhausted` if nothing remains."""
         return LoadLimits(
             None if self.records is None else max(self.records - records, 0),
             None if self.bytes is None else max(self.bytes - bytes_, 0),
@@ -50,7 +53,7 @@ class LoadLimits:
 
 
 Densities = Mapping[TopicPartition, Sequence[float | None]]
-"""Bytes per offset of the log, at evenly spaced places of a range from its start; None: unknown."""
+"""Bytes of the log per offset, at evenly spaced places of a range from its start; None where unknown."""
 
 
 def capped_bytes(ranges: Sequence[OffsetRange], densities: Densities, limit: int) -> tuple[list[OffsetRange], int]:
@@ -67,7 +70,9 @@ def capped_bytes(ranges: Sequence[OffsetRange], densities: Densities, limit: int
 
 
 def _parts(range_: OffsetRange, densities: Sequence[float | None]) -> list[tuple[int, float]]:
-    """The range in pieces: offsets and bytes of each. An unknown density is replaced by the mean of the others."""
+    """Returns the pieces of the range: offsets and bytes of each. An unknown density is replaced by the mean of the
+    others.
+    """
     known = [density for density in densities if density is not None]
     if not known or not range_.size:
         return [(range_.size, 0.0)]
@@ -79,7 +84,7 @@ def _parts(range_: OffsetRange, densities: Sequence[float | None]) -> list[tuple
 
 
 def _prefix(parts: Sequence[tuple[int, float]], limit: float) -> int:
-    """The number of offsets from the beginning that make up `limit` bytes."""
+    """Returns the number of offsets from the beginning that make up `limit` bytes."""
     offsets = 0
     for length, size in parts:
         if size > limit:
@@ -91,7 +96,9 @@ def _prefix(parts: Sequence[tuple[int, float]], limit: float) -> int:
 def split(
     ranges: Iterable[OffsetRange], min_tasks: int | None = None, max_offsets: int | None = None
 ) -> list[OffsetRange]:
-    """Tasks: about `min_tasks` of even size, none above `max_offsets`; one per range unless these ask for more."""
+    """Splits the ranges into tasks: about `min_tasks` of even size, none above `max_offsets`; one per range unless
+    these require more.
+    """
     wanted = [r for r in ranges if r.size]
     total = sum(r.size for r in wanted)
     tasks: list[OffsetRange] = []

@@ -209,7 +209,7 @@ def test_config_check_reads_the_schemas(klamm: Klamm, here: Path) -> None:
         ),
         (
             "spark.config: {fs.defaultFS: 'hdfs://h', executor.memory: 2g}",
-            "'fs.defaultFS' is Hadoop's: write spark.hadoop.fs.defaultFS; 'executor.memory' is none of Spark's",
+            "'fs.defaultFS' is Hadoop's: write spark.hadoop.fs.defaultFS; 'executor.memory' is not a key of Spark",
         ),
         ("topic: [t]", "sinks.s.topic: unknown key; did you mean topics?"),
     ],

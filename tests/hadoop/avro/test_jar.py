@@ -27,7 +27,7 @@ def test_spark_avro_is_added_where_the_user_names_none(tmp_path: Path, monkeypat
 def test_a_machine_without_maven_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(jar.VARIABLE, str(tmp_path / "none"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"spark-avro's jars are not here and Maven.*KLAMM_AVRO_JARS"):
+    with pytest.raises(ConfigError, match=r"spark-avro's jars are missing, and Maven.*KLAMM_AVRO_JARS"):
         with_avro({}, "avro")
 
 

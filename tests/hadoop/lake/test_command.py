@@ -218,7 +218,7 @@ def test_what_is_no_webhdfs_is_one_line(here: Path, server: type[WebHdfs]) -> No
     with serving(server) as (url, _):
         error = run("ls", f"{ELSEWHERE}/lake", "--webhdfs", url).exception
     assert isinstance(error, LakeUnavailableError)
-    assert str(error) == f"cannot list {ELSEWHERE}/lake: what answers is no WebHDFS, at {url}"
+    assert str(error) == f"cannot list {ELSEWHERE}/lake: the server is not a WebHDFS, at {url}"
 
 
 @pytest.mark.parametrize("lake", [f"{ELSEWHERE}/lake", f"{ELSEWHERE}/lake/", f"{ELSEWHERE}/lake/below"])
@@ -252,7 +252,7 @@ def test_a_lake_on_hdfs_at_a_file_is_refused(here: Path) -> None:
         )
         nothing = run("ls", f"{ELSEWHERE}/nothing", "--webhdfs", url).exception
     assert type(nothing) is KlammError
-    assert "no topic of a lake is there" in str(nothing)
+    assert "no topic of a lake found" in str(nothing)
 
 
 # -- what is shown

@@ -24,9 +24,9 @@ class OneFile:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"{}", r"^lake/_offsets.json is no manifest of a load: \w+: Field required$"),
-        (b"[]", r"^lake/_offsets.json is no manifest of a load: Input should be an object$"),
-        (b"", r"^lake/_offsets.json is no manifest of a load: Invalid JSON: EOF"),
+        (b"{}", r"^lake/_offsets.json is not a manifest of a load: \w+: Field required$"),
+        (b"[]", r"^lake/_offsets.json is not a manifest of a load: Input should be an object$"),
+        (b"", r"^lake/_offsets.json is not a manifest of a load: Invalid JSON: EOF"),
     ],
 )
 def test_a_damaged_manifest_names_the_field(data: bytes, says: str) -> None:

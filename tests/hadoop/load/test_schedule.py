@@ -120,7 +120,7 @@ def test_a_scheduler_whose_runs_fail_ends(tmp_path: Path, capsys: pytest.Capture
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": UNKNOWN")[0] for line in said[::2]] == ["klamm: load of nowhere"] * 2
     assert said[1].startswith("klamm: 1 of 1 topics not loaded: nowhere; the next run begins in ")
-    with pytest.raises(ConfigError, match="--max-failures goes with --every only"):
+    with pytest.raises(ConfigError, match="--max-failures applies only with --every"):
         load(max_failures=2)
-    with pytest.raises(ConfigError, match="--fail-if-empty goes with a single run"):
+    with pytest.raises(ConfigError, match="--fail-if-empty applies to a single run"):
         load(every="1s", fail_if_empty=True)

@@ -274,7 +274,7 @@ def test_rows_that_compaction_removed_count_by_their_place() -> None:
     assert stored.left_to_write(given[2:]) == [1, 2]
     stored.check_all_found("x")
     stored._seen = 0
-    with pytest.raises(ClaimError, match="come in another order"):
+    with pytest.raises(ClaimError, match="in another order"):
         stored.left_to_write(given[::-1])
 
 

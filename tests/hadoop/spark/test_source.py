@@ -81,7 +81,7 @@ def test_an_empty_topic_has_columns_and_no_rows(spark: SparkSession, broker: Run
     [
         ({"subscribe": "nowhere"}, "there is no topic 'nowhere'"),
         ({"assign": '{"t":[7]}'}, "there is no partition 7"),
-        ({"subscribe": "t", "startingOffsets": '{"t":{"0":0}}'}, "says nothing of t-1"),
+        ({"subscribe": "t", "startingOffsets": '{"t":{"0":0}}'}, "does not name t-1"),
         ({"subscribe": "t", "endingOffsets": '{"t":{"0":0,"1":0,"2":99999}}'}, "the log has 0 to 1000"),
         ({"subscribe": "t", "minPartition": "3"}, "did you mean 'minPartitions'"),
     ],

@@ -109,7 +109,7 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(
     assert first(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == 10
     with pytest.raises(ConfigError, match="begin-0 has no record at or after its starting time"):
         first(startingTimestamp=late)
-    with pytest.raises(DataLossError, match="asked for offset 99, the log has 0 to 10"):
+    with pytest.raises(DataLossError, match="offset 99 was requested, but the log has 0 to 10"):
         first(startingOffsets='{"begin":{"0":99}}')
     assert first(startingOffsets='{"begin":{"0":99}}', failOnDataLoss="false") == 10
 

@@ -117,5 +117,5 @@ def test_what_does_not_fit_is_named(topics: Topics) -> None:
     with pytest.raises(SchemaError, match="topics dates and trips have different schemas"):
         reader(topics, "dates,trips")
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "klamm.typed": "true", "onBadRecord": "quarantine"}
-    with pytest.raises(ConfigError, match="onBadRecord=quarantine gives bytes"):
+    with pytest.raises(ConfigError, match="onBadRecord=quarantine returns bytes"):
         parse_options(given)

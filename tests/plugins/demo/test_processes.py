@@ -89,7 +89,7 @@ def test_without_the_jars_of_hdfs_a_line_says_so_and_the_lake_is_a_directory(
         starting = start_hdfs(workspace, processes)
         assert await_hdfs(starting, workspace, Show(Console(file=said), 0)) == workspace
     [line] = said.getvalue().splitlines()
-    assert "no HDFS here, so the lake is on file: klamm: HDFS's jars are not here and Maven" in line
+    assert "no HDFS here, so the lake is on file: klamm: HDFS's jars are missing, and Maven" in line
 
 
 def test_an_hdfs_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
