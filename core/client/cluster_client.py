@@ -1,4 +1,4 @@
-"""The blocking client of a cluster: what everything that is no producer or consumer talks to brokers with."""
+"""The blocking client of a cluster: used by every component that talks to brokers and is not a producer or consumer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 LATEST = -1
 """As a timestamp in `list_offsets`: the end of the log that consumers see (the high watermark)."""
 EARLIEST = -2
-"""As a timestamp in `list_offsets`: the first offset still there."""
+"""As a timestamp in `list_offsets`: the first offset that still exists."""
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -42,8 +42,9 @@ BROKER_RESOURCE = 4
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """`records` are whole batches as stored, with a partial one at the end at most; the first may begin below the
-    offset asked for. Offsets are -1 where `error` is set."""
+    """`records` are whole batches as stored, perhaps with a partial one at the end; the first may begin below the
+    requested offset. Offsets are -1 if `error` is set.
+    """
 
     error: ErrorCode
     high_watermark: int
@@ -54,8 +55,9 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """`end_offset` is one past the last offset written under `leader_epoch`, the largest epoch known up to the one that
-    was asked for; both are -1 when the leader knows none."""
+    """`end_offset` is one past the last offset written under `leader_epoch`, the largest epoch known up to the
+    requested one; both are -1 if the leader knows none.
+    """
 
     leader_epoch: int
     end_offset: int
@@ -63,8 +65,9 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True)
 class ProducedBatch:
-    """`log_append_time_ms` is -1 unless the topic stamps records itself. Offset -1: stored before, it is not known
-    where."""
+    """`log_append_time_ms` is -1 unless the broker sets the topic's timestamps. Offset -1: the batch was stored before,
+    at an unknown offset.
+    """
 
     base_offset: int
     log_append_time_ms: int = -1
@@ -73,7 +76,7 @@ class ProducedBatch:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """-1: the broker's default."""
+    """The properties of a new topic; -1: the broker's default."""
 
     partitions: int = -1
     replication_factor: int = -1
@@ -92,7 +95,7 @@ class ConfigEntry:
 
 
 _LAST_BY_NAME = 9
-"""The last version of OffsetCommit that names topics, and carries no ids."""
+"""The last version of OffsetCommit that names topics and carries no ids."""
 
 
 class _Committer(NamedTuple):
@@ -106,23 +109,26 @@ class _NoTopicIdsError(Exception):
 
 
 class ClusterClient(Caller):
-    """Thread-safe. Retriable errors are tried again within the request's time-out; then the last one is raised:
-    `BrokerError` with the code, `ConnectionFailedError` with the address. `close` when done."""
+    """Thread-safe. Retriable errors are retried within the request's time-out; then the last one is raised:
+    `BrokerError` with the code, `ConnectionFailedError` with the address. `close` when done.
+    """
 
     # -- records
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """For each partition (offset, timestamp in ms) of the first record at or after its timestamp, (-1, -1) when
-        there is none; with `LATEST` or `EARLIEST` the offset of that end, and timestamp -1."""
+        """Returns for each partition (offset, timestamp in ms) of the first record at or after its timestamp, (-1, -1)
+        if there is none; with `LATEST` or `EARLIEST` the offset of that end, and timestamp -1.
+        """
         return self.to_leaders(timestamps, self._list_offsets, timeout_s)
 
     def list_served_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KlammError]]:
-        """As `list_offsets`, the offsets alone, of the partitions that a broker serves; and what is wrong with the
-        others."""
+        """Returns the offsets, as `list_offsets` does, of the partitions that a broker serves, and the errors of the
+        others.
+        """
         found, offline = self.to_live_leaders(timestamps, self._list_offsets, timeout_s)
         return {tp: offset for tp, (offset, _) in found.items()}, offline
 
@@ -145,8 +151,9 @@ class ClusterClient(Caller):
     def leader_epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, EpochEnd]:
-        """Where each partition's leader epoch ended (OffsetForLeaderEpoch, KIP-320). An end below an offset that was
-        read under this epoch says that the log's history has changed."""
+        """Returns the end of each partition's leader epoch (OffsetForLeaderEpoch, KIP-320). An end below an offset that
+        was read under this epoch shows that the log's history has changed.
+        """
 
         def attempt(
             node_id: int, share: dict[TopicPartition, int], left_s: float
@@ -181,9 +188,11 @@ class ClusterClient(Caller):
         isolation_level: int = 0,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, FetchedPartition]:
-        """One Fetch to one broker, which waits up to `max_wait_ms` for `min_bytes`. Each partition's error is in the
-        result; the connection is tried once (`ConnectionFailedError`). `timeout_s`, which includes the broker's wait,
-        is at most the client's request time-out and that wait."""
+        """Sends one Fetch to one broker, which waits up to `max_wait_ms` for `min_bytes`.
+
+        Each partition's error is in the result; the connection is tried once (`ConnectionFailedError`). `timeout_s`,
+        which includes the broker's wait, is at most the client's request time-out plus that wait.
+        """
 
         def build(schema: Schema) -> Any:
             def one(number: int, offset: int) -> dict[str, Any]:
@@ -221,8 +230,9 @@ class ClusterClient(Caller):
     def produce(
         self, batches: Mapping[TopicPartition, bytes | bytearray], *, acks: int = -1, timeout_s: float | None = None
     ) -> dict[TopicPartition, ProducedBatch]:
-        """Append one encoded batch to each partition and wait for it. Without a producer id in the batch a retry may
-        store it twice (as with `enable.idempotence` off)."""
+        """Appends one encoded batch to each partition and waits for the acknowledgements. Without a producer id in the
+        batch a retry may store it twice (as with `enable.idempotence` off).
+        """
         if acks == 0:
             raise ValueError("produce waits for the answer: acks is 1 or -1")
 
@@ -244,7 +254,7 @@ class ClusterClient(Caller):
         return self.to_leaders(batches, attempt, timeout_s)
 
     def init_producer_id(self, *, timeout_s: float | None = None) -> tuple[int, int]:
-        """A fresh producer id and its epoch, for batches with sequence numbers (KIP-98)."""
+        """Returns a new producer id and its epoch, for batches with sequence numbers (KIP-98)."""
         message = self.call(
             ApiKey.INIT_PRODUCER_ID,
             timeout_s=timeout_s,
@@ -262,7 +272,7 @@ class ClusterClient(Caller):
     def create_topics(
         self, topics: Mapping[str, NewTopic], *, exists_ok: bool = False, timeout_s: float | None = None
     ) -> None:
-        """All of them, or `BrokerError` for the first that fails (others may have been created)."""
+        """Creates all topics; raises `BrokerError` for the first that fails (others may have been created)."""
 
         def build(schema: Schema) -> Any:
             return schema.build(
@@ -281,7 +291,7 @@ class ClusterClient(Caller):
     def delete_topics(
         self, names: Collection[str], *, missing_ok: bool = False, timeout_s: float | None = None
     ) -> None:
-        """All of them, or `BrokerError` for the first that fails (others may be gone)."""
+        """Deletes all topics; raises `BrokerError` for the first that fails (others may have been deleted)."""
         message = self.call_controller(
             ApiKey.DELETE_TOPICS,
             lambda schema: schema.build(
@@ -300,7 +310,7 @@ class ClusterClient(Caller):
         self.cluster.forget(names)
 
     def create_partitions(self, name: str, total: int, *, timeout_s: float | None = None) -> None:
-        """Grow a topic to `total` partitions."""
+        """Increases a topic's partitions to `total`."""
 
         def build(schema: Schema) -> Any:
             topic = schema.part("CreatePartitionsTopic", name=name, count=total, assignments=None)
@@ -315,8 +325,9 @@ class ClusterClient(Caller):
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete each partition's records before an offset (-1: all that consumers can see); where each begins now.
-        `BrokerError` (offset_out_of_range) for an offset above the high watermark."""
+        """Deletes each partition's records before an offset (-1: all that consumers can see); returns where each now
+        begins. Raises `BrokerError` (offset_out_of_range) for an offset above the high watermark.
+        """
 
         def attempt(
             node_id: int, share: dict[TopicPartition, int], left_s: float
@@ -342,7 +353,7 @@ class ClusterClient(Caller):
     def describe_configs(
         self, name: str, *, resource: int = TOPIC_RESOURCE, timeout_s: float | None = None
     ) -> dict[str, ConfigEntry]:
-        """Of a topic, or of a broker (its id as text, and `BROKER_RESOURCE`)."""
+        """Returns the configuration of a topic, or of a broker (its id as text, and `BROKER_RESOURCE`)."""
 
         def build(schema: Schema) -> Any:
             part = schema.part(
@@ -367,7 +378,7 @@ class ClusterClient(Caller):
         resource: int = TOPIC_RESOURCE,
         timeout_s: float | None = None,
     ) -> None:
-        """Set keys; None takes a key back to its default."""
+        """Sets keys; None resets a key to its default."""
 
         def build(schema: Schema) -> Any:
             configs = tuple(
@@ -392,13 +403,16 @@ class ClusterClient(Caller):
         generation: int = -1,
         timeout_s: float | None = None,
     ) -> None:
-        """All of them. Without member id and generation: from outside the group, which the broker takes only while
-        it has no members. Those with the id of a topic that was deleted are not stored, and then it raises
-        `BrokerError` UNKNOWN_TOPIC_ID.
+        """Commits all offsets.
 
-        The broker compares the ids where it takes them (OffsetCommit 10). Else the request names topics by name alone,
-        so the ids are compared here, before it and after it. What was stored for a topic that was created again in
-        between is replaced by -1, which is no offset."""
+        Without member id and generation it commits from outside the group, which the broker accepts only while the
+        group has no members. Offsets with the id of a topic that was deleted are not stored; `BrokerError`
+        UNKNOWN_TOPIC_ID is then raised.
+
+        The broker compares the ids when it accepts the offsets (OffsetCommit 10). Before that version the request names
+        topics by name alone, so the ids are compared here, before it and after it. Offsets stored for a topic that was
+        created again in between are replaced by -1, which is not an offset.
+        """
         committer = _Committer(group, member_id, generation)
         gone = None
         if all(committed.topic_id is not None for committed in offsets.values()):
@@ -412,7 +426,9 @@ class ClusterClient(Caller):
     def _commit_by_id(
         self, committer: _Committer, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float | None
     ) -> set[str] | None:
-        """The topics that are gone; None, and nothing is stored, when the broker takes no ids."""
+        """Commits with topic ids; returns the topics that no longer exist, or None, with nothing stored, if the broker
+        accepts no ids.
+        """
         retries = self._retries(timeout_s)
         gone: set[str] = set()
         left = dict(offsets)
@@ -426,13 +442,13 @@ class ClusterClient(Caller):
             left = {p: committed for p, committed in left.items() if p.topic not in gone}
             if not left:
                 return gone
-            # The coordinator has not heard of a new topic yet.
+            # The coordinator does not know a new topic yet.
             retries.wait(BrokerError(ErrorCode.unknown_topic_id, f"group {committer.group!r}"))
 
     def _commit_by_name(
         self, committer: _Committer, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float | None
     ) -> set[str]:
-        """The topics that are gone."""
+        """Commits by topic names; returns the topics that no longer exist."""
         gone = self._of_deleted_topics(offsets, timeout_s)
         kept = {p: committed for p, committed in offsets.items() if p.topic not in gone}
         if kept:
@@ -443,7 +459,8 @@ class ClusterClient(Caller):
                 try:
                     self._commit_once(committer, void, timeout_s)
                 except BrokerError as error:
-                    if error.code is not ErrorCode.unknown_topic_or_partition:  # it is deleted, its offsets with it
+                    # the topic was deleted, and its offsets with it
+                    if error.code is not ErrorCode.unknown_topic_or_partition:
                         raise
             gone |= late
         return gone
@@ -456,8 +473,9 @@ class ClusterClient(Caller):
         *,
         by_id: bool = False,
     ) -> set[UUID]:
-        """The topic ids that the broker does not know; of those nothing is stored. `_NoTopicIdsError` when it takes no
-        ids, and `by_id`."""
+        """Commits once; returns the topic ids that the broker does not know, of which nothing is stored. Raises
+        `_NoTopicIdsError` if `by_id` and the broker accepts no ids.
+        """
 
         def one(number: int, committed: CommittedOffset) -> dict[str, Any]:
             return {
@@ -513,7 +531,7 @@ class ClusterClient(Caller):
     def fetch_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Those stored; None asks for every partition of the group."""
+        """Returns the stored offsets; None requests every partition of the group."""
         wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions, 0))
 
         def build(schema: Schema) -> Any:
@@ -544,14 +562,14 @@ class ClusterClient(Caller):
         }
 
     def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
-        """With its offsets. `BrokerError` when it has members, or there is no such group."""
+        """Deletes a group with its offsets. Raises `BrokerError` if it has members, or does not exist."""
         message = self.call(ApiKey.DELETE_GROUPS, self.coordinator(group), groups_names=(group,), timeout_s=timeout_s)
         _raise_first((r.error_code, None, f"group {r.group_id!r}") for r in message.results)
 
     def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> None:
-        """Forget where a group without members is in these partitions (KIP-496)."""
+        """Deletes the offsets of a group without members in these partitions (KIP-496)."""
 
         def build(schema: Schema) -> Any:
             work = dict.fromkeys(partitions)
@@ -573,12 +591,14 @@ class ClusterClient(Caller):
 def produce_request(
     schema: Schema, batches: Mapping[TopicPartition, bytes | bytearray], acks: int, timeout_s: float
 ) -> list[Buffer]:
-    """A Produce request with one batch for each partition, encoded."""
+    """Returns an encoded Produce request with one batch for each partition."""
     return write_produce_request(_by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__)
 
 
 def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
-    """A Produce response by partition: (error, where it went, the broker's words)."""
+    """Returns the results of a Produce response by partition: (error, where the batch is stored, the broker's
+    message).
+    """
     return {
         TopicPartition(topic.name, p.index): (
             p.error_code,
@@ -609,7 +629,7 @@ def _nested(
     one: Any,
     name: str = "name",
 ) -> tuple[Any, ...]:
-    """Topics of partitions, as most requests have them; `one(number, item)` gives a partition's fields."""
+    """Returns topics of partitions, as most requests have them; `one(number, item)` gives a partition's fields."""
     return tuple(
         schema.part(
             topic_part,

@@ -1,4 +1,4 @@
-"""What clients raise besides the error codes of brokers."""
+"""The errors that clients raise besides the brokers' error codes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,15 @@ use this set."""
 
 
 class ConnectionFailedError(KlammError):
-    """No connection, or it broke before the answer came: whether the request was carried out is not known."""
+    """No connection could be made, or it broke before the answer arrived: it is not known whether the request was
+    carried out.
+    """
 
     code = ErrorCode.network_exception
 
 
 class RequestTimeoutError(ConnectionFailedError):
-    """No answer in time; whether the request was carried out is not known."""
+    """No answer arrived in time; it is not known whether the request was carried out."""
 
     code = ErrorCode.request_timed_out
 
@@ -68,21 +70,24 @@ class UnknownTopicError(BrokerError):
 
 
 def unknown_topic(topic: str, known: Iterable[str], *, wanted: bool = True) -> UnknownTopicError:
-    """Names the topic, and the nearest one that is there; where none is and it is `wanted`, how it is created."""
+    """Returns an error that names the topic and the nearest existing one; if there is none and the topic is `wanted`,
+    how to create it.
+    """
     near = nearest_of(topic, known)
     hint = f"; create it with `klamm topics create {topic}`" if wanted and not near else near
     return UnknownTopicError(f"there is no topic {topic!r}{hint}")
 
 
 def nearest_of(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'trips'?`, or nothing."""
+    """Returns `; did you mean 'trips'?`, or an empty text."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class UnreadableBatchError(CorruptRecordError):
-    """A batch cannot be read. The consumer's position stays before it; `seek(partition, next_offset)` passes it over
-    (`next_offset` is what the batch itself says, or None where even that cannot be read)."""
+    """A batch cannot be read. The consumer's position stays before it; `seek(partition, next_offset)` skips it
+    (`next_offset` is read from the batch, or None if even that cannot be read).
+    """
 
     def __init__(self, message: str, partition: TopicPartition, offset: int, next_offset: int | None) -> None:
         super().__init__(message)
@@ -93,7 +98,8 @@ class UnreadableBatchError(CorruptRecordError):
 
 class UnreadableRecordError(SchemaError):
     """A record's value cannot be deserialized. The consumer's position stays before it; `seek(partition, next_offset)`
-    passes it over."""
+    skips it.
+    """
 
     def __init__(self, message: str, partition: TopicPartition, offset: int) -> None:
         super().__init__(message)
@@ -103,13 +109,13 @@ class UnreadableRecordError(SchemaError):
 
 
 class DataLossError(KlammError):
-    """Records that should be there are not: they were deleted, the log was cut, or the topic was created again."""
+    """Expected records are missing: they were deleted, the log was cut, or the topic was created again."""
 
     code = ErrorCode.offset_out_of_range
 
 
 class OffsetsDeletedError(DataLossError):
-    """The broker has no such offset: retention or DeleteRecords took it, or the log ends before it."""
+    """The broker no longer has the offset: retention or DeleteRecords deleted it, or the log ends before it."""
 
     def __init__(self, message: str, position: int, log_start_offset: int) -> None:
         super().__init__(message)
@@ -126,7 +132,7 @@ class TopicReplacedError(DataLossError):
 
 
 class NoOffsetError(BrokerError):
-    """No stored offset, or one that is out of range, and `auto.offset.reset` is none."""
+    """No offset is stored, or it is out of range, and `auto.offset.reset` is none."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.offset_out_of_range, message)

@@ -1,5 +1,8 @@
-"""Events into the audit topic without a producer, for tiers that send few: one Produce request with acks=all for all
-events that somebody waits for, and one more for each `_MOST_BYTES` of them."""
+"""Publishes events to the audit topic without a producer, for tiers that send few.
+
+One Produce request with acks=all carries all events that are waited for, with one more request for each `_MOST_BYTES`
+of them.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from .producer.partitioner import key_hash
 __all__ = ["EventPublisher"]
 
 _MOST_BYTES: Final = 512 * 1024
-"""Of one request, unless one event is larger: a topic takes batches of 1 MiB unless it is configured."""
+"""The most bytes of one request, unless one event is larger: a topic accepts batches of 1 MiB unless configured
+otherwise.
+"""
 
 
 class _Stored(Future[None]):
-    """Sends what waits when it is asked for its result."""
+    """A future that sends the waiting events when its result is requested."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         super().__init__()
@@ -38,8 +43,9 @@ class _Event(NamedTuple):
 
 
 class EventPublisher:
-    """Implements `klamm.core.interfaces.audit.Publish`. An event is sent when the result of any event is asked for. A
-    retry may store an event twice, which changes nothing: the last one wins. Not thread-safe."""
+    """Implements `klamm.core.interfaces.audit.Publish`. Events are sent when the result of any of them is requested. A
+    retry may store an event twice, which changes nothing: the last one wins. Not thread-safe.
+    """
 
     def __init__(self, client: ClusterClient, topic: str, clock_ms: Callable[[], int]) -> None:
         self._client = client
@@ -58,7 +64,7 @@ class EventPublisher:
         for events in _requests(waiting):
             try:
                 self._produce(events)
-            except Exception as error:  # belongs to the futures, whatever it is
+            except Exception as error:  # any error belongs to the futures
                 for event in events:
                     event.stored.set_exception(error)
             else:

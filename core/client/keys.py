@@ -1,4 +1,4 @@
-"""What a record's key may be, and its bytes."""
+"""The types of a record's key, and its bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from ..errors import SchemaError
 
 
 def key_bytes(topic: str, key: Any) -> bytes | None:
-    """bytes as they are, str as UTF-8, int as its decimal digits (what Kafka's tools show); None stays None."""
+    """Returns a key's bytes: bytes unchanged, str as UTF-8, int as its decimal digits (as Kafka's tools show it); None
+    stays None.
+    """
     kind = key.__class__
     if kind is bytes:
         given: bytes = key

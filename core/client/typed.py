@@ -22,7 +22,7 @@ from ..interfaces.serde import (
 
 
 def bootstrap_text(config: ClientConfig) -> str:
-    """`host:port,…` as `ClusterClient` takes it."""
+    """Returns `host:port,…` as `ClusterClient` takes it."""
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in config.bootstrap())
 
 
@@ -36,7 +36,9 @@ class SharedCoordination:
         self._closed = False
 
     def __call__(self) -> Coordination:
-        """Started. `CoordinationUnavailableError` in one line when it does not come up."""
+        """Returns the started coordination. Raises `CoordinationUnavailableError` in one line if it cannot be
+        started.
+        """
         with self._lock:
             if self._closed:
                 raise KlammError("the client is closed")
@@ -66,17 +68,19 @@ class TypedValues:
         self._arrow_deserializers: dict[str, ArrowDeserializer | None] = {}
 
     def serializer(self, topic: str) -> Serializer:
-        """For values of the topic; without a serde: bytes as they are, text as UTF-8."""
+        """Returns the serializer of the topic's values; without a serde it takes bytes unchanged, and text as UTF-8."""
         serde = self.serde(topic)
         return _raw(topic) if serde is None else serde.serializer(topic)
 
     def deserializer(self, topic: str) -> Deserializer | None:
-        """None: values are returned as bytes."""
+        """Returns the deserializer; None if values are returned as bytes."""
         serde = self.serde(topic)
         return None if serde is None else serde.deserializer(topic)
 
     def arrow_serializer(self, topic: str) -> ArrowSerializer | None:
-        """For columns of the topic's values, made once; None: value by value."""
+        """Returns the serializer for columns of the topic's values, made once; None if values are serialized one by
+        one.
+        """
         if topic not in self._arrow_serializers:
             serde = self.serde(topic)
             made = serde.arrow_serializer(topic) if isinstance(serde, ArrowSerde) else None
@@ -84,7 +88,9 @@ class TypedValues:
         return self._arrow_serializers[topic]
 
     def arrow_deserializer(self, topic: str) -> ArrowDeserializer | None:
-        """For columns of the topic's values, made once; None: value by value."""
+        """Returns the deserializer for columns of the topic's values, made once; None if values are deserialized one by
+        one.
+        """
         if topic not in self._arrow_deserializers:
             serde = self.serde(topic)
             made = serde.arrow_deserializer(topic) if isinstance(serde, ArrowSerde) else None
@@ -103,7 +109,7 @@ class TypedValues:
     def close(self) -> None:
         with self._lock:
             for serde in self._serdes.values():
-                with contextlib.suppress(KlammError):  # one that does not close must not keep the others open
+                with contextlib.suppress(KlammError):  # a serde that does not close must not keep the others open
                     serde.close()
             self._serdes.clear()
 

@@ -1,8 +1,8 @@
-"""The identity of a log directory's data: which records a broker can be presumed to have after a restart.
+"""The identity of a log directory's data: it tells which records a broker can be presumed to have after a restart.
 
-An id stands for everything that was ever written under it. A start draws a new one, and keeps the old as an ancestor,
-when records may be missing that were acknowledged: the kernel has restarted without a clean mark, a flush has failed,
-or recovery has cut more than one unfinished write. `kill -9` on a running kernel keeps the id: the page cache survived.
+An id covers everything that was ever written under it. A start draws a new id, and keeps the old one as an ancestor,
+when acknowledged records may be missing: the kernel has restarted without a clean mark, a flush has failed, or recovery
+has cut more than one unfinished write. `kill -9` on a running kernel keeps the id: the page cache survived.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_DATA_IDS: Final = 8
-"""The newest id and its ancestors; a member of an ISR whose id is older than all of these counts as new."""
+"""The number of ids that are kept: the newest and its ancestors. A member of an ISR whose id is older counts as new."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """What the log directory's sealed file holds. `data_ids`: newest first."""
+    """The content of the log directory's sealed file. `data_ids`: newest first."""
 
     data_ids: tuple[str, ...]
     boot_id: str
     clean: bool = False
-    """Whether the broker that wrote it had flushed and closed every log."""
+    """True if the broker that wrote the file had flushed and closed every log."""
     flush_failed: bool = False
 
 
 def identity_at_start(
     found: DataIdentity | None, boot_id: str, new_id: Callable[[], str], *, recovery_cut: bool
 ) -> DataIdentity:
-    """The identity under which a starting broker registers; it must be on disk before that.
+    """Returns the identity under which a starting broker registers; it must be on disk before the registration.
 
     `found` is None for a directory without one. `recovery_cut`: recovery has cut more than one unfinished last write.
     """

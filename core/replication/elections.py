@@ -1,4 +1,5 @@
-"""The controller's rule: who leads a partition, given its state, the live brokers and their data (R7, R8).
+"""The controller's election rule: chooses a partition's leader from its state, the live brokers and their data (R7,
+R8).
 
 A pure function of what was read. Its result is written on condition that nothing has changed since (`MetadataChange`).
 """
@@ -14,10 +15,10 @@ from .registrations import BrokerRegistration, Registrations, Standing, standing
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEnd:
-    """`/brokers/recovered/<id>`: where the log of a doubtful member ends, while the partition has no leader.
+    """`/brokers/recovered/<id>`: the end of a doubtful member's log, while the partition has no leader.
 
     `last_epoch` is that of its last record. It counts only with the state's leader epoch and the member's newest data
-    id: under an earlier epoch the member may have followed a leader since, and have been longer or shorter.
+    id: under an earlier epoch the member may have followed a leader since, so that its log was longer or shorter.
     """
 
     leader_epoch: int
@@ -36,7 +37,7 @@ def elect(
     *,
     unclean: bool = False,
 ) -> PartitionState | None:
-    """The state that the controller of this epoch should write; None when nothing is to change.
+    """Returns the state that the controller of this epoch should write; None if nothing changes.
 
     `replicas` in order of preference. `unclean`: `unclean.leader.election.enable`, or ElectLeaders(UNCLEAN).
     """
@@ -59,10 +60,10 @@ def _among_trusted_members(
     registrations: Registrations,
     min_insync_replicas: int,
 ) -> PartitionState:
-    """Once a sound member is live, it leads, and doubtful and new members leave.
+    """Lets a live sound member lead, if there is one; doubtful and new members then leave.
 
-    Until then nobody leaves: an absent member that is presumed sound may come back doubtful, and then a doubtful one
-    may have more than it.
+    Until then no member leaves: an absent member that is presumed sound may come back doubtful, and then a doubtful one
+    may have more records.
     """
     sound = [member for member in trusted if standings[member] is Standing.SOUND]
     live = _prefer_staying([member for member in state.isr if member in sound], registrations)
@@ -87,12 +88,12 @@ def _among_trusted_members(
 
 
 def _leads_under_its_registration(state: PartitionState, registration: BrokerRegistration) -> bool:
-    """A restart of the leader is a new registration, and needs a new leader epoch (R8)."""
+    """Returns False after a restart of the leader, which is a new registration and needs a new leader epoch (R8)."""
     return registration.epoch == state.leader_broker_epoch
 
 
 def _prefer_staying(live: list[int], registrations: Registrations) -> list[int]:
-    """Brokers that are leaving are left out if others remain."""
+    """Leaves out brokers that are leaving, if others remain."""
     return [member for member in live if not registrations[member].leaving] or live
 
 
@@ -102,11 +103,11 @@ def _without_trusted_members(
     registrations: Registrations,
     recovered: Mapping[int, RecoveredEnd],
 ) -> PartitionState:
-    """No member is sound and none is absent, as after a power loss of all.
+    """Elects when no member is sound and none is absent, as after a power loss of all.
 
-    First the partition loses its leader, which ends all appends; then every member says where its log ends; then the
-    one with the largest (last epoch, end) leads. Of all records that any member still has, it has those that were
-    committed. A member that is new has lost everything: the others cannot prove that they lack nothing.
+    First the partition loses its leader, which ends all appends; then every member reports where its log ends; then the
+    member with the largest (last epoch, end) leads. Of all records that any member still has, it has those that were
+    committed. A new member has lost everything: the others then cannot prove that they lack nothing.
     """
     if state.leader != NO_LEADER or not all(found is Standing.DOUBTFUL for found in standings.values()):
         return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
@@ -125,7 +126,7 @@ def _counts(end: RecoveredEnd, state: PartitionState, registration: BrokerRegist
 
 
 def _unclean(state: PartitionState, replicas: Sequence[int], registrations: Registrations) -> PartitionState:
-    """The first live replica leads, whatever it has. Records are lost."""
+    """Lets the first live replica lead, whatever records it has. Records are lost."""
     for replica in replicas:
         if replica in registrations:
             return _alone(state, registrations[replica])
@@ -145,7 +146,7 @@ def _changed(
     elr: tuple[int, ...],
     data_ids: Mapping[int, str],
 ) -> PartitionState:
-    """Every other leader, or other registration of the leader, is a new leader epoch."""
+    """Returns the changed state. Another leader, or another registration of the leader, starts a new leader epoch."""
     same = (leader, leader_broker_epoch) == (state.leader, state.leader_broker_epoch)
     return PartitionState(
         leader,

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): both ends remember the partitions, and only what changed travels.
+"""Fetch sessions (KIP-227): both ends remember the partitions, and requests and responses carry only changes.
 
 The fetching end is `FetchSessionHandler`, one per link to a broker; the serving end is `FetchSessionCache`, one per
 broker. A request is *full*, with every partition, or *incremental*, with those that were added, changed or forgotten
@@ -17,20 +17,20 @@ from kio.schema.errors import ErrorCode
 from .replica_fetch import ReplicaFetchData
 
 K = TypeVar("K", bound=Hashable)
-"""Names a partition: topic id and number."""
+"""Identifies a partition: topic id and number."""
 P = TypeVar("P")
-"""What is asked of a partition, such as offset and leader epoch."""
+"""The parameters of a partition's fetch, such as offset and leader epoch."""
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
-"""Of a full request that asks for a session."""
+"""The epoch of a full request that asks for a session."""
 FINAL_EPOCH: Final = -1
-"""Of a full request that asks for none."""
+"""The epoch of a full request that asks for no session."""
 _MAX_EPOCH: Final = 2**31 - 1
 
 
 def next_epoch(epoch: int) -> int:
-    """Epochs of incremental requests begin at 1, and start again there."""
+    """Returns the epoch after `epoch`. Epochs of incremental requests begin at 1, and wrap around to 1."""
     if epoch == FINAL_EPOCH:
         return FINAL_EPOCH
     return 1 if epoch == _MAX_EPOCH else epoch + 1
@@ -51,7 +51,9 @@ class FetchSessionRequest(Generic[K, P]):
 
 
 class FetchSessionHandler(Generic[K, P]):
-    """The fetching end. A request costs what has changed since the last, not the number of partitions."""
+    """The fetching end. The cost of a request depends on what has changed since the last, not on the number of
+    partitions.
+    """
 
     def __init__(self) -> None:
         self._wanted: dict[K, P] = {}
@@ -65,21 +67,21 @@ class FetchSessionHandler(Generic[K, P]):
         return len(self._wanted)
 
     def want(self, partition: K, parameters: P) -> None:
-        """To be fetched from now on, with these parameters."""
+        """Fetches the partition from now on, with these parameters."""
         if partition not in self._wanted or self._wanted[partition] != parameters:
             self._wanted[partition] = parameters
             self._changed[partition] = None
             self._forgotten.pop(partition, None)
 
     def forget(self, partition: K) -> None:
-        """Not to be fetched any more."""
+        """Stops fetching the partition."""
         if self._wanted.pop(partition, None) is not None:
             self._changed.pop(partition, None)
             if partition in self._in_session:
                 self._forgotten[partition] = None
 
     def next_request(self) -> FetchSessionRequest[K, P]:
-        """The next one; its outcome is told to `on_response` or `on_failure` before another is made."""
+        """Returns the next request. Report its outcome to `on_response` or `on_failure` before the next call."""
         partitions = self._wanted if self._is_full else {key: self._wanted[key] for key in self._changed}
         forgotten = () if self._is_full else tuple(self._forgotten)
         request = FetchSessionRequest(self._session_id, self._epoch, dict(partitions), forgotten)
@@ -97,7 +99,7 @@ class FetchSessionHandler(Generic[K, P]):
         return self._epoch in (INITIAL_EPOCH, FINAL_EPOCH)
 
     def on_response(self, error: ErrorCode, session_id: int) -> None:
-        """`error` and `session_id` of the response as a whole; 0 means that the broker keeps no session."""
+        """Takes `error` and `session_id` of the response as a whole; id 0 means that the broker keeps no session."""
         if error is ErrorCode.fetch_session_id_not_found:
             self._start_again(NO_SESSION)
         elif error is not ErrorCode.none:
@@ -110,7 +112,7 @@ class FetchSessionHandler(Generic[K, P]):
             self._epoch = next_epoch(self._epoch)
 
     def on_failure(self) -> None:
-        """No response came: the next request is full, and closes the session if there still is one."""
+        """Call it when no response arrived: the next request is full, and closes the session if it still exists."""
         self._start_again(self._session_id)
 
     def _start_again(self, session_to_close: int) -> None:
@@ -119,14 +121,14 @@ class FetchSessionHandler(Generic[K, P]):
 
 @dataclass(slots=True)
 class _CachedPartition(Generic[P]):
-    """What was asked last, and the bounds that were answered last."""
+    """The last request's parameters of a partition, and the bounds of its last answer."""
 
     parameters: P
     high_watermark: int = -1
     log_start_offset: int = -1
 
     def must_respond(self, answer: ReplicaFetchData) -> bool:
-        """Whether the answer says anything new; it is remembered. After an error everything is new."""
+        """Remembers the answer; returns True if it contains anything new. After an error every answer is new."""
         new = (
             bool(answer.records)
             or answer.error is not ErrorCode.none
@@ -150,7 +152,7 @@ class _Session(Generic[K, P]):
 
 
 class FetchContext(Generic[K, P]):
-    """One Fetch request: which partitions it asks for, and which answers go into the response."""
+    """One Fetch request: the partitions that it requests, and the answers that go into the response."""
 
     def __init__(
         self,
@@ -161,13 +163,13 @@ class FetchContext(Generic[K, P]):
     ) -> None:
         """Made by `FetchSessionCache.context`."""
         self.error = error
-        """Of the request as a whole; then it asks for nothing."""
+        """The error of the request as a whole; it then requests no partition."""
         self._partitions = partitions
         self._session = session
         self._request = request
 
     def __iter__(self) -> Iterator[tuple[K, P]]:
-        """Every partition that is asked for, those first that were answered longest ago."""
+        """Yields every requested partition, those first whose last answer is the oldest."""
         if self._session is None or self._request.is_full:
             yield from self._partitions.items()
         else:
@@ -175,8 +177,9 @@ class FetchContext(Generic[K, P]):
                 yield partition, cached.parameters
 
     def response(self, answers: Mapping[K, ReplicaFetchData]) -> tuple[ErrorCode, int, dict[K, ReplicaFetchData]]:
-        """Error, session id and the answers to send. To a full request all are sent, to an incremental one what is
-        new."""
+        """Returns error, session id and the answers to send: all answers to a full request, the changed ones to an
+        incremental one.
+        """
         session = self._session
         if self.error is not ErrorCode.none or session is None:
             return self.error, NO_SESSION, dict(answers)
@@ -198,9 +201,9 @@ class FetchContext(Generic[K, P]):
 class FetchSessionCache(Generic[K, P]):
     """The serving end: at most `max_sessions` (`max.incremental.fetch.session.cache.slots`).
 
-    Where there is no room, a new session takes the place of one that was not used for `eviction_ms`; else a follower's
-    takes that of a consumer's; else it takes that of one with no more partitions that is older than `eviction_ms`.
-    Without any, the request is served without a session. `new_id` gives random positive numbers.
+    When the cache is full, a new session replaces one that was not used for `eviction_ms`; else a follower's replaces a
+    consumer's; else it replaces one with no more partitions that is older than `eviction_ms`. If there is none of
+    these, the request is served without a session. `new_id` returns random positive numbers.
     """
 
     def __init__(self, max_sessions: int, eviction_ms: float, new_id: Callable[[], int]) -> None:
@@ -208,13 +211,13 @@ class FetchSessionCache(Generic[K, P]):
         self._eviction_ms = eviction_ms
         self._new_id = new_id
         self._sessions: dict[int, _Session[K, P]] = {}
-        """The least recently used first."""
+        """Sessions by id, the least recently used first."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def context(self, request: FetchSessionRequest[K, P], *, from_follower: bool, now_ms: float) -> FetchContext[K, P]:
-        """Finds, makes, changes or ends the request's session."""
+        """Finds, creates, changes or ends the request's session."""
         if request.is_full:
             self._sessions.pop(request.session_id, None)
             session = None

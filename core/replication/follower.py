@@ -1,4 +1,4 @@
-"""A follower of a partition: what it fetches, and what an answer does to its log (R9)."""
+"""A follower of a partition: its next fetch, and what an answer changes in its log (R9)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .replica_log import ReplicaLog
 
 
 class FetchResult(Enum):
-    """What an answer led to."""
+    """The effect of an answer."""
 
     APPENDED = "appended"
     """Records were stored, or there were none yet: fetch again."""
     TRUNCATED = "truncated"
-    """The log was cut back towards the leader's: fetch again."""
+    """The log was truncated towards the leader's: fetch again."""
     RESTARTED = "restarted"
-    """The log was below the leader's start and begins there now: fetch again."""
+    """The log ended below the leader's start and now begins there: fetch again."""
     STALE = "stale"
-    """An answer to an earlier request, or of another leader epoch: passed over."""
+    """The answer belongs to an earlier request or to another leader epoch; it is ignored."""
     REFUSED = "refused"
     """The leader cannot serve this replica: back off; a new image of the metadata may be needed."""
 
@@ -38,7 +38,9 @@ class PartitionFollower:
         log.follow(leader_epoch)
 
     def fetch(self, broker_epoch: int) -> ReplicaFetch | None:
-        """The next request; None while the log holds records that it does not vouch for yet (`flush.messages`)."""
+        """Returns the next request; None while the log holds unflushed records that it does not report yet
+        (`flush.messages`).
+        """
         log = self._log
         if log.reported_end_offset < log.log_end_offset:
             return None
@@ -46,7 +48,7 @@ class PartitionFollower:
         return self._sent
 
     def on_answer(self, fetch: ReplicaFetch, answer: ReplicaFetchData) -> FetchResult:
-        """`fetch` is the request that was answered."""
+        """Applies the answer to the request `fetch`."""
         if not self._is_current(fetch):
             return FetchResult.STALE
         if answer.error is ErrorCode.offset_out_of_range:
@@ -61,12 +63,14 @@ class PartitionFollower:
         return FetchResult.APPENDED
 
     def _take_bounds(self, answer: ReplicaFetchData) -> None:
-        """The start first: below the leader's start nobody can say whether the two logs agree."""
+        """Takes the leader's bounds, the log start first: below the leader's start it cannot be known whether the logs
+        agree.
+        """
         self._log.advance_log_start(answer.log_start_offset)
         self._log.advance_high_watermark(answer.high_watermark)
 
     def _is_current(self, fetch: ReplicaFetch) -> bool:
-        """Whether the request is the last one, and the log is still what it said."""
+        """Returns True if the request is the last one, and the log has not changed since."""
         return fetch is self._sent and (fetch.leader_epoch, fetch.fetch_offset, fetch.last_fetched_epoch) == (
             self.leader_epoch,
             self._log.log_end_offset,
@@ -74,7 +78,9 @@ class PartitionFollower:
         )
 
     def _diverged(self, diverging: EpochEndOffset) -> FetchResult:
-        """The watermark of a diverging answer is not taken: what is left may still differ from the leader's log."""
+        """Truncates the log. The high watermark of a diverging answer is not taken: the rest may still differ from the
+        leader's log.
+        """
         if diverging.end_offset < 0:
             return FetchResult.REFUSED
         offset = self._truncation_offset(diverging)
@@ -85,8 +91,9 @@ class PartitionFollower:
         return FetchResult.TRUNCATED
 
     def _truncation_offset(self, diverging: EpochEndOffset) -> int:
-        """Where both logs still agree, or may: of the largest epoch up to the leader's that this log has, the end in
-        the log where it ends sooner (KIP-279)."""
+        """Returns the offset up to which both logs agree, or may agree: for the largest epoch up to the leader's that
+        this log has, the smaller of the epoch's two ends (KIP-279).
+        """
         log = self._log
         if log.leader_epoch <= diverging.leader_epoch:
             end = log.log_end_offset
@@ -95,9 +102,9 @@ class PartitionFollower:
         return min(end, diverging.end_offset, log.log_end_offset)
 
     def _out_of_range(self, leader_log_start: int) -> FetchResult:
-        """A log that ends below the leader's start, or that holds no record, begins at the leader's start.
+        """Restarts a log that ends below the leader's start, or that holds no record, at the leader's start.
 
-        Any other is left alone: records are cut by epoch only.
+        Any other log is left unchanged: records are truncated by epoch only.
         """
         log = self._log
         if log.log_end_offset < leader_log_start or (

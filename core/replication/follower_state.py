@@ -1,4 +1,4 @@
-"""What the leader knows of one follower (Kafka's `Replica` and `ReplicaState`)."""
+"""The leader's state of one follower (Kafka's `Replica` and `ReplicaState`)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ UNKNOWN_OFFSET = -1
 
 @dataclass(slots=True)
 class FollowerState:
-    """Changed by each valid Fetch of the follower. Times are monotonic milliseconds."""
+    """Updated by each valid Fetch of the follower. Times are monotonic milliseconds."""
 
     log_end_offset: int = UNKNOWN_OFFSET
-    """What the follower last asked for: it has every record below."""
+    """The offset of the follower's last Fetch: it has every record below."""
     broker_epoch: int = -1
     last_caught_up_ms: float = NEVER
     _last_fetch_ms: float = NEVER
     _leader_end_at_last_fetch: int = UNKNOWN_OFFSET
 
     def fetched(self, fetch: ReplicaFetch, leader_end_offset: int, now_ms: float) -> None:
-        """The follower is caught up if it asks for the leader's end, and was so at its last Fetch if it now asks for
-        the end at that time."""
+        """Records a Fetch. The follower is caught up if it fetches at the leader's end, or was so at its last Fetch if
+        it now fetches at the end of that time.
+        """
         if fetch.fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif fetch.fetch_offset >= self._leader_end_at_last_fetch >= 0:

@@ -28,14 +28,14 @@ class ReplicationSettings:
 
 
 class ProposalOutcome(Enum):
-    """How the write of a proposal ended."""
+    """The outcome of writing a proposal."""
 
     APPLIED = "applied"
-    """Written. It counts once the leader reads it back."""
+    """Written. It takes effect once the leader reads it back."""
     REFUSED = "refused"
-    """Not written, and never will be."""
+    """Not written, and it never will be."""
     UNKNOWN = "unknown"
-    """No answer: written, or not, or yet to be written."""
+    """No answer: it was written, was not, or may still be."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +49,7 @@ class IsrProposal:
     outcome: ProposalOutcome | None = field(default=None)
     """None while the write is on its way."""
     may_be_written: bool = False
-    """An earlier write of the same was not answered."""
+    """True if an earlier write of the same proposal was not answered."""
 
 
 class PartitionLeader:
@@ -66,7 +66,8 @@ class PartitionLeader:
         now_ms: float,
     ) -> None:
         """`state` names this broker, and its members are among `replicas`, which are in order of preference; `version`
-        is that of the metadata in which it was read."""
+        is that of the metadata that contained it.
+        """
         self.broker_id = broker_id
         self.epoch = state.leader_epoch
         self.state = state
@@ -95,21 +96,23 @@ class PartitionLeader:
         return len(self.state.isr) < self._settings.min_insync_replicas
 
     def advance_high_watermark(self) -> bool:
-        """Raises it to what every member of the maximal ISR has; whether consumers see more."""
+        """Raises the high watermark to the end that every member of the maximal ISR has reached; returns True if
+        consumers see more.
+        """
         if self._resigned or self.is_under_min_isr:
             return False
         ends = [self._followers[member].log_end_offset for member in self.maximal_isr if member != self.broker_id]
         return self._log.advance_high_watermark(min([self._log.reported_end_offset, *ends]))
 
     def resign(self) -> None:
-        """The replica does not lead any more: what is still on its way, such as the answer to a proposal, changes
-        nothing."""
+        """Stops leading: later events, such as the answer to a proposal, change nothing."""
         self._resigned = True
 
     @property
     def latest_offset_is_known(self) -> bool:
-        """Whether the watermark has passed the epoch's start: before that ListOffsets answers OFFSET_NOT_AVAILABLE
-        (KIP-207)."""
+        """True if the watermark has passed the epoch's start; before that ListOffsets answers OFFSET_NOT_AVAILABLE
+        (KIP-207).
+        """
         return self._log.high_watermark >= self.epoch_start_offset
 
     # -- followers -----------------------------------------------------------------------------------------------
@@ -117,7 +120,8 @@ class PartitionLeader:
     def on_fetch(
         self, fetch: ReplicaFetch, registration: BrokerRegistration | None, now_ms: float
     ) -> ReplicaFetchData | None:
-        """Counts the follower's end and may raise the high watermark. None: the caller reads from `fetch_offset` on.
+        """Records the follower's end, which may raise the high watermark. Returns None if the caller is to read from
+        `fetch_offset`.
 
         `registration` is the follower's as this broker knows it.
         """
@@ -139,13 +143,15 @@ class PartitionLeader:
         return ReplicaFetchData(ErrorCode.fenced_leader_epoch if fenced else ErrorCode.unknown_leader_epoch)
 
     def _check_divergence(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
-        """Whether the follower's log, up to its end, is a prefix of this one (KIP-595)."""
+        """Returns None if the follower's log, up to its end, is a prefix of this one; else the diverging answer
+        (KIP-595).
+        """
         if fetch.last_fetched_epoch == NO_EPOCH:
             return None
         epoch, end = self._log.end_offset_for_epoch(fetch.last_fetched_epoch)
         if epoch == fetch.last_fetched_epoch and end >= fetch.fetch_offset:
             return None
-        if epoch == NO_EPOCH:  # later than all that this log has
+        if epoch == NO_EPOCH:  # later than any epoch of this log
             epoch, end = self._log.leader_epoch, self._log.log_end_offset
         if fetch.fetch_offset < self._log.log_start_offset:
             return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
@@ -157,7 +163,9 @@ class PartitionLeader:
         return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
 
     def _is_registered(self, fetch: ReplicaFetch, registration: BrokerRegistration | None) -> bool:
-        """A Fetch of a follower's earlier registration says nothing of what it has now (KIP-903)."""
+        """Returns False for a Fetch of a follower's earlier registration, which does not show what the follower now has
+        (KIP-903).
+        """
         return registration is not None and registration.epoch == fetch.replica_epoch
 
     # -- the ISR -------------------------------------------------------------------------------------------------
@@ -165,11 +173,11 @@ class PartitionLeader:
     def next_proposal(
         self, registrations: Registrations, now_ms: float, lateness_ms: float = 0.0
     ) -> IsrProposal | None:
-        """The change of the ISR that is to be written now; the caller reports how that ended to `on_outcome`.
+        """Returns the change of the ISR that is to be written now; the caller reports its outcome to `on_outcome`.
 
-        `lateness_ms` is how late this broker itself is: its own pause is nobody else's lag. An attempt whose outcome is
-        unknown is followed by another from the same base, with the stored ISR if nothing else is wanted: once that is
-        written, the version has moved, and the first one is decided.
+        `lateness_ms` is how late this broker itself is, since its own pause must not count as the followers' lag. An
+        attempt whose outcome is unknown is followed by another from the same base, with the stored ISR if no other
+        change is wanted: once that is written, the version has moved, and the first attempt is decided.
         """
         if any(proposal.outcome is not ProposalOutcome.UNKNOWN for proposal in self._proposals):
             return None
@@ -204,7 +212,9 @@ class PartitionLeader:
         self._proposals.append(proposal)
 
     def _may_join(self, registration: BrokerRegistration, now_ms: float) -> bool:
-        """R4: caught up, registered as the one that fetches, not leaving, and as far as every committed record."""
+        """Returns True if the follower may join: caught up, registered as the one that fetches, not leaving, and
+        holding every committed record (R4).
+        """
         follower = self._followers.get(registration.broker_id)
         return (
             follower is not None
@@ -217,12 +227,15 @@ class PartitionLeader:
 
     @property
     def _least_end_to_join(self) -> int:
-        """The watermark of a new leader may be behind that of the one before, but its epoch's start is not
-        (KAFKA-7128)."""
+        """Returns the offset that a follower must reach to join. A new leader's watermark may be behind that of the
+        leader before it, but its epoch's start is not (KAFKA-7128).
+        """
         return max(self._log.high_watermark, self.epoch_start_offset)
 
     def on_outcome(self, proposal: IsrProposal, outcome: ProposalOutcome) -> None:
-        """How a write of the proposal ended. A refusal says nothing of an earlier write of the same."""
+        """Takes the outcome of a write of the proposal. A refusal does not tell the outcome of an earlier write of the
+        same proposal.
+        """
         if outcome is ProposalOutcome.UNKNOWN:
             proposal.may_be_written = True
         elif outcome is ProposalOutcome.REFUSED and proposal.may_be_written:
@@ -233,9 +246,9 @@ class PartitionLeader:
             self.advance_high_watermark()
 
     def on_state(self, state: PartitionState, version: int) -> None:
-        """The state as read in the metadata of `version`, in the same leader epoch.
+        """Takes the state as read in the metadata of `version`, in the same leader epoch.
 
-        A write that was conditional on an earlier version has either led to what was read, or never happens.
+        A write that was conditional on an earlier version has either led to this state, or never happens.
         """
         self.state, self.version = state, version
         self._proposals = [proposal for proposal in self._proposals if proposal.base_version >= version]

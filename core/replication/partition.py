@@ -17,7 +17,7 @@ W = TypeVar("W")
 
 
 def leads(state: PartitionState, broker_id: int, registration: BrokerRegistration | None) -> bool:
-    """Whether the broker leads under this registration of its own (R1).
+    """Returns True if the broker leads under this registration of its own (R1).
 
     A broker that is back under another registration does not act on the state that it finds, and one whose data is not
     that of the ISR has lost records.
@@ -32,7 +32,8 @@ def leads(state: PartitionState, broker_id: int, registration: BrokerRegistratio
 
 
 class Partition(Generic[W]):
-    """Follows the metadata: changes role, and completes the Produce requests that wait. `W` is what stands for one.
+    """Follows the metadata: changes role, and completes the waiting Produce requests. `W` is the type of a waiting
+    request.
 
     All calls on one thread.
     """
@@ -57,7 +58,7 @@ class Partition(Generic[W]):
     ) -> list[W]:
         """Takes the role that `state` gives; returns the waiting requests that fail with NOT_LEADER_OR_FOLLOWER.
 
-        `own` is this broker's live registration; None while it has none. Metadata older than the last is passed over.
+        `own` is this broker's live registration; None while it has none. Metadata older than the last is ignored.
         """
         if version < self.version:
             return []
@@ -82,7 +83,9 @@ class Partition(Generic[W]):
         return failed
 
     def _stop_leading(self) -> list[W]:
-        """An epoch that was left is not led again: its proposals would be forgotten, yet might still be written."""
+        """Stops leading. A leader epoch that was left is not led again: its proposals would be forgotten, yet might
+        still be written.
+        """
         if self.leader is None:
             return []
         self._left_epoch = self.leader.epoch
@@ -97,15 +100,16 @@ class Partition(Generic[W]):
     # -- Produce -------------------------------------------------------------------------------------------------
 
     def check_produce(self) -> ErrorCode:
-        """Whether records with acks=all are taken now."""
+        """Returns whether records with acks=all are accepted now, as an error code."""
         if self.leader is None:
             return ErrorCode.not_leader_or_follower
         return ErrorCode.not_enough_replicas if self.leader.is_under_min_isr else ErrorCode.none
 
     def appended(self, leader_epoch: int, end_offset: int, waiter: W) -> bool:
-        """Records up to `end_offset` are in the log, appended under `leader_epoch` or found to be a retry's: `waiter`
-        waits until they are committed. A retry waits like the first attempt. False when this replica does not lead in
-        that epoch any more."""
+        """Adds a waiter for records up to `end_offset`, appended under `leader_epoch` or recognised as a retry's.
+
+        A retry waits like the first attempt. Returns False if this replica no longer leads in that epoch.
+        """
         if self.leader is None or self.leader.epoch != leader_epoch:
             return False
         self._delayed.add(end_offset, waiter)
@@ -113,8 +117,9 @@ class Partition(Generic[W]):
         return True
 
     def take_committed(self) -> tuple[list[W], ErrorCode]:
-        """The requests whose records are committed, and what they are answered: NOT_ENOUGH_REPLICAS_AFTER_APPEND where
-        the ISR has fallen below the minimum meanwhile."""
+        """Returns the requests whose records are committed, and the error code for them:
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND if the ISR has fallen below the minimum meanwhile.
+        """
         done = self._delayed.take_committed(self.log.high_watermark)
         if done and self.leader is not None and self.leader.is_under_min_isr:
             return done, ErrorCode.not_enough_replicas_after_append

@@ -12,7 +12,7 @@ from ..errors import CoordinationError
 NO_LEADER: Final = -1
 NO_EPOCH: Final = -1
 STATE_VERSION: Final = 2
-"""Of the layout; version 1, of Kafka, has no broker epoch, data ids and ELR."""
+"""The version of the layout; version 1, Kafka's, has no broker epoch, data ids and ELR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class PartitionState:
     leader: int
     leader_epoch: int
     leader_broker_epoch: int
-    """The registration under which the leader leads; another of the same broker does not (R1, R8)."""
+    """The registration under which the leader leads; another one of the same broker does not lead (R1, R8)."""
     isr: tuple[int, ...]
     elr: tuple[int, ...]
     data_ids: Mapping[int, str]
-    """By member: the data that holds every committed record."""
+    """By member: the id of the data that holds every committed record."""
     controller_epoch: int
 
     @property
@@ -53,7 +53,9 @@ class PartitionState:
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> PartitionState:
-        """`CoordinationError` naming the path when the data is no such state. Unknown fields are passed over."""
+        """Decodes the state. Raises `CoordinationError`, which names the path, if the data is not a partition state.
+        Unknown fields are ignored.
+        """
         try:
             found = json.loads(data)
             return cls(
@@ -72,7 +74,7 @@ class PartitionState:
 def with_isr(
     state: PartitionState, isr: tuple[int, ...], added: Mapping[int, str], min_insync_replicas: int
 ) -> PartitionState:
-    """The state with other in-sync replicas and the same leader. `added`: the data ids of the new members."""
+    """Returns the state with other in-sync replicas and the same leader. `added`: the data ids of the new members."""
     elr = next_elr(isr, state.elr, [member for member in state.isr if member not in isr], min_insync_replicas)
     data_ids = {member: added[member] if member in added else state.data_ids[member] for member in isr + elr}
     return PartitionState(
@@ -83,10 +85,10 @@ def with_isr(
 def next_elr(
     isr: tuple[int, ...], elr: Iterable[int], removed: Iterable[int], min_insync_replicas: int
 ) -> tuple[int, ...]:
-    """The eligible leader replicas beside `isr`, after `removed` have left it.
+    """Returns the eligible leader replicas beside `isr`, after `removed` have left it.
 
-    While the ISR is below the minimum, the high watermark stands still, so that whoever left keeps every committed
-    record. Once the ISR reaches it, the watermark moves and the others fall behind.
+    While the ISR is below the minimum, the high watermark does not move, so that members that left keep every committed
+    record. Once the ISR reaches the minimum, the watermark moves and the others fall behind.
     """
     if len(isr) >= min_insync_replicas:
         return ()

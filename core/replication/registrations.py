@@ -1,4 +1,4 @@
-"""What the coordination says of live brokers, and what a registered broker's data is worth to a partition (R7)."""
+"""The registrations of live brokers, and what a registered broker's data is worth to a partition (R7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BrokerRegistration:
     """A live broker's registration.
 
     `epoch` grows with every registration (the creation id of its path). `incarnation` names the registration: it is a
-    path of its own that a transaction can check. `data_ids` are those of its log directory, newest first.
+    separate path that a transaction can check. `data_ids` are those of its log directory, newest first.
     """
 
     broker_id: int
@@ -27,16 +27,16 @@ class BrokerRegistration:
 
 
 Registrations = Mapping[int, BrokerRegistration]
-"""The live brokers by id, read after the states they are judged by (R10)."""
+"""The live brokers by id, read after the states that are judged by them (R10)."""
 
 
 class Standing(Enum):
-    """What a member of an ISR or ELR is worth, by its data."""
+    """The worth of a member of an ISR or ELR, by its data."""
 
     SOUND = "sound"
-    """Registered, and its newest data id is the one in the state: it has what it had."""
+    """Registered, and its newest data id is the one in the state: it has all records that it had."""
     ABSENT = "absent"
-    """Not registered; presumed to have what it had."""
+    """Not registered; presumed to have all records that it had."""
     DOUBTFUL = "doubtful"
     """Registered with data that descends from that in the state: it may have lost a suffix."""
     NEW = "new"
@@ -44,7 +44,7 @@ class Standing(Enum):
 
 
 def standing(registration: BrokerRegistration | None, data_id: str | None) -> Standing:
-    """Of the member whose data id in the partition's state is `data_id`."""
+    """Returns the standing of the member whose data id in the partition's state is `data_id`."""
     if registration is None:
         return Standing.ABSENT
     if registration.data_id == data_id:

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 
 class EpochEndOffset(NamedTuple):
-    """Where an epoch ends in the leader's log."""
+    """The end of an epoch in the leader's log."""
 
     leader_epoch: int
     end_offset: int
@@ -17,8 +17,9 @@ class EpochEndOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFetch:
-    """`last_fetched_epoch` is the epoch of the record before `fetch_offset` in the follower's log, -1 when not known;
-    `replica_epoch` the follower's broker epoch."""
+    """`last_fetched_epoch` is the epoch of the record before `fetch_offset` in the follower's log, -1 if unknown;
+    `replica_epoch` is the follower's broker epoch.
+    """
 
     replica_id: int
     replica_epoch: int

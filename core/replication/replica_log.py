@@ -1,4 +1,4 @@
-"""What replication asks of a partition's log. `PartitionLog` provides it, and the simulation's `MemoryLog`."""
+"""The log that replication needs of a partition: `PartitionLog` implements it, and the simulation's `MemoryLog`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class ReplicaLog(Protocol):
 
     @property
     def reported_end_offset(self) -> int:
-        """The end up to which this replica vouches for its records: the log end offset, or the flushed end where
-        `flush.messages` or `flush.ms` holds records back."""
+        """The end that this replica reports for its records: the log end offset, or the flushed end where
+        `flush.messages` or `flush.ms` holds records back.
+        """
         ...
 
     @property
@@ -34,27 +35,28 @@ class ReplicaLog(Protocol):
 
     @property
     def last_record_epoch(self) -> int:
-        """The epoch of the last record; -1 when there is none. Other than `leader_epoch`, it does not count an epoch
-        that has begun and has no records yet."""
+        """The epoch of the last record; -1 if there is none. Unlike `leader_epoch`, it does not count an epoch that has
+        begun and has no records yet.
+        """
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch` and its end offset (KIP-101).
+        """Returns the largest known epoch up to `epoch` and its end offset (KIP-101).
 
-        (-1, -1) for an epoch that is not known; (`epoch`, first known start) for one older than all that are known.
+        (-1, -1) for an epoch that is not known; (`epoch`, first known start) for one older than all known epochs.
         """
         ...
 
     def lead(self, leader_epoch: int) -> None:
-        """Takes clients' appends of this epoch, which begins at the log end offset; in memory only."""
+        """Accepts clients' appends of this epoch, which begins at the log end offset; in memory only."""
         ...
 
     def follow(self, leader_epoch: int) -> None:
-        """Takes replicas' appends of this epoch."""
+        """Accepts replicas' appends of this epoch."""
         ...
 
     def rest(self) -> None:
-        """Takes no append."""
+        """Accepts no append."""
         ...
 
     def replicate(self, records: bytes, leader_epoch: int) -> None:
@@ -66,19 +68,23 @@ class ReplicaLog(Protocol):
         ...
 
     def truncate_to(self, offset: int) -> None:
-        """Drops every batch that holds `offset` or a later one, and every epoch that begins at `offset` or later,
-        also when `offset` is the log end. The high watermark falls where it must."""
+        """Drops every batch that holds `offset` or a later one, and every epoch that begins at `offset` or later, also
+        when `offset` is the log end. Lowers the high watermark to the log end if it lies above.
+        """
         ...
 
     def restart_at(self, offset: int) -> None:
-        """Drops everything: start, end and high watermark are `offset`, and no epoch is known (KAFKA-9491)."""
+        """Drops all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491)."""
         ...
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Raises the high watermark to `offset` or to the log end; whether consumers see more. It never lowers it."""
+        """Raises the high watermark to `offset`, at most to the log end, and never lowers it; returns True if consumers
+        see more.
+        """
         ...
 
     def advance_log_start(self, offset: int) -> None:
-        """Raises the log start offset to `offset`, at most to the log end, and the high watermark where it is below:
-        the leader has deleted those records, so they were committed, and they are not shown here first."""
+        """Raises the log start offset to `offset`, at most to the log end, and the high watermark if it is below: the
+        leader has deleted those records, so they were committed, and they are never shown here.
+        """
         ...

@@ -1,4 +1,4 @@
-"""What `poll_arrow` returns: a table with the columns of Spark's Kafka source."""
+"""The result of `poll_arrow`: a table with the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .values import RecordConverter, unreadable
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
-"""`timestampType`, by Kafka's codes: the timestamp is the producer's, or the broker's."""
+"""Kafka's code in `timestampType` for timestamps set by the broker; 0 stands for the producer's."""
 
 EMPTY: Final = pa.schema(
     [
@@ -41,25 +41,26 @@ EMPTY: Final = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""The columns; `value` is of the decoded type where the topic has a serde."""
+"""The columns; `value` has the decoded type if the topic has a serde."""
 
 MAX_ROWS: Final = 131_072
-"""Rows of one table where the caller does not say."""
+"""The most rows of one table unless the caller gives a limit."""
 
 _MAX_READ: Final = 16 * 1024 * 1024
-"""Bytes of records, uncompressed, that one reading joins."""
+"""The most bytes of uncompressed records that one read joins."""
 
 
 class ArrowReader:
-    """Reads many batches of a chunk at once, straight into Arrow's buffers. What stands in the way, an unreadable batch
-    or another kind of timestamp, ends the reading before it, and is the `one`-by-one reader's to say."""
+    """Reads many batches of a chunk at once, directly into Arrow's buffers. It stops before an unreadable batch or
+    another kind of timestamp, which the one-by-one reader `one` then handles.
+    """
 
     def __init__(self, decoding: Decoding, one: Read) -> None:
         self._decoding = decoding
         self._one = one
 
     def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> ReadBatches:
-        """As `Delivery.read_one`, of all batches from `at` on."""
+        """Reads as `Delivery.read_one` does, but all batches from `at` on."""
         areas, last, end = self._areas(partition, data, at, position)
         if last is None:
             return self._one(partition, data, at, position)
@@ -73,8 +74,9 @@ class ArrowReader:
     def _areas(
         self, partition: TopicPartition, data: bytes, at: int, position: int
     ) -> tuple[list[RecordArea], BatchHeader | None, int]:
-        """The batches' records, the last batch of them (None: none can be read), and the place after it. All or none of
-        them are stamped by the broker."""
+        """Returns the batches' records, the last of the batches (None: none can be read), and the position after it.
+        The broker has set the timestamps of all of them or of none.
+        """
         decoding = self._decoding
         areas: list[RecordArea] = []
         last: BatchHeader | None = None
@@ -96,14 +98,14 @@ class ArrowReader:
 
 
 class ArrowConverter:
-    """Makes record batches; a serde without an Arrow decoder of its own is asked record by record."""
+    """Makes record batches; a serde without an Arrow decoder is called record by record."""
 
     def __init__(self, values: TypedValues, records: RecordConverter) -> None:
         self._values = values
         self._records = records
 
     def convert(self, partition: TopicPartition, columns: Columns, log_append_time: bool) -> Converted[pa.RecordBatch]:
-        """Those before the first one that cannot be deserialized."""
+        """Converts the records before the first one that cannot be deserialized."""
         batch = columns_to_arrow(columns)
         value, error = batch.column("value"), None
         if self._records.deserializer(partition.topic) is not None:
@@ -122,14 +124,17 @@ class ArrowConverter:
             value = _inferred(partition.topic, [record.value for record in converted.result])
             return value, converted.error if len(value) == converted.count else None
         value, error = outcome
-        if error is not None:  # the record's own reader says what is wrong, and where
+        if error is not None:  # the per-record reader reports the error and its place
             wrong = columns.part(len(value), len(value) + 1)
             error = self._records.convert(partition, wrong).error or unreadable(partition, wrong.offsets[0], error)
         return value, error
 
     def table(self, runs: Sequence[Run[pa.RecordBatch]]) -> BuiltRecords[pa.Table]:
-        """Of runs of one topic. Batches written with different schemas may differ in their value's type: fields that
-        one lacks are null; where two contradict each other the table ends before the second."""
+        """Makes a table of runs of one topic.
+
+        Batches written with different schemas may differ in their values' type: fields that one lacks are null; if two
+        contradict each other, the table ends before the second.
+        """
         batches = [batch for _, batch in runs]
         if not batches:
             return BuiltRecords(EMPTY.empty_table(), 0)
@@ -148,17 +153,18 @@ class ArrowConverter:
 
 
 def _inferred(topic: str, values: list[Any]) -> pa.Array:
-    """An array of the values' own types, of those before the first that has no type in common with the ones before it;
-    `SchemaError` where Arrow has no type for the first."""
+    """Returns an array of the values' own types, up to the first value that has no type in common with those before it.
+    Raises `SchemaError` if Arrow has no type for the first.
+    """
     try:
         return pa.array(values)
     except pa.ArrowException:
-        plain = [_as_arrow_input(value) for value in values]  # Arrow knows no dataclass, and no UUID in a struct
+        plain = [_as_arrow_input(value) for value in values]  # Arrow converts no dataclass, and no UUID in a struct
     try:
         return pa.array(plain)
     except pa.ArrowException as error:
         problem = error
-    array, fits, fails = None, 0, len(plain)  # if so many values make an array, so do fewer
+    array, fits, fails = None, 0, len(plain)  # if n values form an array, so do fewer
     while fails - fits > 1:
         tried = min(2 * fits or 1, (fits + fails) // 2)
         try:
@@ -203,6 +209,6 @@ def _repeated(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
-    """The same array, for the same value, as long as it has room."""
+    """Returns an array of one repeated value; a cached array is sliced while it is long enough."""
     room = 1 << max(rows - 1, 0).bit_length()
     return _repeated(value, kind, room)[:rows]

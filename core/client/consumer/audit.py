@@ -1,6 +1,7 @@
-"""The consumer tier of the audit (design D10): counts on hand-out, events before each commit.
+"""The consumer tier of the audit (design D10): counts records when they are returned, and publishes events before each
+commit.
 
-An auditor that raises is counted and passed over: records go on, and the missing counts show as incomplete.
+An auditor that raises is counted and skipped: records are still returned, and the missing counts show as incomplete.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from .batches import BatchColumns
 _log = logging.getLogger(__name__)
 
 _MOST_RUNS: Final = 64
-"""More runs than this do not wait to be counted together."""
+"""The most runs that wait to be counted together."""
 _LARGE_RUN: Final = 4096
-"""Records; a run of so many is counted at once."""
+"""The number of records from which a run is counted at once."""
 
 
 class ConsumerAudit:
-    """Thread-safe; does nothing without an audit. `epoch` gives that of this consumer's ownership of a partition,
-    `wall_ms` the time of events."""
+    """Thread-safe; does nothing without an audit. `epoch` returns that of this consumer's ownership of a partition,
+    `wall_ms` the time of events.
+    """
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class ConsumerAudit:
         return [partition for partition in partitions if self.counts(partition)]
 
     def counts(self, partition: TopicPartition) -> bool:
-        """Whether anything of this partition is told. The audit is asked once for each topic."""
+        """Returns True if this partition's records are counted. The audit is asked once for each topic."""
         topic = partition.topic
         found = self._topics.get(topic)
         if found is None:
@@ -70,7 +72,9 @@ class ConsumerAudit:
         return found
 
     def start(self, partition: TopicPartition, offset: int) -> None:
-        """The offset is one of the topic that has the name now: its id is asked of the cluster."""
+        """Starts counting at the offset, which is one of the topic that has the name now: the cluster is asked for its
+        id.
+        """
         if self.counts(partition):
             self._call(lambda ranges: self._start(ranges, partition, offset))
 
@@ -83,7 +87,7 @@ class ConsumerAudit:
             self._call(lambda ranges: ranges.seek(partition, offset))
 
     def prepare(self, partition: TopicPartition, columns: Columns) -> Callable[[], None] | None:
-        """Reads what is counted of these records; they count when the returned function is called."""
+        """Prepares the counts of these records; they count when the returned function is called."""
         if not self.counts(partition):
             return None
         try:
@@ -100,7 +104,7 @@ class ConsumerAudit:
             self._call(lambda _: None)
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Before the commit of `offsets`."""
+        """Publishes events; called before the commit of `offsets`."""
         self._around_commit(offsets, lambda ranges, audited: ranges.publish(audited))
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -122,7 +126,7 @@ class ConsumerAudit:
         self._call(lambda ranges: ranges.close())
 
     def _call(self, do: Callable[[RangeAudit], None]) -> None:
-        """Calls `do` after what was returned before is counted."""
+        """Calls `do` after counting the records that were returned before."""
         with self._lock:
             if self._ranges is None:
                 return
@@ -133,7 +137,7 @@ class ConsumerAudit:
                 self._passed_over(error)
 
     def _count(self, ranges: RangeAudit) -> None:
-        """Counts the runs that wait, those of a partition together. A run is taken once, whatever the plugin raises."""
+        """Counts the waiting runs, those of a partition together. A run is counted once, whatever the plugin raises."""
         by_partition: dict[TopicPartition, list[_Run]] = {}
         while self._runs:
             run = self._runs.popleft()
@@ -161,7 +165,7 @@ class _Run(NamedTuple):
 def _counted_run(partition: TopicPartition, columns: Columns) -> _Run:
     records = columns.records if isinstance(columns, BatchColumns) else columns
     offsets = records.offsets
-    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:  # nothing is missing: without an object for each
+    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:  # no offset is missing: no object for each is needed
         offsets = range(offsets[0], offsets[-1] + 1)
     if isinstance(records, RecordColumns):
         stamps, sizes = native.int64s(records.timestamps_ms), native.sizes(records.keys, records.values)
@@ -170,12 +174,12 @@ def _counted_run(partition: TopicPartition, columns: Columns) -> _Run:
 
 
 def _int64s(numbers: Sequence[int]) -> Buffer:
-    """Arrow's columns as they are."""
+    """Returns the column as int64s; Arrow's columns are passed unchanged."""
     return numbers if isinstance(numbers, memoryview) else native.int64s(list(numbers))
 
 
 def _joined(runs: Sequence[_Run]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """Offsets, timestamps in ms and sizes in bytes of a partition's runs."""
+    """Returns offsets, timestamps in ms and sizes in bytes of a partition's runs."""
     if len(runs) == 1:
         _, offsets, stamps, sizes = runs[0]
     else:

@@ -1,4 +1,4 @@
-"""What `poll_batches` returns: whole record batches, as the log stores them."""
+"""The result of `poll_batches`: whole record batches, as the log stores them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ __all__ = ["BatchColumns", "BatchReader", "convert_batch", "joined"]
 
 @dataclass(frozen=True)
 class BatchColumns:
-    """One record batch in the place of its records: a delivery hands it out whole, and counts it as one. The records
-    are decoded only where they are asked for, by an audit."""
+    """One record batch in place of its records: a delivery returns it whole, and counts it as one. Its records are
+    decoded only for an audit.
+    """
 
     batch: RecordBatch
     decoding: Decoding
@@ -33,7 +34,9 @@ class BatchColumns:
 
     @cached_property
     def records(self) -> Columns:
-        """The records from `from_offset` on; `CorruptRecordError` or `UnsupportedCodecError` as the decoder's."""
+        """Returns the records from `from_offset` on. Raises `CorruptRecordError` or `UnsupportedCodecError` as the
+        decoder does.
+        """
         data, decoding = self.batch.data, self.decoding
         found = decode_columns(
             data, 0, BatchHeader.parse(data, 0), decoding.codecs, decoding.max_size, self.batch.partition
@@ -62,7 +65,7 @@ class BatchColumns:
         return self.records.sizes
 
     def part(self, first: int, last: int, /) -> Columns:
-        """The batch itself: it is not divided."""
+        """Returns the batch itself: it is not divided."""
         del first, last
         return self
 
@@ -74,7 +77,7 @@ class BatchReader:
         self._decoding = decoding
 
     def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> ReadBatches:
-        """As `Delivery.read_one`."""
+        """Reads one batch, as `Delivery.read_one` does."""
         header = BatchHeader.parse(data, at)
         end = at + header.size
         if header.is_control or header.next_offset <= position:
@@ -97,12 +100,12 @@ def convert_batch(
     columns: Columns,
     log_append_time: bool = False,  # noqa: ARG001 - a batch says itself
 ) -> Converted[RecordBatch]:
-    """The batch that the columns stand for."""
+    """Returns the batch that the columns stand for."""
     if not isinstance(columns, BatchColumns):
         raise ConfigError(f"{partition}: records of this batch were polled already; use another consumer for batches")
     return Converted(columns.batch, 1)
 
 
 def joined(runs: Sequence[Run[RecordBatch]]) -> BuiltRecords[list[RecordBatch]]:
-    """The batches of a poll."""
+    """Returns the batches of a poll."""
     return BuiltRecords([batch for _, batch in runs], len(runs))

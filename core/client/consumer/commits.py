@@ -24,7 +24,7 @@ from .positions import Positions
 _log = logging.getLogger(__name__)
 
 SHORTEST_S = 0.05
-"""Between two automatic commits, however short `auto.commit.interval.ms` is."""
+"""The shortest time between two automatic commits, however short `auto.commit.interval.ms` is."""
 
 
 class RebalanceListener(Protocol):
@@ -33,18 +33,19 @@ class RebalanceListener(Protocol):
     def on_assigned(self, partitions: Collection[TopicPartition]) -> None: ...
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """They are released when this returns; a commit still counts."""
+        """Called before the partitions are released; a commit still succeeds."""
         ...
 
     def on_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """They are gone already; a commit is refused."""
+        """Called when the partitions already belong to others; a commit is refused."""
         ...
 
 
 @dataclass(frozen=True)
 class CommitPolicy:
-    """`automatic`: `enable.auto.commit`. `patience_s`: how long a revocation waits for the application to come back
-    for more. `wall_ms` gives commit times."""
+    """`automatic`: `enable.auto.commit`. `patience_s`: how long a revocation waits for the application's next call.
+    `wall_ms` returns commit times.
+    """
 
     automatic: bool
     interval_s: float
@@ -53,7 +54,7 @@ class CommitPolicy:
 
 
 class Commits:
-    """Thread-safe; one commit at a time. It is the listener of the group member that it is given by `follow`."""
+    """Thread-safe; one commit at a time. It is the listener of the group member that `follow` sets."""
 
     def __init__(
         self,
@@ -81,12 +82,13 @@ class Commits:
             self._timer.start()
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store them, or raise; `LostOwnershipError` when one belongs to another member by now, or its topic was
-        deleted."""
+        """Stores the offsets, or raises; `LostOwnershipError` if a partition now belongs to another member, or its
+        topic was deleted.
+        """
         self._commit(lambda: self._positions.named(offsets))
 
     def commit_all(self) -> None:
-        """As `commit`, for all records returned to the application; marks them as processed."""
+        """Commits the offsets after all records returned to the application; marks these as processed."""
 
         def choose() -> dict[TopicPartition, CommittedOffset]:
             self._positions.confirm_all()
@@ -95,7 +97,9 @@ class Commits:
         self._commit(choose)
 
     def commit_confirmed(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Automatic commits: what the application is done with. A failure is logged, and tried again later."""
+        """Commits automatically the records that the application has processed. A failure is logged, and retried
+        later.
+        """
         try:
             self._commit(lambda: self._positions.to_commit(partitions))
         except LostOwnershipError as error:
@@ -168,7 +172,9 @@ class Commits:
         self._positions.fail(error)
 
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        """The application's own listener; what it raises, the next poll raises, and the rebalance goes on."""
+        """Calls the application's listener. An error that it raises is raised by the next poll, and the rebalance
+        continues.
+        """
         if self._listener is None:
             return
         try:
@@ -180,5 +186,5 @@ class Commits:
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         self._positions.remove(partitions)
-        with self._lock:  # a commit of them that is under way ends before the member goes on, and may own them again
+        with self._lock:  # a running commit of them ends before the member continues, and may own them again
             self._audit.stop(partitions)

@@ -41,16 +41,16 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 MAX_BATCHES = 500
-"""Batches that one `poll_batches` returns where the caller does not say."""
+"""The most batches that one `poll_batches` returns unless the caller gives a limit."""
 
 
 class Consumer:
     """Reads topics, alone or as a member of a group.
 
-    `config` is a YAML file, a mapping of the same shape, or `Settings`; its `consumer` section counts, and each topic's
-    `schema` and `serde`. `group` stands in for `group.id`. With `topics` it joins the group at once; otherwise call
-    `subscribe`, `streams` or `assign`. Use it as a context manager, or `close` it. `poll`, `poll_arrow` and `seek` are
-    for one thread at a time; each stream is for a thread of its own.
+    `config` is a YAML file, a mapping of the same shape, or `Settings`, of which the `consumer` section and each
+    topic's `schema` and `serde` are used. `group` replaces `group.id`. With `topics` it joins the group at once;
+    otherwise call `subscribe`, `streams` or `assign`. Use it as a context manager, or `close` it. `poll`, `poll_arrow`
+    and `seek` are for one thread at a time; each stream is for a thread of its own.
     """
 
     def __init__(
@@ -62,8 +62,9 @@ class Consumer:
         listener: RebalanceListener | None = None,
         network: Network | None = None,
     ) -> None:
-        """`UnknownTopicError` for a topic that is not there; `BrokerError` INCONSISTENT_GROUP_PROTOCOL for a group that
-        has members that use the other protocol."""
+        """Raises `UnknownTopicError` for a topic that does not exist; `BrokerError` INCONSISTENT_GROUP_PROTOCOL for a
+        group whose members use the other protocol.
+        """
         settings = config if isinstance(config, Settings) else load_settings(config)
         options = settings.consumer
         self._settings = settings
@@ -122,14 +123,15 @@ class Consumer:
     # What to read
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Join the group, for these topics, once."""
+        """Joins the group for these topics; can be called once."""
         if isinstance(topics, str):
             raise ConfigError(f"topics are a list of names: [{topics!r}], not {topics!r}")
         self._join(dict.fromkeys(topics, 1))
 
     def streams(self, counts: Mapping[str, int]) -> dict[str, list[RecordStream]]:
-        """Join the group with so many streams by topic (the paper's createMessageStreams); each stream owns partitions
-        as a member of its own would."""
+        """Joins the group with that many streams by topic (the paper's createMessageStreams); each stream owns
+        partitions as a separate member would.
+        """
         if not isinstance(counts, Mapping):
             raise ConfigError(f"streams are numbers by topic, as in {{'trips': 2}}, not {counts!r}")
         self._join(counts)
@@ -168,12 +170,13 @@ class Consumer:
         self._follow(member)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these, without a group protocol; may be called again. Offsets are stored if there is a
-        `group.id`."""
+        """Reads exactly these partitions, without a group protocol; may be called again. Offsets are stored if there is
+        a `group.id`.
+        """
         if self._member is not None and self._sole is None:
             raise ConfigError("this consumer has subscribed; use another one to assign partitions by hand")
         wanted = [TopicPartition(*p) for p in partitions]
-        self._client.by_leader(wanted)  # raises for what is not there
+        self._client.by_leader(wanted)  # raises if one does not exist
         if not self._group:
             gone = self._positions.states.keys() - set(wanted)
             self._commits.on_lost(gone)
@@ -190,28 +193,31 @@ class Consumer:
         member.start()
 
     def assignment(self) -> set[TopicPartition]:
-        """What this consumer reads now."""
+        """Returns the partitions that this consumer reads now."""
         with self._positions.lock:
             return set(self._positions.states)
 
     # Reading
 
     def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Returns up to `max_records` (`max.poll.records`) records, in order within each partition; [] if none came
+        """Returns up to `max_records` (`max.poll.records`) records, in order within each partition; [] if none arrived
         within `timeout_s`. Calling `poll` marks the records it returned before as processed.
 
         `UnreadableBatchError` (a `CorruptRecordError`) or `UnreadableRecordError` (a `SchemaError`) name topic,
-        partition and offset; the position stays before the record, and `seek(partition, error.next_offset)` passes it
-        over. `NoOffsetError` where `auto.offset.reset` is none."""
+        partition and offset; the position stays before the record, and `seek(partition, error.next_offset)` skips it.
+        Raises `NoOffsetError` if no offset is stored and `auto.offset.reset` is none.
+        """
         self._check_polling()
         self._delivery.come_back()
         return self._take(self._delivery, _limit("max_records", max_records, self._options.max_poll_records), timeout_s)
 
     def poll_arrow(self, timeout_s: float = POLL_S, max_records: int | None = None) -> pa.Table:
-        """As `poll`, as a table of one topic's records; of no rows when none came. Columns key, value, topic,
-        partition, offset, timestamp, timestampType and headers as in Spark's Kafka source; `value` is decoded where
-        the topic has a serde. Up to 131,072 rows when `max_records` does not say. Needs pyarrow (the extra
-        `arrow`)."""
+        """Polls as `poll` does, and returns a table of one topic's records; it has no rows if none arrived.
+
+        Columns are key, value, topic, partition, offset, timestamp, timestampType and headers, as in Spark's Kafka
+        source; `value` is decoded if the topic has a serde. Up to 131,072 rows unless `max_records` is given. Needs
+        pyarrow (the extra `arrow`).
+        """
         from .arrow import MAX_ROWS, ArrowConverter, ArrowReader
 
         self._check_polling()
@@ -223,9 +229,12 @@ class Consumer:
             return self._delivery.take(limit, timeout_s, converter.convert, converter.table, one_topic=True, read=read)
 
     def poll_batches(self, timeout_s: float = POLL_S, max_batches: int | None = None) -> list[RecordBatch]:
-        """As `poll`, in whole record batches as the log stores them: nothing is decompressed or decoded, and
-        interceptors do not see them. Up to 500 batches when `max_batches` does not say. An audit that counts the topic
-        decodes them for itself. Not for a consumer that also polls records."""
+        """Polls as `poll` does, and returns whole record batches as the log stores them: they are not decompressed or
+        decoded, and interceptors do not see them.
+
+        Up to 500 batches unless `max_batches` is given. An audit that counts the topic decodes them for itself. Not for
+        a consumer that also polls records.
+        """
         from .batches import BatchReader, convert_batch, joined
 
         self._check_polling()
@@ -245,7 +254,9 @@ class Consumer:
 
     @contextmanager
     def _polled(self, delivery: Delivery) -> Iterator[None]:
-        """What is raised in it, an interrupt after the take too, leaves the records for the next call."""
+        """Runs one take. An error raised inside, even an interrupt after the take, leaves the records for the next
+        call.
+        """
         try:
             with self._counting:
                 self._polling += 1
@@ -268,13 +279,13 @@ class Consumer:
             raise ConfigError("nothing to read: give the consumer topics, or call subscribe, streams or assign")
 
     def _idle_s(self) -> float:
-        """Seconds since the application last asked for records; 0 while it waits for them."""
+        """Returns the seconds since the application last asked for records; 0 while it waits for them."""
         return 0.0 if self._polling else time.monotonic() - self._polled_at
 
     # Positions
 
     def position(self, partition: TopicPartition, timeout_s: float = 30.0) -> int:
-        """The offset of the next record to be returned; waits until it is known."""
+        """Returns the offset of the next record to be returned; waits until it is known."""
         with self._positions.lock:
             state = self._positions.state(partition)
             self._positions.lock.wait_for(lambda: state.position is not None or state.gone, timeout_s)
@@ -283,7 +294,7 @@ class Consumer:
             return state.position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at this offset."""
+        """Continues the partition at this offset."""
         if not isinstance(offset, int) or offset < 0:
             raise KlammError(f"cannot seek {partition} to {offset!r}: offsets are numbers that begin at 0")
         with self._positions.changing():
@@ -295,8 +306,11 @@ class Consumer:
         self._audit.seek(partition, offset)
 
     def _audit_from(self, partition: TopicPartition, offset: int) -> int:
-        """Where the audit's ranges go on when the first thing that happens is a seek: at the group's stored offset, so
-        that what is read again below it is a replay, and what is skipped above it is missing."""
+        """Returns the offset at which the audit's ranges continue after a seek that precedes any read.
+
+        It is the group's stored offset, so that records read again below it are a replay, and records skipped above it
+        are missing.
+        """
         try:
             stored = self._stored([partition]).get(partition)
         except KlammError as error:
@@ -305,7 +319,7 @@ class Consumer:
         return offset if stored is None else stored.offset
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these until `resume`."""
+        """Returns no records of these partitions until `resume`."""
         self._set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -316,10 +330,11 @@ class Consumer:
             for partition in partitions:
                 state = self._positions.state(partition)
                 state.paused = paused
-                state.check = True  # nothing was fetched while it was paused, so nobody saw what became of the topic
+                # nothing was fetched while it was paused, so a new topic of the same name would not have been noticed
+                state.check = True
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The group's stored offsets; partitions without one are left out."""
+        """Returns the group's stored offsets; partitions without one are left out."""
         return dict(self._stored([TopicPartition(*p) for p in partitions]))
 
     def _stored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
@@ -329,9 +344,11 @@ class Consumer:
         return self._member.committed(wanted)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Stores offsets and waits until they are stored. None stores the offsets after all returned records, which
-        marks them as processed. Raises `LostOwnershipError` if a partition now belongs to another member: nothing was
-        stored."""
+        """Stores offsets and waits until they are stored.
+
+        None stores the offsets after all returned records, which marks these as processed. Raises `LostOwnershipError`
+        if a partition now belongs to another member; nothing was then stored.
+        """
         if offsets is not None:
             self._commits.commit(dict(offsets))
             return
@@ -341,18 +358,21 @@ class Consumer:
 
     def tell_cuts(self) -> None:
         """Enables `cuts`; call it before the first read. If a log is found to be cut below the position, no record of
-        the partition is returned or committed by `commit()` until the application calls `cut_known`."""
+        the partition is returned or committed by `commit()` until the application calls `cut_known`.
+        """
         self._positions.tells_cuts = True
 
     def cuts(self) -> list[LogCut]:
-        """The cuts that wait for `cut_known`."""
+        """Returns the cuts that wait for `cut_known`."""
         return self._positions.cuts()
 
     def cut_known(self, cut: LogCut) -> None:
         self._positions.cut_known(cut)
 
     def metrics(self) -> dict[str, int]:
-        """Counts since the consumer was made; `lag`: records up to the high watermark that were not yet returned."""
+        """Returns counts since the consumer was made; `lag`: records up to the high watermark that were not yet
+        returned.
+        """
         with self._positions.lock:
             states = list(self._positions.states.values())
             lag = sum(max(0, s.high_watermark - s.position) for s in states if s.position is not None)
@@ -399,7 +419,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an error what the application had in hand counts as not done with."""
+        """Closes. After an error the records last returned do not count as processed."""
         self._close(done=error is None)
 
 
@@ -408,7 +428,7 @@ def _wall_ms() -> int:
 
 
 def _limit(name: str, asked: int | None, default: int) -> int:
-    """`asked`, or the default for None; `ConfigError` below 1, of which nothing could come."""
+    """Returns `asked`, or the default for None; raises `ConfigError` below 1, which could return nothing."""
     if asked is None:
         return default
     if asked < 1:

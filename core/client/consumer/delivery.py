@@ -1,11 +1,11 @@
-"""Turns buffered batches into what the application gets: one `Delivery` for `poll`, or one for each stream.
+"""Turns buffered batches into the application's records: one `Delivery` for `poll`, or one for each stream.
 
 A partition belongs to one delivery, whose thread alone decodes it, outside of the lock.
 
 A take has two steps. The first reads, converts and builds the result, and moves no position. The second moves, under
-the lock, the positions of the partitions that the result holds, if they were neither moved nor taken away meanwhile.
-If the first step raises, the next take begins with the same records. A revocation waits for a take that is
-between its steps.
+the lock, the positions of the partitions that the result holds, if they were neither moved nor taken away meanwhile. If
+the first step raises, the next take begins with the same records. A revocation waits for a take that is between its
+steps.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Converted(Generic[T]):
-    """What became of the first `count` records of some columns; `error`: why the next one could not be converted. Fewer
-    than all without an error: the next one fits in no result with these."""
+    """The result of converting the first `count` records of some columns; `error`: why the next one could not be
+    converted. Fewer than all without an error: the next one fits in no result with these.
+    """
 
     result: T
     count: int
@@ -40,49 +41,51 @@ class Converted(Generic[T]):
 
 
 Convert = Callable[[TopicPartition, Columns, bool], Converted[T]]
-"""Of one partition's records, and whether their timestamps are the broker's (LogAppendTime)."""
+"""Converts one partition's records; the flag is True if their timestamps are the broker's (LogAppendTime)."""
 Prepare = Callable[[TopicPartition, Columns], Callable[[], None] | None]
-"""What is to be called when these records are handed out; None: nothing."""
+"""Returns the function to be called when these records are returned, or None."""
 Run = tuple[TopicPartition, T]
-"""What the conversion made of records of one partition that follow each other."""
+"""The conversion's result for consecutive records of one partition."""
 
 
 @dataclass(frozen=True)
 class BuiltRecords(Generic[R]):
-    """The result of a take, and how many of the runs it holds; the others are of the next take."""
+    """The result of a take, and how many of the runs it holds; the others are left for the next take."""
 
     result: R
     count: int
 
 
 Build = Callable[[list[Run[T]]], BuiltRecords[R]]
-"""Makes the result of runs; of none, the result when nothing came in time."""
+"""Makes the result of runs; from no runs, the result when no record arrived in time."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """`max_size` bounds one batch, decompressed."""
+    """`max_size` bounds the decompressed size of one batch."""
 
     codecs: CodecTable
     max_size: int
 
 
 class ReadBatches(NamedTuple):
-    """What was read of a chunk, and where its next batch begins."""
+    """The records read from a chunk, and the position of its next batch."""
 
     ready: ReadyRecords
     at: int
 
 
 Read = Callable[[TopicPartition, bytes, int, int], ReadBatches]
-"""`(partition, data, at, position)`: the next batch, or batches, of a partition's chunk from the byte `at`, and of them
-the records from `position` on. `UnreadableBatchError` names the one that cannot be read."""
+"""`(partition, data, at, position)`: reads the next batch, or batches, of a partition's chunk from the byte `at`, and
+of them the records from `position` on. `UnreadableBatchError` names the one that cannot be read.
+"""
 
 
 class _Place(NamedTuple):
-    """A place in a partition's buffers: the first `chunks` of them are read, and of the next one what lies before the
-    byte `at`; of that, `ready` is decoded and not yet returned. `epoch`: the leader epoch of the record before
-    `position`."""
+    """A place in a partition's buffers: the first `chunks` of them are read, and of the next one the part before the
+    byte `at`; of that part, `ready` is decoded and not yet returned. `epoch`: the leader epoch of the record before
+    `position`.
+    """
 
     position: int
     epoch: int
@@ -93,8 +96,9 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Cursor:
-    """How far a take is in one partition, which does not move itself until the take is settled. `runs`: made so far;
-    `stopped`: the next record cannot be converted, or not beside the last one."""
+    """The progress of a take in one partition, whose position does not move until the take is settled. `runs`: made so
+    far; `stopped`: the next record cannot be converted, or not together with the last one.
+    """
 
     state: TopicPartitionState
     version: int
@@ -104,13 +108,13 @@ class _Cursor:
 
     @property
     def valid(self) -> bool:
-        """Under the lock: the partition was neither moved nor taken away since."""
+        """Returns True if the partition was neither moved nor taken away since. Call it under the lock."""
         return self.state.version == self.version
 
 
 @dataclass(slots=True, eq=False)
 class _Taken(Generic[T]):
-    """A run, how many records it has, what is called when it is handed out, and the place behind it."""
+    """A run, its number of records, the function to call when it is returned, and the place after it."""
 
     cursor: _Cursor
     result: T
@@ -133,7 +137,7 @@ class _Batch(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """What settling a take changed in a partition."""
+    """The change that settling a take made in a partition."""
 
     state: TopicPartitionState
     version: int
@@ -142,8 +146,9 @@ class _Move:
 
 
 class Delivery:
-    """`mine` selects the partitions it delivers; `prepare` is called with each run of records, and what it returns when
-    the run is delivered."""
+    """`mine` selects the partitions it delivers; `prepare` is called with each run of records, and the function that it
+    returns when the run is delivered.
+    """
 
     def __init__(
         self,
@@ -160,7 +165,7 @@ class Delivery:
         self._moves: list[_Move] = []
 
     def come_back(self) -> None:
-        """The application has processed the records returned to it."""
+        """Marks the records returned to the application as processed."""
         self._positions.come_back(self)
 
     def take(
@@ -173,12 +178,15 @@ class Delivery:
         one_topic: bool = False,
         read: Read | None = None,
     ) -> R:
-        """What `build` makes of at most `limit` records (with `one_topic`, of one topic); waits for the first of them
-        up to `timeout_s` (None: for ever), then builds of none. `read`: by default batch by batch, as lists.
+        """Returns the result that `build` makes of at most `limit` records (with `one_topic`, of one topic).
 
-        Raises what is first in line instead of records: an unreadable batch or record, or an error in the background.
-        Whatever is raised, by `convert` and `build` too, positions stay before what was not returned. `build` is called
-        again, with fewer runs, when partitions were taken away meanwhile."""
+        Waits for the first of them up to `timeout_s` (None: without limit), then builds a result of none. `read`: by
+        default batch by batch, as lists.
+
+        Raises the error that comes first in order instead of records: an unreadable batch or record, or an error in the
+        background. Whatever is raised, by `convert` and `build` too, positions stay before the records that were not
+        returned. `build` is called again, with fewer runs, if partitions were taken away meanwhile.
+        """
         self._moves = []
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -195,7 +203,9 @@ class Delivery:
                 return build([]).result
 
     def take_back(self) -> None:
-        """The result of the last take did not reach the application: the next take begins with the same records."""
+        """Takes the last result back, because it did not reach the application: the next take begins with the same
+        records.
+        """
         with self._positions.changing():
             for moved in self._moves:
                 state = moved.state
@@ -205,7 +215,7 @@ class Delivery:
         self._moves = []
 
     def _wait(self, deadline: float | None) -> bool:
-        """Until there is something to look at; False at the end of the time."""
+        """Waits until records may be available; returns False at the deadline."""
         with self._positions.lock:
             while True:
                 if self._positions.closed:
@@ -247,12 +257,12 @@ class Delivery:
             except KlammError:
                 if not batch.runs:
                     raise
-                break  # first what is good; the error is the first thing of the next call
+                break  # return the good records first; the error is raised by the next call
             if limit <= 0:
                 break
 
     def _cursor(self, state: TopicPartitionState) -> _Cursor | None:
-        """None if no record of the partition may be returned now."""
+        """Returns a cursor; None if no record of the partition may be returned now."""
         with self._positions.lock:
             if not state.deliverable or state.position is None:
                 return None
@@ -260,12 +270,12 @@ class Delivery:
             return _Cursor(state, state.version, _Place(state.position, state.position_epoch, state.ready, at=at))
 
     def _next_run(self, cursor: _Cursor, limit: int, convert: Convert[T], read: Read) -> _Taken[T] | None:
-        """The next records of one partition, from one reading; None when there are none now."""
+        """Returns the next records of one partition, from one read; None if there are none now."""
         while (ready := cursor.place.ready or self._decode(cursor, read)) is not None:
             offsets = ready.columns.offsets
             stop = min(len(offsets), ready.index + limit)
             epoch = max(cursor.place.epoch, ready.epoch)
-            if ready.index == stop:  # a batch without records for us: compacted away, or a control batch
+            if ready.index == stop:  # a batch without wanted records: compacted away, or a control batch
                 cursor.place = _Place(ready.end, epoch, None, cursor.place.chunks, cursor.place.at)
                 continue
             part = ready.columns.part(ready.index, stop)
@@ -286,13 +296,13 @@ class Delivery:
             made = part if index == stop else part.part(0, converted.count)
             cursor.runs += 1
             cursor.stopped = index < stop
-            # Now, while the records are still in the processor's cache.
+            # Prepared now, while the records are still in the processor's cache.
             handed_out = self._prepare(cursor.state.partition, made)
             return _Taken(cursor, converted.result, len(made.offsets), handed_out, cursor.place)
         return None
 
     def _decode(self, cursor: _Cursor, read: Read) -> ReadyRecords | None:
-        """Reads on in the chunks; None when they are through, or the partition was moved or taken away."""
+        """Reads on in the chunks; returns None at their end, or if the partition was moved or taken away."""
         state = cursor.state
         while True:
             place = cursor.place
@@ -306,7 +316,7 @@ class Delivery:
                 reading = read(state.partition, chunk.data, place.at, place.position)
                 cursor.place = _Place(place.position, place.epoch, reading.ready, place.chunks, reading.at)
                 return reading.ready
-            with self._positions.changing():  # there is room for another chunk already
+            with self._positions.changing():  # there is already room for another chunk
                 if cursor.valid:
                     state.reading = place.chunks + 1
             cursor.place = place._replace(chunks=place.chunks + 1, at=0)
@@ -314,7 +324,7 @@ class Delivery:
     # The second step
 
     def _deliver(self, batch: _Batch[T], build: Build[T, R]) -> BuiltRecords[R] | None:
-        """None when there is nothing to hand out."""
+        """Returns the built result; None if there is nothing to return."""
         self._hold(batch)
         while True:
             built = build([taken.run for taken in batch.runs]) if batch.runs else None
@@ -327,7 +337,9 @@ class Delivery:
                 return built
 
     def _hold(self, batch: _Batch[T]) -> None:
-        """A revocation that begins from now on waits for this take; partitions of one that has begun are left out."""
+        """Makes a revocation that begins from now on wait for this take; leaves out partitions of one that has
+        begun.
+        """
         with self._positions.lock:
             batch.runs = [t for t in batch.runs if t.cursor.valid and t.cursor.state.deliverable]
             self._positions.hold(batch, {t.cursor.state.partition for t in batch.runs})
@@ -344,13 +356,13 @@ class Delivery:
             for cursor in batch.cursors:
                 own = [taken for taken in handed if taken.cursor is cursor]
                 if cursor.valid and (own or not cursor.runs):
-                    # What lies behind the last run holds no records.
+                    # The data after the last run holds no records.
                     self._move(cursor, cursor.place if len(own) == cursor.runs else own[-1].place, bool(own))
             self._positions.release(batch)
             return True
 
     def _move(self, cursor: _Cursor, place: _Place, records: bool) -> None:
-        """Under the lock."""
+        """Moves the position; call it under the lock."""
         state = cursor.state
         done = state.confirmed == state.position
         if records:
@@ -366,7 +378,7 @@ class Delivery:
             state.confirm()
 
     def _abandon(self, batch: _Batch[T]) -> None:
-        """What was read counts as buffered again, and revocations need not wait for it."""
+        """Marks what was read as buffered again, so that revocations need not wait for it."""
         with self._positions.changing():
             self._positions.release(batch)
             for cursor in batch.cursors:
@@ -374,7 +386,7 @@ class Delivery:
                     cursor.state.reading = 0
 
     def read_one(self, partition: TopicPartition, data: bytes, at: int, position: int) -> ReadBatches:
-        """The next batch, as lists."""
+        """Reads the next batch, as lists."""
         header = BatchHeader.parse(data, at)
         end = at + header.size
         if header.is_control or header.next_offset <= position:
@@ -392,6 +404,8 @@ class Delivery:
 
 
 def whole_batch_at(data: bytes, at: int) -> bool:
-    """False at the end, and where a broker cut the last batch off at its limit (Kafka does, even inside the header)."""
+    """Returns False at the end, and where a broker cut the last batch off at its limit (Kafka does, even inside the
+    header).
+    """
     left = len(data) - at
     return left >= HEADER_SIZE and left >= BatchHeader.parse(data, at).size

@@ -1,13 +1,13 @@
 """The background of a consumer: finds positions and leaders, and keeps the buffers filled.
 
-One thread looks after the partitions: where each starts (stored offset, else `auto.offset.reset`), who leads it, and
-whether its position still means what it did. One thread for each broker sends it one Fetch for all of its partitions
-that have room, long-polling.
+One thread manages the partitions: where each starts (stored offset, else `auto.offset.reset`), which broker leads it,
+and whether its position is still valid. One thread for each broker sends it one long-polling Fetch for all of its
+partitions that have room.
 
-A position is compared with the cluster before the first fetch, and again after whatever may have hidden a change: an
-error, another leader, a high watermark that fell, or `UNWATCHED_S` without a fetch. In a topic that was deleted and
-created again (KIP-516), `auto.offset.reset` decides where to start. Where the log was cut below the position (KIP-320),
-reading goes on at the end of what both histories have, or with `auto.offset.reset` none raises.
+A position is compared with the cluster before the first fetch, and again after any event that may have hidden a change:
+an error, another leader, a high watermark that fell, or `UNWATCHED_S` without a fetch. In a topic that was deleted and
+created again (KIP-516), `auto.offset.reset` decides where to start. If the log was cut below the position (KIP-320),
+reading continues at the end of what both histories have; with `auto.offset.reset` none an error is raised.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .positions import FetchedBatches, Positions, TopicPartitionState
 _log = logging.getLogger(__name__)
 
 IDLE_S = 0.5
-"""How long a thread with nothing to do waits before it looks again."""
+"""Seconds that a thread with nothing to do waits before it looks again."""
 RETRY_S = 0.2
 UNWATCHED_S = 1.0
-"""How long a partition may go without a fetch: meanwhile its topic may be deleted and created again."""
+"""Seconds that a partition may go without a fetch: meanwhile its topic may be deleted and created again."""
 HURRY_MS = 20
-"""How long a broker may wait while some of its partitions have no room: they may have it soon."""
+"""Milliseconds that a broker may wait while some of its partitions have no room: they may soon have it."""
 
 REPLACED = "is of a topic that was deleted and created again"
 
@@ -55,7 +55,7 @@ class FetchHooks:
 
 
 class Fetcher:
-    """`start`, then it works until `close`."""
+    """Runs from `start` to `close`."""
 
     def __init__(self, client: ClusterClient, positions: Positions, config: ConsumerConfig, hooks: FetchHooks) -> None:
         self._client = client
@@ -69,7 +69,9 @@ class Fetcher:
         self._thread.start()
 
     def close(self) -> None:
-        """`Positions.close` and the client's `close` come first: they end every wait."""
+        """Waits for the threads to end. `Positions.close` and the client's `close` must be called first: they end every
+        wait.
+        """
         if self._thread.ident is not None:
             self._thread.join(10)
         for node in self._nodes.values():
@@ -84,7 +86,7 @@ class Fetcher:
             except ClientClosedError:
                 return
             except KlammError as error:
-                # Brokers or the coordination are away: buffered records are still returned.
+                # Brokers or the coordination are unavailable: buffered records are still returned.
                 _log.warning("consumer: %s", error)
                 self._pause(RETRY_S)
             self._positions.wait_for(self._has_work, IDLE_S)
@@ -112,7 +114,7 @@ class Fetcher:
         if not unplaced:
             return
         versions = {p: state.version for p, state in unplaced.items()}
-        # Before anything is asked of the topics: if one is replaced meanwhile, its id is seen to differ later.
+        # Read before any request about the topics: if one is replaced meanwhile, its id is later seen to differ.
         topics = self._client.metadata({p.topic for p in unplaced}).topics
         ids = {topic.name: topic.topic_id for topic in topics.values()}
         stored = dict(self._hooks.committed([p for p, state in unplaced.items() if not state.reset]))
@@ -135,7 +137,9 @@ class Fetcher:
         committed: int | None,
         lost_epoch: int | None = None,
     ) -> None:
-        """Unless the partition was moved or taken away meanwhile. `lost_epoch`: the log was cut there."""
+        """Starts the partition there, unless it was moved or taken away meanwhile. `lost_epoch`: the log was cut
+        there.
+        """
         with self._positions.lock:
             if state.gone or state.version != version:
                 return
@@ -156,7 +160,9 @@ class Fetcher:
         states: Mapping[TopicPartition, TopicPartitionState],
         topics: Mapping[str, TopicView],
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Where `auto.offset.reset` says to start; `why` for each partition, as the end of a sentence."""
+        """Returns the start offsets by `auto.offset.reset`; `why` is the reason for each partition, as the end of a
+        sentence.
+        """
         if not why:
             return {}
         policy = self._config.auto_offset_reset
@@ -175,7 +181,7 @@ class Fetcher:
             self._put_off(states[p] for p in why)
             self._positions.fail(error)
             return {}
-        # What lies before the end was written under the leader's epoch or a former one.
+        # The records before the end were written under the leader's epoch or a former one.
         epochs = {p: _leader_epoch(topics.get(p.topic), p) if side == LATEST else -1 for p in found}
         return {p: CommittedOffset(offset, epochs[p]) for p, (offset, _) in found.items()}
 
@@ -274,7 +280,7 @@ class Fetcher:
                 return
             leader_epoch = _leader_epoch(topic, one.partition)
             if leader_epoch != state.leader_epoch:
-                state.refetch()  # the buffers may hold what the new leader does not have
+                state.refetch()  # the buffers may hold records that the new leader does not have
             self._positions.read_in(state, state.topic_id or topic.topic_id)
             state.leader_epoch = leader_epoch
             state.check = False
@@ -283,7 +289,7 @@ class Fetcher:
 
 @dataclass(frozen=True)
 class _Check:
-    """A position that is compared with the cluster, as it was then."""
+    """A position that is compared with the cluster, as it was at that time."""
 
     state: TopicPartitionState
     version: int
@@ -296,16 +302,18 @@ class _Check:
 
     @property
     def current(self) -> bool:
-        """Under the lock: the partition was neither moved nor taken away since."""
+        """Returns True if the partition was neither moved nor taken away since. Call it under the lock."""
         return not self.state.gone and self.state.version == self.version
 
     def elected(self, topics: Mapping[str, TopicView]) -> bool:
-        """There is another leader than at the last comparison, and the epoch of the position is known."""
+        """Returns True if the leader is another one than at the last comparison, and the epoch of the position is
+        known.
+        """
         epoch = _leader_epoch(topics.get(self.partition.topic), self.partition)
         return self.epoch >= 0 and epoch != self.state.leader_epoch and not self.replaced(topics)
 
     def replaced(self, topics: Mapping[str, TopicView]) -> bool:
-        """The topic is another one by now."""
+        """Returns True if the topic has another id now."""
         topic = topics.get(self.partition.topic)
         ids = (self.state.topic_id, None if topic is None else topic.topic_id)
         return None not in ids and ids[0] != ids[1]
@@ -340,13 +348,14 @@ class NodeFetcher(threading.Thread):
             except KlammError as error:
                 _log.warning("fetch from broker %d: %s", self._node, error)
                 self._leave(wanted)
-            except Exception as error:  # the thread must live on; whatever it is, the application hears of it
+            except Exception as error:  # the thread must survive any error; the application receives it
                 self._positions.fail(KlammError(f"fetch from broker {self._node}: {error!r}"))
                 self._leave(wanted)
 
     def _wanted(self) -> tuple[dict[TopicPartition, tuple[TopicPartitionState, int, int]], bool]:
-        """Partitions with room: state, version, offset; and whether others have none. The one that was served longest
-        ago comes first, since the first ones get most of an answer's room."""
+        """Returns partitions with room (state, version, offset), and whether others have none. The one that was served
+        longest ago comes first, since the first ones get most of an answer's room.
+        """
         now = time.monotonic()
         wanted = {}
         crowded = False
@@ -380,7 +389,7 @@ class NodeFetcher(threading.Thread):
             for partition, answer in answers.items()
             if partition in wanted
         ]
-        with self._positions.changing():  # once for all of them, so that waiting threads are woken once
+        with self._positions.changing():  # changed once for all of them, so that waiting threads are woken once
             for one in taken:
                 self._take(*one)
 
@@ -392,9 +401,9 @@ class NodeFetcher(threading.Thread):
         answer: FetchedPartition,
         chunk: FetchedBatches | None,
     ) -> None:
-        """Under the lock."""
+        """Takes one partition's answer; call it under the lock."""
         if state.gone or state.version != version:
-            return  # moved or taken away while the answer was on its way
+            return  # moved or taken away while the fetch was in flight
         if answer.error is not ErrorCode.none:
             self._refused(state, offset, answer.error)
             return
@@ -403,13 +412,13 @@ class NodeFetcher(threading.Thread):
         fell = answer.high_watermark < state.high_watermark
         state.high_watermark = answer.high_watermark
         if fell:
-            state.check = True  # and what came with it may be another topic's
+            state.check = True  # the records that came with it may be another topic's
             state.leader_epoch = -1
         elif chunk is not None:
             state.chunks.append(chunk)
             state.fetch_from = chunk.end
             if chunk.error is not None:
-                state.retry_at = float("inf")  # until a seek: nothing behind it can be reached
+                state.retry_at = float("inf")  # until a seek: no record after it can be reached
 
     def _refused(self, state: TopicPartitionState, offset: int, error: ErrorCode) -> None:
         state.retry_at = time.monotonic() + RETRY_S
@@ -434,7 +443,7 @@ class NodeFetcher(threading.Thread):
             state.retry_at = float("inf")
 
     def _leave(self, wanted: Iterable[TopicPartition]) -> None:
-        """Ask again who leads these."""
+        """Forgets the leaders of these partitions, so that they are looked up again."""
         with self._positions.changing() as states:
             for partition in wanted:
                 if partition in states:
@@ -445,12 +454,14 @@ class NodeFetcher(threading.Thread):
 
 
 def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> FetchedBatches | None:
-    """The whole batches in an answer; None when there is none. What cannot even be told apart is an error."""
+    """Returns the whole batches in an answer; None if there is none. Raises if the data cannot be divided into
+    batches.
+    """
     try:
         chain = check_chain(data)
         return FetchedBatches(data, max(chain.next_offset, offset)) if chain.batches else None
     except CorruptRecordError:
-        pass  # how far it is good, the walk by lengths tells
+        pass  # the walk by batch lengths finds how far the data is good
     end, size = offset, 0
     try:
         for at, header in iter_headers(data):
@@ -463,7 +474,7 @@ def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> FetchedBatc
 
 
 def _reasons(why: Mapping[TopicPartition, str]) -> str:
-    """Each reason once, after the first of its partitions."""
+    """Returns each reason once, after the first of its partitions."""
     grouped: dict[str, list[TopicPartition]] = {}
     for partition, reason in why.items():
         grouped.setdefault(reason, []).append(partition)

@@ -22,12 +22,14 @@ from ..typed import SharedCoordination
 
 
 def uses_registry(settings: Settings) -> bool:
-    """The registry is the default: every `Coordination` can hold it (design D6)."""
+    """Returns True unless the protocol is classic. The registry is the default: every `Coordination` can hold it
+    (design D6).
+    """
     return settings.consumer.group_protocol != "classic"
 
 
 def patience_s(settings: Settings) -> float:
-    """How long a revocation waits for the application: half of the time after which the others complain."""
+    """Returns how long a revocation waits for the application: half of the time after which the other members fail."""
     config = settings.consumer
     if uses_registry(settings):
         return config.rebalance_max_retries * config.rebalance_backoff_ms / 2000
@@ -44,7 +46,7 @@ def make_member(
     coordination: SharedCoordination,
     idle_s: Callable[[], float],
 ) -> GroupMember:
-    """Not started. `subscription`: the number of streams by topic."""
+    """Returns a group member that is not started. `subscription`: the number of streams by topic."""
     config = settings.consumer
     if uses_registry(settings):
         opened = coordination()
@@ -70,7 +72,9 @@ def make_member(
 
 
 def _check_cluster(settings: Settings, client: ClusterClient, opened: Coordination) -> None:
-    """A member of one cluster's registry would wait for ever for partitions of another's topics."""
+    """Checks that the coordination belongs to the brokers' cluster: otherwise a member of one cluster's registry would
+    wait without end for partitions of another's topics.
+    """
     brokers = client.cluster.view.cluster_id
     try:
         found = ClusterIdNode.decode(paths.CLUSTER_ID, opened.get(paths.CLUSTER_ID)[0]).id
@@ -85,7 +89,7 @@ def _check_cluster(settings: Settings, client: ClusterClient, opened: Coordinati
 
 
 def _topics(client: ClusterClient, names: Collection[str], timeout_s: float | None) -> dict[str, TopicPartitions]:
-    """Those that exist: a topic that another member subscribes to may be gone, or not be there yet."""
+    """Returns the topics that exist: one that another member subscribes to may be deleted, or not exist yet."""
     found = client.metadata(names, timeout_s=timeout_s).topics
     return {
         name: TopicPartitions(tuple(sorted(topic.partitions)), topic.topic_id)
@@ -95,8 +99,9 @@ def _topics(client: ClusterClient, names: Collection[str], timeout_s: float | No
 
 
 class SoleMember:
-    """Partitions assigned by hand, with offsets stored for a group that nobody else is in: the broker refuses commits
-    while it has members."""
+    """Partitions assigned by hand, with offsets stored for a group without other members: the broker refuses these
+    commits while the group has members.
+    """
 
     def __init__(self, client: ClusterClient, group: str, listener: MemberListener) -> None:
         self.group = group
@@ -107,10 +112,10 @@ class SoleMember:
         self._owned: dict[TopicPartition, Owned] = {}
 
     def start(self) -> None:
-        """Nothing to join."""
+        """Does nothing: there is no group to join."""
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """In the place of those before."""
+        """Replaces the assigned partitions."""
         wanted = set(partitions)
         gone = self._owned.keys() - wanted
         if gone:

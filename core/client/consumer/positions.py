@@ -30,8 +30,9 @@ MAX_CHUNKS = 2
 
 @dataclass(slots=True)
 class FetchedBatches:
-    """Whole batches of one answer; `at` is where the next batch not yet read begins, `end` the offset after the last.
-    `error` instead of data: raised when its turn comes."""
+    """Whole batches of one answer; `at` is where the next unread batch begins, `end` the offset after the last. `error`
+    instead of data: raised when the records before it have been returned.
+    """
 
     data: bytes
     end: int
@@ -42,7 +43,8 @@ class FetchedBatches:
 @dataclass(slots=True)
 class ReadyRecords:
     """The records of one batch or several; those before `index` are returned or not wanted; `end` is the offset after
-    them, `epoch` the leader epoch of the last batch. `log_append_time`: their timestamps are the broker's."""
+    them, `epoch` the leader epoch of the last batch. `log_append_time`: the broker has set their timestamps.
+    """
 
     columns: Columns
     index: int
@@ -53,16 +55,19 @@ class ReadyRecords:
 
 @dataclass(slots=True)
 class TopicPartitionState:
-    """`version` changes with each seek, reset and assignment: what was fetched or decoded under another is void.
-    `reset`: why the position is to be found by `auto.offset.reset` even where an offset is stored. `reading`: so many
-    of the first chunks are read by a take that is under way, and take no room any more.
+    """The state of one partition.
 
-    A position means something in one topic, `topic_id`, and in one history of it: `position_epoch` is the leader epoch
-    of the record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch,
-    that was left for one that lies before it. `check`: both are to be compared with the cluster before the
-    next fetch. `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was answered last;
-    `suspect`: the broker has refused the position since. `cut`: a cut that the application has asked to
-    be notified of and has not seen yet; until it has, no record is returned and no offset committed."""
+    `version` changes with each seek, reset and assignment: data fetched or decoded under another version is void.
+    `reset`: why the position is to be found by `auto.offset.reset` even if an offset is stored. `reading`: the number
+    of first chunks that a running take reads, which no longer take room.
+
+    A position is valid in one topic, `topic_id`, and in one history of it: `position_epoch` is the leader epoch of the
+    record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch, from
+    which the position moved back. `check`: both are to be compared with the cluster before the next fetch.
+    `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was last answered; `suspect`: the
+    broker has refused the position since. `cut`: a cut of which the application has asked to be notified and has not
+    been yet; until then, no record is returned and no offset committed.
+    """
 
     partition: TopicPartition
     stream: int = 0
@@ -93,7 +98,7 @@ class TopicPartitionState:
     high_watermark: int = -1
 
     def move(self, offset: int | None, epoch: int = -1, *, reset: str = "") -> None:
-        """To another position (None: to be found); what was fetched is dropped."""
+        """Moves to another position (None: still to be found); drops fetched data."""
         if self.position is not None and self.position_epoch >= 0 and self.position >= self.furthest[0]:
             self.furthest = self.position, self.position_epoch
         self.position, self.position_epoch = offset, epoch
@@ -103,16 +108,17 @@ class TopicPartitionState:
         self.refetch()
 
     def confirm(self) -> None:
-        """The application is done with what lies before the position."""
+        """Marks the records before the position as processed."""
         self.confirmed, self.confirmed_epoch = self.position, self.position_epoch
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the record before an offset up to which records were fetched, or a later one; -1 when
-        unknown.
+        """Returns the leader epoch of the record before an offset up to which records were fetched, or a later one; -1
+        when unknown.
 
-        A later one does as well: leader epochs never fall from record to record, and the cluster is asked where the
-        largest epoch up to this one ends. In a log that has the record, that is not before the offset; in one that was
-        cut below it, it is where the cut is, since what came after has a larger epoch than all that was lost."""
+        A later one is equally suitable: leader epochs never fall from record to record, and the cluster is asked where
+        the largest epoch up to this one ends. In a log that has the record, that end is not before the offset; in one
+        that was cut below it, the end is at the cut, since later records have a larger epoch than all lost ones.
+        """
         read = (self.confirmed, self.confirmed_epoch), (self.position, self.position_epoch), self.furthest
         for known, epoch in read:
             if known is not None and offset <= known and epoch >= 0:
@@ -122,7 +128,7 @@ class TopicPartitionState:
         return -1
 
     def refetch(self) -> None:
-        """What was fetched is dropped, and fetched again."""
+        """Drops fetched data, so that it is fetched again."""
         self.version += 1
         self.fetch_from = self.position
         self.chunks.clear()
@@ -186,7 +192,7 @@ class Positions:
                     held.discard(partition)
 
     def state(self, partition: TopicPartition) -> TopicPartitionState:
-        """`KlammError` when it is not this consumer's."""
+        """Returns the partition's state. Raises `KlammError` if it is not this consumer's."""
         state = self.states.get(partition)
         if state is None:
             mine = ", ".join(map(str, sorted(self.states))) or "none"
@@ -194,22 +200,24 @@ class Positions:
         return state
 
     def epoch(self, partition: TopicPartition) -> int:
-        """Of this consumer's ownership; -1 when it is not this consumer's."""
+        """Returns the epoch of this consumer's ownership; -1 if the partition is not this consumer's."""
         state = self.states.get(partition)
         return -1 if state is None else state.epoch
 
     # What the application has in hand
 
     def hold(self, holder: object, partitions: Iterable[TopicPartition]) -> None:
-        """Under the lock: a revocation of these waits until the holder comes back or releases them."""
+        """Makes a revocation of these partitions wait until the holder comes back or releases them. Call it under the
+        lock.
+        """
         self._busy.setdefault(holder, set()).update(partitions)
 
     def release(self, holder: object) -> None:
-        """Under the lock: it holds nothing any more."""
+        """Releases all partitions that the holder holds. Call it under the lock."""
         self._busy.pop(holder, None)
 
     def come_back(self, holder: object) -> None:
-        """The application asks for more, so it is done with what it had."""
+        """Marks the records that the holder was given as processed, since the application asks for more."""
         with self.lock:
             done = self._busy.pop(holder, None)
             if done:
@@ -220,8 +228,9 @@ class Positions:
                 self.lock.notify_all()
 
     def revoke(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
-        """Hand out nothing more of these, and wait until the application is done with what it has; False if it did not
-        come back in time."""
+        """Returns no more records of these partitions, and waits until the application has processed those it has;
+        returns False if it did not come back in time.
+        """
         wanted = set(partitions)
         with self.changing() as states:
             for partition in wanted & states.keys():
@@ -233,13 +242,13 @@ class Positions:
         return any(held & partitions for held in self._busy.values())
 
     def confirm_all(self) -> None:
-        """The application has processed all records returned to it."""
+        """Marks all records returned to the application as processed."""
         with self.lock:
             for state in self.states.values():
                 state.confirm()
 
     def to_commit(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
-        """Confirmed positions that are not committed yet."""
+        """Returns the confirmed positions that are not committed yet."""
         with self.lock:
             chosen = self.states.keys() if partitions is None else partitions
             return {
@@ -254,7 +263,7 @@ class Positions:
     # Logs that lost their ends
 
     def note_cut(self, state: TopicPartitionState, offset: int, lost_epoch: int) -> None:
-        """Under the lock."""
+        """Records a cut; call it under the lock."""
         if not self.tells_cuts:
             return
         if state.cut is not None:
@@ -272,7 +281,7 @@ class Positions:
                 state.cut = None
 
     def read_in(self, state: TopicPartitionState, topic_id: UUID | None) -> None:
-        """Under the lock: the position is one in this topic from now on; None when the brokers give no ids."""
+        """Binds the position to this topic id, which is None if the brokers give no ids. Call it under the lock."""
         state.topic_id = topic_id
         if topic_id is None:
             return
@@ -282,8 +291,9 @@ class Positions:
             self._topic_ids[state.partition] = topic_id
 
     def named(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
-        """Offsets that an application chose, with the ids of the topics that they are of, and with leader epochs, which
-        are unknown only where nothing was read up to the offset."""
+        """Returns offsets that an application chose, with the ids of their topics and with leader epochs, which are
+        unknown only if nothing was read up to the offset.
+        """
         with self.lock:
             return {p: self._named(p, offset) for p, offset in offsets.items()}
 
@@ -292,11 +302,11 @@ class Positions:
         topic_id = self._topic_ids.get(partition)
         former = self._former_ids.get(partition)
         if state is not None and former is not None and (state.position is None or offset > state.position):
-            topic_id = former  # no record before it was returned since the topic was created again
+            topic_id = former  # no record before the offset was returned since the topic was created again
         return CommittedOffset(offset, self._epoch_before(partition, offset), topic_id=topic_id)
 
     def _epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """As the state's, also of a partition that was taken away."""
+        """Returns the state's `epoch_before`, also for a partition that was taken away."""
         state = self.states.get(partition)
         if state is not None:
             return state.epoch_before(offset)
@@ -312,12 +322,12 @@ class Positions:
     # Errors, and the end
 
     def fail(self, error: KlammError) -> None:
-        """The next call of the application raises it."""
+        """Makes the application's next call raise the error."""
         with self.changing():
             self._failure = error
 
     def check(self) -> None:
-        """Under the lock: raise what has happened in the background, once."""
+        """Raises the error of the background, once. Call it under the lock."""
         error, self._failure = self._failure, None
         if error is not None:
             raise error

@@ -11,9 +11,11 @@ from ..errors import ClientClosedError
 
 
 class RecordStream:
-    """An iterator that never ends: it blocks while there is nothing to read, and stops only when the consumer is
-    closed. Each stream has partitions of its own; use each in one thread. Asking for the next record says that the one
-    before is done with. An error (an unreadable record, say) is raised once, and the iterator may be used on."""
+    """An iterator that never ends: it blocks while there is no record, and stops only when the consumer is closed.
+
+    Each stream has partitions of its own; use each in one thread. Asking for the next record marks the one before as
+    processed. An error (for example an unreadable record) is raised once, after which the iterator can be used again.
+    """
 
     def __init__(
         self, topic: str, number: int, take: Callable[[], list[ConsumerRecord]], come_back: Callable[[], None]

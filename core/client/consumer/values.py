@@ -1,4 +1,4 @@
-"""Converts record bytes to what the application gets: deserialized values, after the interceptors."""
+"""Converts record bytes to deserialized values, and passes these through the interceptors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RecordConverter:
         columns: Columns,
         log_append_time: bool = False,  # noqa: ARG002 - records do not say
     ) -> Converted[list[ConsumerRecord]]:
-        """Those before the first one that cannot be deserialized."""
+        """Converts the records before the first one that cannot be deserialized."""
         error: KlammError | None = None
         values: Sequence[object] = columns.values
         deserialize = self.deserializer(partition.topic)
@@ -52,7 +52,7 @@ class RecordConverter:
                 values,
                 columns.headers,
                 columns.sizes,
-                strict=False,  # values end before an unreadable one
+                strict=False,  # the values end before an unreadable one
             )
         ]
         return Converted(records, len(records), error)
@@ -67,7 +67,7 @@ def _deserialized(
             values.append(deserialize(raw))
     except SchemaError as error:
         return values, unreadable(partition, columns.offsets[len(values)], error)
-    except KlammError as error:  # the schema could not be looked up now: it may be later
+    except KlammError as error:  # the schema could not be looked up now; a later attempt may succeed
         return values, error
     except Exception as error:  # a serde is a plugin and may raise anything
         return values, unreadable(partition, columns.offsets[len(values)], error)
@@ -75,7 +75,7 @@ def _deserialized(
 
 
 def unreadable(partition: TopicPartition, offset: int, cause: Exception) -> UnreadableRecordError:
-    """The error of one record, for the application to pass over or not."""
+    """Returns the error of one record, which the application may skip."""
     error = UnreadableRecordError(
         f"topic {partition.topic!r} partition {partition.partition} offset {offset}: {cause}", partition, offset
     )

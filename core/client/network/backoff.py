@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MAX_DOUBLINGS = 30
-"""Past this the maximum is reached for any sane initial delay; keeps 2**attempt small."""
+"""Above this exponent the maximum delay is reached for any reasonable initial delay; it keeps 2**attempt small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays in seconds: `initial_s` doubled per failed attempt up to `maximum_s`, each spread by ± `jitter` of itself
-    so that many clients do not come back in step (KIP-580). `randomness` gives numbers in [0, 1)."""
+    """Delays in seconds: `initial_s` doubled per failed attempt up to `maximum_s`, each varied by ± `jitter` of itself
+    so that many clients do not retry at the same time (KIP-580). `randomness` returns numbers in [0, 1).
+    """
 
     initial_s: float
     maximum_s: float
@@ -21,20 +22,22 @@ class Backoff:
     randomness: Callable[[], float] = random.random
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after this many failures in a row (1 for the first)."""
+        """Returns the seconds to wait after this many failures in a row (1 for the first)."""
         exact = min(self.initial_s * 2.0 ** min(max(failures - 1, 0), _MAX_DOUBLINGS), self.maximum_s)
         return exact * (1 + self.jitter * (2 * self.randomness() - 1))
 
 
 RECONNECT = Backoff(0.05, 1.0)
-"""`reconnect.backoff.ms` and `reconnect.backoff.max.ms` as Kafka's clients have them."""
+"""`reconnect.backoff.ms` and `reconnect.backoff.max.ms` with the defaults of Kafka's clients."""
 
 RETRY = Backoff(0.1, 1.0)
-"""`retry.backoff.ms` and `retry.backoff.max.ms` as Kafka's clients have them."""
+"""`retry.backoff.ms` and `retry.backoff.max.ms` with the defaults of Kafka's clients."""
 
 
 class Retries:
-    """The tries of one operation: `wait` sleeps before the next one, or raises what went wrong when the time is up."""
+    """The attempts of one operation: `wait` sleeps before the next one, or raises the last error when the time is
+    up.
+    """
 
     def __init__(
         self, deadline: float, policy: Backoff, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -51,8 +54,9 @@ class Retries:
         return self._deadline - self._clock()
 
     def wait(self, problem: Exception, *, until: float | None = None) -> None:
-        """Sleeps after a failed try, or raises `problem` if the time is up. `until` is an earlier deadline, for this
-        problem."""
+        """Sleeps after a failed attempt, or raises `problem` if the time is up. `until` is an earlier deadline for this
+        problem.
+        """
         self._failures += 1
         delay = self._policy.delay(self._failures)
         if self._clock() + delay >= (self._deadline if until is None else min(until, self._deadline)):

@@ -1,7 +1,8 @@
-"""A blocking byte stream under the connection's state machine: one request out, its answer in, within a time limit.
+"""A blocking byte stream under the connection's state machine: sends one request and waits for its answer, within a
+time limit.
 
-Foreign errors (OSError) end here: a caller sees `ConnectionFailedError` or `RequestTimeoutError`, which name the
-address. After either the connection is closed, since a late answer would be taken for the next request's.
+Foreign errors (OSError) are translated here: a caller sees `ConnectionFailedError` or `RequestTimeoutError`, which name
+the address. After either the connection is closed, since a late answer would be taken for the next request's.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class BlockingConnection:
     def call(
         self, api: ApiKey, build: Build, timeout_s: float, *, answered: bool = True, max_version: int | None = None
     ) -> Any:
-        """The response's message; None when `answered` is False (Produce with acks=0)."""
+        """Returns the response's message; None if `answered` is False (Produce with acks=0)."""
         deadline = self._clock() + timeout_s
         with self._closing_on_error(api.name):
             self._protocol.send(api, build, answered=answered, max_version=max_version)
@@ -62,11 +63,11 @@ class BlockingConnection:
 
     @property
     def usable(self) -> bool:
-        """False when the broker has hung up since the last call, or sent what nobody asked for."""
+        """Returns False if the broker has closed the connection since the last call, or has sent unrequested bytes."""
         return self._protocol.state is ClientConnectionState.READY and self._stream.is_quiet()
 
     def close(self) -> None:
-        """Ends a call that waits on another thread, with `ConnectionFailedError`."""
+        """Closes; a call that waits on another thread ends with `ConnectionFailedError`."""
         self._protocol.close()
         self._stream.close()
 
@@ -83,7 +84,7 @@ class BlockingConnection:
         except ProtocolError as error:
             self.close()
             raise ProtocolError(f"{self.address}: {error}") from error
-        except BaseException:  # Ctrl-C while it waits
+        except BaseException:  # Ctrl-C during the wait
             self.close()
             raise
 
@@ -106,5 +107,5 @@ class BlockingConnection:
 
 
 def reason(error: OSError) -> str:
-    """The operating system's words, without number or class."""
+    """Returns the operating system's message, without number or class."""
     return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,4 +1,4 @@
-"""Memory for answers whose length is known before they come."""
+"""Memory for answers whose length is known before they arrive."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
 
 
 def unwritten(size: int) -> bytearray:
-    """A bytearray whose bytes are anything, to be overwritten. `bytearray(size)` writes zeros, which for a large one
-    takes every page from the system at once; this takes each when something is put into it."""
+    """Returns a bytearray with arbitrary content, to be overwritten. `bytearray(size)` writes zeros, which makes the
+    system provide every page of a large one at once; here each page is provided when it is first written.
+    """
     made = _new(None, size)
     assert isinstance(made, bytearray)
     return made

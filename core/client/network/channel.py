@@ -41,13 +41,15 @@ from .pool import SETUP_TIMEOUT_S
 from .request_router import Network
 
 _READS_PER_EVENT = 16
-"""So that one broker's answers do not hold up the others'."""
+"""Bounds the reads per event, so that one broker's answers do not delay those of others."""
 
 _PIECES_PER_WRITE = 64
-"""Far below what the kernel takes in one call (IOV_MAX, 1024): a Produce request has two for each partition."""
+"""Far below what the kernel accepts in one call (IOV_MAX, 1024): a Produce request has two pieces for each
+partition.
+"""
 
 _MOST_UNSENT = 1 << 20
-"""Bytes that wait for the kernel's buffer, from which on no request is added."""
+"""The bytes waiting for the kernel's buffer from which on no request is added."""
 
 
 class ChannelState(Enum):
@@ -83,7 +85,7 @@ CHANNEL_STATES = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class _Dialled:
-    """What the dialling thread leaves: one of the two is set."""
+    """The result of the dialling thread: one of the two is set."""
 
     stream: ByteStream | None
     error: OSError | None
@@ -109,8 +111,8 @@ class Channel:
         self._protocol = make_protocol()
         self._stream: ByteStream | None = None
         self._dialled: _Dialled | None = None
-        self._lock = threading.Lock()  # of `_dialled` and of the change to CLOSED, which the dialling thread reads
-        self._events = 0  # what the selector watches for
+        self._lock = threading.Lock()  # guards `_dialled` and the change to CLOSED, which the dialling thread reads
+        self._events = 0  # the events that the selector watches for
         self._failures = 0
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
@@ -122,17 +124,17 @@ class Channel:
 
     @property
     def written(self) -> bool:
-        """The kernel has all that was sent."""
+        """True if the kernel has all bytes that were sent."""
         return not self._unsent
 
     @property
     def negotiating_since_s(self) -> float | None:
-        """When the connection came up, while ApiVersions is not answered."""
+        """The time at which the connection came up, while ApiVersions is unanswered; otherwise None."""
         negotiating = self.state is ChannelState.UP and self._protocol.state is ClientConnectionState.NEGOTIATING
         return self._up_since_s if negotiating else None
 
     def prepare(self) -> None:
-        """Move towards UP, if it is time to. Raises `ConnectionFailedError` when a dial has failed."""
+        """Moves towards UP if it is time to. Raises `ConnectionFailedError` when a dial has failed."""
         if self.state is ChannelState.DOWN and self._network.clock() >= self.retry_at_s:
             self._take(ChannelEvent.DIAL)
             threading.Thread(target=self._dial, name=f"klamm-dial-{self.address}", daemon=True).start()
@@ -140,29 +142,32 @@ class Channel:
             self._begin(self._dialled)
 
     def send(self, api: ApiKey, build: Build, *, answered: bool = True) -> int:
-        """The correlation id; `ConnectionFailedError` when the connection breaks. Refused unless `can_send`."""
+        """Sends a request and returns its correlation id. Raises `ConnectionFailedError` if the connection breaks.
+        Refused unless `can_send`.
+        """
         correlation_id = self._protocol.send(api, build, answered=answered)
         self._push()
         return correlation_id
 
     def on_event(self, mask: int) -> list[Response]:
-        """After the selector: read and write what can be. `ConnectionFailedError` or `ProtocolError` when it is over;
-        the owner then calls `fail`."""
+        """Reads and writes after the selector's event. Raises `ConnectionFailedError` or `ProtocolError` if the
+        connection has ended; the owner then calls `fail`.
+        """
         responses: list[Response] = []
-        if mask & selectors.EVENT_READ or not self._unsent:  # a write event without data to write: TLS asked for it
+        if mask & selectors.EVENT_READ or not self._unsent:  # a write event without data to write: TLS requested it
             responses = self._pull()
         self._push()
         return responses
 
     def fail(self) -> None:
-        """Close; the next `prepare` after the back-off dials again."""
+        """Closes the connection; the next `prepare` after the back-off dials again."""
         self._hang_up()
         self._failures += 1
         self._take(ChannelEvent.FAILED)
         self.retry_at_s = self._network.clock() + self._network.reconnect.delay(self._failures)
 
     def close(self) -> None:
-        """For good; a dial under way is closed when it succeeds."""
+        """Closes for good; a dial under way is closed when it succeeds."""
         with self._lock:
             self._take(ChannelEvent.CLOSE)
             dialled, self._dialled = self._dialled, None
@@ -230,7 +235,7 @@ class Channel:
         return responses
 
     def _push(self) -> None:
-        """Write what the kernel takes; the selector tells when it takes more."""
+        """Writes what the kernel accepts; the selector reports when it accepts more."""
         if self._stream is None:
             return
         for piece in self._protocol.take_pieces():
@@ -265,4 +270,4 @@ class Channel:
 
 
 CHANNEL_ERRORS = (ConnectionFailedError, ProtocolError)
-"""What ends a channel; a `KlammError` of another kind is about one request."""
+"""Errors that end a channel; a `KlammError` of another kind concerns one request."""

@@ -42,11 +42,10 @@ from ...state_table import StateTable
 from .buffers import unwritten
 
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
-"""A response may be larger than what was asked for by one batch; memory is taken only as bytes arrive."""
+"""A response may exceed the requested size by one batch; memory is allocated only as bytes arrive."""
 
 Build = Callable[[Schema], Any]
-"""Makes the request's message with the schema of the version that was negotiated; a list is the message in pieces,
-encoded already."""
+"""Builds the request's message with the schema of the negotiated version; a list is the encoded message in pieces."""
 
 
 class ClientConnectionState(Enum):
@@ -116,13 +115,14 @@ class ClientConnection:
         return self.state is ClientConnectionState.READY and len(self._waiting) < self._max_in_flight
 
     def open(self) -> None:
-        """Puts ApiVersions into the output. Once: `IllegalTransitionError` after that."""
+        """Puts ApiVersions into the output. Can be called once; later calls raise `IllegalTransitionError`."""
         self._take(ClientConnectionEvent.OPEN)
         self._ask_versions(SERVED[ApiKey.API_VERSIONS][1])
 
     def version(self, api: ApiKey, max_version: int | None = None) -> int:
-        """The version to be used with this broker, at most `max_version`; `BrokerError` (UNSUPPORTED_VERSION) where
-        none is common."""
+        """Returns the version to be used with this broker, at most `max_version`. Raises `BrokerError`
+        (UNSUPPORTED_VERSION) if no version is common.
+        """
         ours, theirs = SERVED[api], self._versions.get(api)
         if max_version is not None:
             ours = (ours[0], min(ours[1], max_version))
@@ -135,23 +135,26 @@ class ClientConnection:
         return chosen
 
     def send(self, api: ApiKey, build: Build, *, answered: bool = True, max_version: int | None = None) -> int:
-        """Put a request into the output; returns its correlation id. Refused unless `can_send`."""
+        """Puts a request into the output; returns its correlation id. Refused unless `can_send`."""
         if not self.can_send:
             raise ProtocolError(f"cannot send {api.name}: {self.state.value}, {len(self._waiting)} in flight")
         return self._send(api, self.version(api, max_version), build, answered)
 
     def take_output(self) -> bytes:
-        """The bytes to write to the broker, once."""
+        """Returns the bytes to write to the broker, once."""
         return b"".join(self.take_pieces())
 
     def take_pieces(self) -> list[Buffer]:
-        """As `take_output`, to be written one after the other: record batches are not copied, and must stay as they
-        are until they are written."""
+        """Returns the bytes of `take_output` in pieces, to be written in order: record batches are not copied, and must
+        stay unchanged until they are written.
+        """
         output, self._output = self._output, []
         return output
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Response]:
-        """Responses that are whole now; may also fill the output. `ProtocolError` closes the connection."""
+        """Returns the responses that are now complete; may also fill the output. A `ProtocolError` closes the
+        connection.
+        """
         try:
             return self._accept(self._splitter.feed(data))
         except ProtocolError:
@@ -159,11 +162,13 @@ class ClientConnection:
             raise
 
     def get_buffer(self) -> memoryview:
-        """Where the network may write the next bytes; then `received`. Spares `receive` a copy."""
+        """Returns the buffer into which the network may write the next bytes, followed by `received`. This saves the
+        copy of `receive`.
+        """
         return self._splitter.get_buffer()
 
     def received(self, count: int) -> list[Response]:
-        """As `receive`, for `count` bytes written into `get_buffer()`."""
+        """Does what `receive` does, for `count` bytes written into `get_buffer()`."""
         try:
             return self._accept(self._splitter.received(count))
         except ProtocolError:
@@ -171,7 +176,7 @@ class ClientConnection:
             raise
 
     def close(self) -> list[int]:
-        """The correlation ids whose answers will not come, oldest first."""
+        """Closes; returns the correlation ids whose answers will not arrive, oldest first."""
         lost = [correlation_id for correlation_id, _, _ in self._waiting]
         self._waiting.clear()
         self._output.clear()
@@ -221,7 +226,7 @@ class ClientConnection:
         correlation_id, position = read_response_header(frame, api, version)
         if correlation_id != expected:
             raise ProtocolError(f"the broker answered request {correlation_id}, expected {expected} ({api.name})")
-        body = memoryview(frame).toreadonly()  # kio reads no writable buffer
+        body = memoryview(frame).toreadonly()  # kio does not read a writable buffer
         return Response(correlation_id, api, version, messages.response(api, version).decode(body, position))
 
     def _negotiated(self, response: Response) -> None:
@@ -237,5 +242,5 @@ class ClientConnection:
 
 
 def _is_version_refusal(frame: bytearray) -> bool:
-    """Error 35 right after the correlation id: the body is version 0, whatever was asked."""
+    """Returns True if error 35 follows the correlation id: the body is then version 0, whatever was requested."""
     return len(frame) >= 6 and int.from_bytes(frame[4:6], "big", signed=True) == ErrorCode.unsupported_version

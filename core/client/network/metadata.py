@@ -1,6 +1,6 @@
-"""What a client knows of the cluster: brokers, topics, and which broker leads each partition.
+"""A client's view of the cluster: brokers, topics, and which broker leads each partition.
 
-A `ClusterView` is one broker's answer, immutable. `ClusterMetadata` is the cache that answers are merged into; the
+A `ClusterView` is one broker's answer, immutable. `ClusterMetadata` is the cache into which answers are merged; the
 newest answer about a topic wins.
 """
 
@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """`leader` is a node id, -1 when there is none now; `leader_epoch` -1 when the broker does not say."""
+    """`leader` is a node id, -1 if there is none now; `leader_epoch` is -1 if the broker does not report it."""
 
     leader: int
     leader_epoch: int = -1
@@ -59,8 +59,9 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`error` is what the broker says of the topic: none, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, …
-    `topic_id` tells a topic from one of the same name that was deleted (KIP-516); None when the broker gives none."""
+    """`error` is what the broker reports for the topic: none, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, …
+    `topic_id` distinguishes a topic from a deleted one of the same name (KIP-516); None if the broker reports none.
+    """
 
     name: str
     error: ErrorCode
@@ -88,11 +89,13 @@ class ClusterMetadata:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last answer; infinite before the first."""
+        """Returns the seconds since the last answer; infinite before the first."""
         return float("inf") if self._updated_s is None else self._clock() - self._updated_s
 
     def update(self, answer: ClusterView, *, all_topics: bool = False) -> None:
-        """Merge an answer. Topics that the broker does not have are forgotten; with `all_topics`, so is every other."""
+        """Merges an answer. Topics that the broker does not have are forgotten; with `all_topics`, so is every topic
+        that the answer lacks.
+        """
         with self._lock:
             topics = {} if all_topics else dict(self.view.topics)
             for name, topic in answer.topics.items():
@@ -104,33 +107,35 @@ class ClusterMetadata:
             self._updated_s = self._clock()
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """The leader's node id, or None when it is not known."""
+        """Returns the leader's node id, or None if it is not known."""
         topic = self.view.topics.get(partition.topic)
         found = topic.partitions.get(partition.partition) if topic else None
         return found.leader if found and found.leader in self.view.nodes else None
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Their leaders turned out to be others: ask again."""
+        """Forgets these topics, whose leaders were found to be wrong, so that they are requested again."""
         with self._lock:
             gone = set(topics)
             kept = {name: topic for name, topic in self.view.topics.items() if name not in gone}
             self.view = replace(self.view, topics=kept)
 
     def add_node(self, node: Node) -> None:
-        """A broker that another answer named (a group's coordinator)."""
+        """Adds a broker that another answer named (a group's coordinator)."""
         with self._lock:
             nodes = {**self.view.nodes, node.node_id: node}
             self.view = replace(self.view, nodes=nodes)
 
     def forget_node(self, node_id: int) -> None:
-        """It does not answer: it may be gone, or be elsewhere; ask again before the next try."""
+        """Forgets a broker that does not answer: it may have ended or moved, and is looked up before the next
+        attempt.
+        """
         with self._lock:
             nodes = {number: node for number, node in self.view.nodes.items() if number != node_id}
             self.view = replace(self.view, nodes=nodes)
 
 
 def read_metadata(message: Any) -> ClusterView:
-    """A Metadata response of any version."""
+    """Converts a Metadata response of any version."""
     return ClusterView(
         cluster_id=getattr(message, "cluster_id", None),
         controller_id=getattr(message, "controller_id", NO_LEADER),
@@ -160,7 +165,9 @@ def _topic(topic: Any) -> TopicView:
 
 
 def parse_bootstrap(servers: str | Collection[str]) -> list[Address]:
-    """`host:port,host:port`; IPv6 addresses in brackets. `ConfigError` names the part that is wrong."""
+    """Parses `host:port,host:port`; IPv6 addresses are in brackets. Raises `ConfigError`, which names the part that is
+    wrong.
+    """
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = [_address(part.strip()) for part in parts if part.strip()]
     if not addresses:

@@ -1,7 +1,7 @@
 """Connections to brokers, lent to one caller at a time and kept for the next.
 
-Concurrent callers get separate connections, so that a long poll or a waiting JoinGroup delays nobody else; consecutive
-calls use the same one.
+Concurrent callers get separate connections, so that a long poll or a waiting JoinGroup delays no other call;
+consecutive calls use the same one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_IDLE = 4
 """Idle connections kept per broker; more are closed when they are returned."""
 
 SETUP_TIMEOUT_S = 10.0
-"""`socket.connection.setup.timeout.ms` as Kafka's clients have it."""
+"""`socket.connection.setup.timeout.ms` with the default of Kafka's clients."""
 
 
 class ConnectionPool:
@@ -46,7 +46,7 @@ class ConnectionPool:
 
     @contextlib.contextmanager
     def lend(self, address: Address, timeout_s: float) -> Iterator[BlockingConnection]:
-        """A negotiated connection; it goes back to the pool unless the body raises."""
+        """Yields a negotiated connection; it returns to the pool unless the body raises."""
         connection = self._take(address) or self._open(address, timeout_s)
         try:
             yield connection

@@ -1,8 +1,8 @@
-"""`Producer.send_arrow`: the rows of a table become record batches without an object for each.
+"""`Producer.send_arrow`: the rows of a table become record batches without an object for each row.
 
-Everything that can be wrong with a row is found before the first one is sent. Then batches are made of stretches of
-rows, as many as `batch.size` holds, and handed to the accumulator as they are: sequence numbers, retries, memory and
-time limits are those of records that were sent one by one.
+All errors in the rows are found before the first one is sent. Then batches are made of consecutive rows, as many as
+`batch.size` holds, and passed to the accumulator as they are: sequence numbers, retries, memory and time limits are
+those of records that are sent one by one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .table_future import TableFuture
 from .topic_writer import TopicWriter
 
 _HANDED_OVER: Final = 512 * 1024
-"""Bytes of batches that are given to the sender together: it is woken less often, and its requests are larger."""
+"""Bytes of batches that are passed to the sender together: it is woken less often, and its requests are larger."""
 
 _NO_HEADERS: Final = encode_headers(())
 
@@ -47,8 +47,9 @@ _KINDS: Final = "bytes or text"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one partition, or of any: what `native.encode_columns` takes. `timestamps` None: all `now_ms`. `headers`
-    are lists of (name, value), None where no row has any."""
+    """Rows of one partition, or of any, in the form that `native.encode_columns` takes. `timestamps` None: all
+    `now_ms`. `headers` are lists of (name, value), None if no row has any.
+    """
 
     keys: pa.Array | None
     values: pa.Array
@@ -65,7 +66,7 @@ class Rows:
         return Rows(keys, self.values.take(indices), stamps, self.prefix, headers)
 
     def records(self, now_ms: int) -> Iterator[RecordTuple]:
-        """One by one, for what looks at each."""
+        """Yields the records one by one."""
         nothing = [None] * len(self)
         stamps = [now_ms] * len(self) if self.timestamps is None else self.timestamps.to_pylist()
         keys = nothing if self.keys is None else self.keys.to_pylist()
@@ -84,8 +85,9 @@ def read_rows(
     columnar: ArrowSerializer | None,
     typed: bool,
 ) -> list[Rows]:
-    """The table's rows, a stretch for each of its chunks; `SchemaError` names the first row and column that does not
-    fit. `serialize` is asked row by row where there is no `columnar` way."""
+    """Returns the table's rows, one `Rows` for each of its chunks. Raises `SchemaError`, which names the first row and
+    column that is wrong. Without `columnar`, `serialize` is called row by row.
+    """
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
@@ -104,7 +106,7 @@ def read_rows(
 
 
 def _named(topic: str, table: pa.Table, name: str | None, default: str) -> str | None:
-    """The column asked for; the one of the usual name when there is a `value` column beside it."""
+    """Returns the requested column's name; by default the usual name if there is a `value` column beside it."""
     if name is None:
         return default if default in table.column_names and "value" in table.column_names else None
     if table.column_names.count(name) != 1:
@@ -158,7 +160,7 @@ def _one(topic: str, row: pa.Scalar, number: int, serialize: Serializer) -> byte
 
 
 def _binary(topic: str, column: pa.Array, name: str) -> pa.Array:
-    """As (large) binary, without a copy where it is one or text."""
+    """Returns the column as (large) binary, without a copy if it is binary or text."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _binary(topic, column.dictionary_decode(), name)
@@ -172,7 +174,7 @@ def _binary(topic: str, column: pa.Array, name: str) -> pa.Array:
 
 
 def _keys(topic: str, column: pa.Array, name: str) -> pa.Array:
-    """As `Producer.send` takes keys: bytes, text, or whole numbers in decimal digits."""
+    """Returns the keys as `Producer.send` takes them: bytes, text, or whole numbers in decimal digits."""
     if pa.types.is_integer(column.type):
         column = column.cast(pa.string())
     try:
@@ -182,7 +184,7 @@ def _keys(topic: str, column: pa.Array, name: str) -> pa.Array:
 
 
 def _stamps(topic: str, column: pa.Array, name: str, first: int) -> pa.Array:
-    """Milliseconds since 1970."""
+    """Returns the column in milliseconds since 1970."""
     if pa.types.is_timestamp(column.type):
         column = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz), safe=False)
     elif not pa.types.is_integer(column.type):
@@ -199,7 +201,7 @@ def _stamps(topic: str, column: pa.Array, name: str, first: int) -> pa.Array:
 
 
 def check_sizes(stretches: Sequence[Rows], largest: int) -> tuple[int, int] | None:
-    """The first row (and its bytes) that is larger than `largest`; None when all fit."""
+    """Returns the first row (and its bytes) that is larger than `largest`; None if all fit."""
     first = 0
     for rows in stretches:
         sizes = _sizes(rows.keys, rows.values, len(rows.prefix))
@@ -211,7 +213,7 @@ def check_sizes(stretches: Sequence[Rows], largest: int) -> tuple[int, int] | No
 
 
 def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tuple[int, Rows]]:
-    """(partition, its rows in their order), given each row's partition."""
+    """Yields (partition, its rows in their order), given each row's partition."""
     raw = partition_of if isinstance(partition_of, bytes) else pa.array(partition_of, pa.int32()).buffers()[1]
     chosen = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(raw)])
     order = pc.array_sort_indices(chosen)  # stable
@@ -224,13 +226,15 @@ def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """How rows become batches: `now_ms` for those without a time, `window_ms` where the audit counts them."""
+    """The settings by which rows become batches: `now_ms` for rows without a time, `window_ms` if the audit counts
+    them.
+    """
 
     now_ms: int
     window_ms: int | None
 
     def batches(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
-        """All rows, in batches of up to `batch_size` bytes."""
+        """Yields all rows in batches of up to `batch_size` bytes."""
         if rows.headers is not None:
             yield from self._one_by_one(rows, batch_size)
             return
@@ -246,7 +250,7 @@ class Making:
             first = end
 
     def _one_by_one(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
-        """Rows that have headers of their own."""
+        """Yields batches of rows that have headers of their own."""
         counting = self._counting(rows)
         taken: list[RecordTuple] = []
         size = first = 0
@@ -262,8 +266,9 @@ class Making:
             yield _encoded(taken, counting(first, first + len(taken)))
 
     def _counting(self, rows: Rows) -> Callable[[int, int], Counted]:
-        """Of rows [first, end), as the audit counts records. What can be found for all rows
-        at once is found here, for a table makes many batches."""
+        """Returns a function that counts rows [first, end) as the audit counts records. Values that can be computed for
+        all rows at once are computed here, since a table makes many batches.
+        """
         window_ms, now_ms = self.window_ms, self.now_ms
         if window_ms is None:
             return lambda *_: ()
@@ -290,7 +295,9 @@ def _encoded(records: list[RecordTuple], counted: Counted) -> EncodedRows:
 
 
 def _totals(column: pa.Array, prefix: int) -> Callable[[int, int], int]:
-    """The bytes of rows [first, end), each that is not null with so many more in front."""
+    """Returns a function for the bytes of rows [first, end), where each value that is not null has `prefix` more
+    bytes.
+    """
     if column.null_count:
         sizes = _sizes(None, column, prefix)
         return lambda first, end: int(pc.sum(sizes[first:end]).as_py())
@@ -301,13 +308,13 @@ def _totals(column: pa.Array, prefix: int) -> Callable[[int, int], int]:
 
 
 def _sizes(keys: pa.Array | None, values: pa.Array, prefix: int) -> pa.Array:
-    """Bytes of key and value of each row."""
+    """Returns the bytes of key and value of each row."""
     sizes = pc.fill_null(pc.add(pc.binary_length(values).cast(pa.int64()), prefix), 0)
     return sizes if keys is None else pc.add(sizes, pc.fill_null(pc.binary_length(keys).cast(pa.int64()), 0))
 
 
 def buffers(column: pa.Array) -> Binary:
-    """A binary array's own buffers."""
+    """Returns a binary array's own buffers."""
     bitmap, offsets, data = column.buffers()
     width = 8 if pa.types.is_large_binary(column.type) else 4
     return bitmap, offsets, b"" if data is None else data, column.offset, width
@@ -318,7 +325,7 @@ def _numbers(stamps: pa.Array) -> memoryview:
 
 
 class TableSender:
-    """Of one producer. Thread-safe, as its parts are."""
+    """Sends the tables of one producer. Thread-safe, as its parts are."""
 
     def __init__(
         self,
@@ -328,7 +335,7 @@ class TableSender:
         largest: int,
         window_ms: int | None,
     ) -> None:
-        """`largest` bytes are the most that one record may have; `window_ms` the audit's window, where there is one."""
+        """`largest` is the most bytes of one record; `window_ms` the audit's window, if there is an audit."""
         self._accumulator = accumulator
         self._listeners = listeners
         self._values = values
@@ -343,7 +350,7 @@ class TableSender:
         partition: int | None,
         timestamp: str | None,
     ) -> TableFuture:
-        """See `Producer.send_arrow`."""
+        """Sends the table; see `Producer.send_arrow`."""
         topic = writer.topic
         typed = self._values.serde(topic) is not None
         columnar = self._values.arrow_serializer(topic) if typed else None
@@ -370,7 +377,7 @@ class TableSender:
     def _shares(
         self, writer: TopicWriter, rows: Rows, partition: int | None
     ) -> Iterator[tuple[PartitionQueue | None, Rows]]:
-        """Rows by partition; None: any."""
+        """Yields the rows by partition; None stands for any partition."""
         if partition is not None:
             yield writer.queue(None, None, partition, 0), rows
         elif writer.chooses:

@@ -169,7 +169,7 @@ class ProducerBatch:
 
     @property
     def closed(self) -> bool:
-        """Takes no more records."""
+        """True if the batch takes no more records."""
         return self.state is not _OPEN
 
     @property
@@ -335,5 +335,5 @@ def _count(batch: bytearray, base_timestamp: int, count: int, window_ms: int) ->
 
 
 def wrap_sequence(sequence: int) -> int:
-    """Sequence numbers run from 0 to 2^31 - 1 and then start again at 0 (as in Kafka)."""
+    """Returns the sequence number within its range: 0 to 2^31 - 1, then 0 again (as in Kafka)."""
     return sequence & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""What becomes of batches, told to who wants to know: counters, interceptors, the audit, the log.
+"""Reports the outcome of batches to counters, interceptors, the audit and the log.
 
 An interceptor or auditor that raises is counted and skipped: the record is sent unchanged.
 """
@@ -23,7 +23,9 @@ log = logging.getLogger("klamm.producer")
 
 @dataclass(slots=True)
 class ProducerCounts:
-    """Since the producer was made. `acknowledged` plus `failed` is what was sent and is settled."""
+    """Counts since the producer was made. `acknowledged` plus `failed` is the number of sent records that are
+    settled.
+    """
 
     acknowledged: int = 0
     failed: int = 0
@@ -34,8 +36,9 @@ class ProducerCounts:
 
 
 class DeliveryListeners:
-    """`intercept` and `refused` are called on the threads that send, the others on the sender's; `attempted` also on
-    the thread that closes the producer."""
+    """`intercept` and `refused` are called on the threads that send, the others on the sender's thread; `attempted`
+    also on the thread that closes the producer.
+    """
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
         self._interceptors = interceptors
@@ -62,8 +65,10 @@ class DeliveryListeners:
         return bool(self._interceptors)
 
     def mark(self, mark_of: Callable[[Counted], Headers], counted: Counted) -> Headers:
-        """What the audit adds to the first record of a batch: `mark_of` is `klamm.core.interfaces.audit.Audit.mark` for
-        this producer and a partition. If it keeps its results, it keeps none of a call that raised."""
+        """Returns the headers that the audit adds to the first record of a batch: `mark_of` is
+        `klamm.core.interfaces.audit.Audit.mark` for this producer and a partition. If it caches its results, it caches
+        none of a call that raised.
+        """
         try:
             return mark_of(counted)
         except Exception:  # a plugin may raise anything
@@ -71,7 +76,7 @@ class DeliveryListeners:
             return ()
 
     def begin(self, queue: PartitionQueue) -> bool:
-        """Whether the audit lets a batch of the partition be sent now; `end` follows where it does."""
+        """Returns True if the audit lets a batch of the partition be sent now; `end` follows if so."""
         try:
             return queue.audit is None or self.audit is None or self.audit.begin(queue.partition.topic)
         except Exception:  # a plugin may raise anything
@@ -86,7 +91,7 @@ class DeliveryListeners:
             self._passed_over("audit_errors", "end", self.audit)
 
     def attempted(self, batch: ProducerBatch) -> None:
-        """Tells the audit, once, that a closed batch is sent now, or given up without having been sent."""
+        """Tells the audit, once, that a closed batch is sent now, or abandoned without having been sent."""
         if batch.audit is None or self.audit is None:
             return
         with self._lock:  # the thread that closes the producer and the sender may both have the batch
@@ -101,7 +106,7 @@ class DeliveryListeners:
             self._passed_over("audit_errors", "attempted", self.audit)
 
     def refused(self, error: Exception) -> None:
-        """A record that never came into a batch."""
+        """Reports a record that was never added to a batch."""
         with self._lock:
             self._counts.failed += 1
         self._tell(None, error)
@@ -115,7 +120,7 @@ class DeliveryListeners:
             self._counts.retried_batches += batch.attempts > 1
         partition = batch.outcome.partition
         if self.audit is not None and batch.audit is not None:
-            stamped = produced.log_append_time_ms  # where the broker stamps, its time is the record's (design D9)
+            stamped = produced.log_append_time_ms  # if the broker sets timestamps, its time is the record's (design D9)
             try:
                 for created_ms, count, size in batch.counted():
                     timestamp_ms = stamped if stamped >= 0 else created_ms
@@ -160,5 +165,5 @@ class DeliveryListeners:
         with self._lock:
             count = getattr(self._counts, counter) + 1
             setattr(self._counts, counter, count)
-        if count == 1:  # the count tells the rest
+        if count == 1:  # after the first error only the count grows
             log.exception("%s.%s raised; records go on", type(plugin).__name__, method)

@@ -1,4 +1,4 @@
-"""What the sender needs and must not wait for: fresh metadata and producer ids, fetched on a thread of their own."""
+"""Fetches metadata and producer ids for the sender on a thread of its own, since the sender must not wait for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..network.backoff import Backoff
 from .batch import ANONYMOUS, ProducerIdentity
 
 _ATTEMPT_S = 5.0
-"""How long one attempt may take; the next one starts with the newest needs."""
+"""Seconds that one attempt may take; the next one starts with the newest requests."""
 
 
 class MetadataRefresher:
@@ -46,19 +46,19 @@ class MetadataRefresher:
         self._thread.start()
 
     def close(self) -> None:
-        """The client must be closed first, so that a call under way ends."""
+        """Ends the thread. The client must be closed first, so that a call under way ends."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
         self._thread.join()
 
     def follow(self, topics: Iterable[str]) -> None:
-        """Keep these topics' metadata no older than the maximum age."""
+        """Keeps these topics' metadata no older than the maximum age."""
         with self._condition:
             self._topics.update(topics)
 
     def refresh(self) -> None:
-        """A leader is not known, or is another one: ask now."""
+        """Requests metadata now, because a leader is unknown or has changed."""
         with self._condition:
             if not self._stale:
                 self._stale = True
@@ -102,8 +102,9 @@ class MetadataRefresher:
             return not self._closed
 
     def _refresh_in_s(self) -> float:
-        """Seconds until metadata is to be asked for; one back-off apart at least, or an unknown leader would be asked
-        for without pause."""
+        """Returns the seconds until the next metadata request; requests are at least one back-off apart, or an unknown
+        leader would be requested without pause.
+        """
         left = 0.0 if self._stale else self._max_age_s - self._client.cluster.age_s if self._topics else self._max_age_s
         return max(left, self._not_before_s - self._clock())
 

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: Kafka's murmur2 of the key, sticky without a key, or a callable of the user's."""
+"""Chooses a record's partition: by Kafka's murmur2 of the key, sticky without a key, or by the user's callable."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ Partitioner = Callable[[str, "bytes | None", "bytes | None", int], int]
 
 @lru_cache(maxsize=1 << 16)
 def key_hash(key: bytes) -> int:
-    """`toPositive(murmur2(key))`: the sign bit cleared, not the absolute value. Keys come again: remembered."""
+    """Returns `toPositive(murmur2(key))`: the sign bit is cleared, it is not the absolute value. Results are cached,
+    since keys repeat.
+    """
     return murmur2(key) & 0x7FFFFFFF
 
 
 def load_partitioner(name: str) -> Partitioner | None:
-    """None for `murmur2`, the built-in one; otherwise the `module:callable` that the configuration names."""
+    """Returns None for `murmur2`, the built-in one; otherwise the `module:callable` that the configuration names."""
     if name == "murmur2":
         return None
     module, colon, attribute = name.partition(":")

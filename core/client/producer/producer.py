@@ -53,28 +53,28 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 _HEADER_OVERHEAD = 12
-"""What a header adds to its name and value, at most about."""
+"""Estimated upper bound of the overhead per header, in bytes."""
 
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last that dates of Python, Arrow and Spark all hold."""
+"""The end of the year 9999, the last time that dates of Python, Arrow and Spark can all represent."""
 
 _AT_EXIT_S = 10.0
 
 _MOST = 2**31 - 1
-"""Records, bytes or partitions."""
+"""The largest number of records, bytes or partitions."""
 
 _MOST_COUNTED: Counted = ((_LAST_MS, _MOST, _MOST),)
-"""What makes a batch's mark the largest."""
+"""The counts that give a batch's mark its largest size."""
 
 _MARKS = 64
-"""That are kept of each partition."""
+"""The number of marks that are cached for each partition."""
 
 
 class Producer:
     """Sends records to topics; thread-safe; one per process is enough.
 
-    `config` is a YAML file, a mapping of the same shape, or `Settings`; its `producer` section counts, and each topic's
-    `schema` and `serde`. Use it as a context manager, or `close` it: only then everything is sent.
+    `config` is a YAML file, a mapping of the same shape, or `Settings`, of which the `producer` section and each
+    topic's `schema` and `serde` are used. Use it as a context manager, or `close` it: only then is everything sent.
     """
 
     def __init__(self, config: str | Path | Mapping[str, Any] | Settings, *, network: Network | None = None) -> None:
@@ -106,7 +106,7 @@ class Producer:
         self._closing = threading.Lock()
         self._closed = False
         self._largest = options.max_request_size - HEADER_SIZE - MAX_RECORD_OVERHEAD
-        self._start_audit(settings)  # before any thread is started: it may refuse the configuration
+        self._start_audit(settings)  # before any thread is started, since it may refuse the configuration
         self._start(codec if codec.codec_id else None)
         self._at_exit = _close_at_exit(self)
 
@@ -168,13 +168,14 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> Future[RecordMetadata]:
-        """The future gives where the record is stored, or raises: `DeliveryError` with topic, partition and cause, or
-        `SchemaError` for a value that does not fit.
+        """Sends a record. The future returns where it is stored, or raises: `DeliveryError` with topic, partition and
+        cause, or `SchemaError` for a value that does not match the schema.
 
         Blocks for up to `max.block.ms` while the topic's metadata is fetched or `buffer.memory` is full. Raises at
-        once, and sends nothing, when the producer is closed (`ProducerClosedError`), the topic or partition is not
-        there (`UnknownTopicError`), the record is larger than `max.request.size` (`DeliveryError`), or the buffer
-        stays full (`BufferFullError`). `timestamp_ms` is since the epoch, now when None."""
+        once, and sends nothing, if the producer is closed (`ProducerClosedError`), the topic or partition does not
+        exist (`UnknownTopicError`), the record is larger than `max.request.size` (`DeliveryError`), or the buffer stays
+        full (`BufferFullError`). `timestamp_ms` is since the epoch; None means now.
+        """
         if self._closed:
             raise ProducerClosedError("the producer is closed; nothing can be sent any more")
         if self._listeners.intercepts:
@@ -213,18 +214,19 @@ class Producer:
         partition: int | None = None,
         timestamp: str | None = None,
     ) -> TableFuture:
-        """A record for each row of a table. The future gives the ranges of offsets where they are stored, or raises the
-        first `DeliveryError`.
+        """Sends a record for each row of a table. The future returns the ranges of offsets where they are stored, or
+        raises the first `DeliveryError`.
 
-        The column `value` (bytes or text) makes the values; for a topic with a schema all columns are the fields of its
+        The column `value` (bytes or text) holds the values; for a topic with a schema all columns are the fields of its
         record, or `value` is a struct of them. `key` and `timestamp` name columns: keys are bytes, text or whole
-        numbers, null for none; timestamps are Arrow's, or numbers of milliseconds, now when there are none. Beside a
+        numbers, null for none; timestamps are Arrow's, or numbers of milliseconds, now if there are none. Beside a
         `value`, the columns `key` and `timestamp` need not be named. Rows with a key go to the key's partition, those
         without one batch by batch to each partition in turn.
 
-        All rows are looked at before the first is sent: `SchemaError` names row and column, `DeliveryError` a row that
-        is too large; nothing was sent then. Blocks as `send` does; interceptors, which want records, rule it out
-        (`ConfigError`). Needs pyarrow (the extra `arrow`)."""
+        All rows are checked before the first is sent: `SchemaError` names row and column, `DeliveryError` a row that is
+        too large; nothing was sent then. Blocks as `send` does. Not possible with interceptors, which need records
+        (`ConfigError`). Needs pyarrow (the extra `arrow`).
+        """
         if self._closed:
             raise ProducerClosedError("the producer is closed; nothing can be sent any more")
         if self._listeners.intercepts:
@@ -236,16 +238,18 @@ class Producer:
         return sender.send(self._writers.get(topic) or self._open(topic), table, key, partition, timestamp)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send all that was given to `send`, and wait until each record is stored or has failed (its future says
-        which). `DeliveryError` when `timeout_s` seconds are over before."""
+        """Sends all records passed to `send`, and waits until each is stored or has failed (its future tells which).
+        Raises `DeliveryError` if `timeout_s` seconds are over before.
+        """
         left = self._accumulator.flush(timeout_s)
         if left:
             what = "1 record was" if left == 1 else f"{left} records were"
             raise DeliveryError(f"{what} not settled within {timeout_s} s; sending goes on")
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, publish the audit's counts, and stop. After `timeout_s` seconds (default: `delivery.timeout.ms`) the
-        futures of what is not settled raise `DeliveryError`. Closing twice is no error."""
+        """Flushes, publishes the audit's counts, and stops. After `timeout_s` seconds (default: `delivery.timeout.ms`)
+        the futures of unsettled records raise `DeliveryError`. Closing twice is not an error.
+        """
         with self._closing:
             if self._closed:
                 return
@@ -265,7 +269,7 @@ class Producer:
         self._coordination.close()
 
     def metrics(self) -> dict[str, int]:
-        """Counts since the producer was made, and `buffered_bytes` now."""
+        """Returns counts since the producer was made, and `buffered_bytes` now."""
         return {**self._listeners.counts(), "buffered_bytes": self._accumulator.used_bytes}
 
     def __enter__(self) -> Producer:
@@ -279,11 +283,11 @@ class Producer:
     # -- topics
 
     def partitions(self, topic: str) -> int:
-        """How many the topic has; `UnknownTopicError` when it is not there."""
+        """Returns the topic's number of partitions. Raises `UnknownTopicError` if it does not exist."""
         return (self._writers.get(topic) or self._open(topic)).partitions
 
     def _open(self, topic: str) -> TopicWriter:
-        """The first record of a topic: fetch its metadata, make its serializer."""
+        """Prepares for the first record of a topic: fetches its metadata, makes its serializer."""
         with self._opening:
             if topic in self._writers:
                 return self._writers[topic]
@@ -315,15 +319,18 @@ class Producer:
         )
 
     def _batch_audit(self, partition: TopicPartition) -> BatchAudit | None:
-        """Batches of records of one size have the same mark, so marks are kept; an error is not."""
+        """Returns the audit's part in the partition's batches. Batches of records of one size have the same mark, so
+        marks are cached; an error is not.
+        """
         if self._audit is None or not self._audit.audits(partition.topic):
             return None
         kept = lru_cache(_MARKS)(partial(self._mark_of, partition))
         return BatchAudit(partial(self._listeners.mark, kept), self._audit.window_ms)
 
     def _mark_size(self, topic: str) -> int:
-        """The most bytes that the audit adds to a batch of the topic. After an error: those for the audit's own topic,
-        and room for this one's name; the audit's later marks are added all the same."""
+        """Returns the most bytes that the audit adds to a batch of the topic. After an error: those for the audit's own
+        topic, and room for this one's name; the audit's later marks are still added.
+        """
         if self._audit is None or not self._audit.audits(topic):
             return 0
         largest = self._listeners.mark(partial(self._mark_of, TopicPartition(topic, _MOST)), _MOST_COUNTED)
@@ -356,7 +363,7 @@ class Producer:
         return error
 
     def _publish_audit(self, key: bytes, value: bytes) -> Future[None]:
-        """For the audit: an event goes to the audit topic, not itself audited nor intercepted."""
+        """Sends an event to the audit topic for the audit; the event is neither audited nor intercepted."""
         assert self._audit is not None
         writer = self._writers.get(self._audit.topic) or self._open(self._audit.topic)
         size = len(key) + len(value) + RECORD_OVERHEAD
@@ -389,7 +396,7 @@ def _headers_size(headers: Headers) -> int:
 
 
 def _checked_ms(topic: str, given: SupportsIndex) -> int:
-    """A timestamp that cannot be encoded would fail its whole batch."""
+    """Checks a timestamp: one that cannot be encoded would fail its whole batch."""
     try:
         number = index(given)
     except TypeError:
@@ -401,7 +408,7 @@ def _checked_ms(topic: str, given: SupportsIndex) -> int:
 
 
 def _close_at_exit(producer: Producer) -> Any:
-    """A producer that nobody closed still sends what it has, when the interpreter ends."""
+    """Closes a producer that the application did not close when the interpreter exits, so that its records are sent."""
     reference = weakref.ref(producer)
 
     def close() -> None:

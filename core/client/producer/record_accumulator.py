@@ -1,7 +1,7 @@
-"""Where records wait to be sent: batches by partition, bounded in bytes.
+"""The records that wait to be sent: batches by partition, bounded in bytes.
 
 `append` is the producer's hot path: one lock, one tuple, one list append. Records are encoded later, a batch at a time,
-on the sender's thread. A batch is ready when it is full, has waited `linger_s`, is to be tried again, or when somebody
+on the sender's thread. A batch is ready when it is full, has waited `linger_s`, is to be retried, or when a thread
 waits for it: a flush, a close, or a sender of records that found the buffer full.
 """
 
@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 RECORD_OVERHEAD = 12
-"""What a record without headers adds to its key and value, about; a batch's size is an estimate."""
+"""Estimated bytes that a record without headers adds to its key and value; a batch's size is an estimate."""
 
 
 class BufferFullError(KlammError):
-    """`buffer.memory` was full for `max.block.ms`: records come faster than brokers take them."""
+    """`buffer.memory` was full for `max.block.ms`: records arrive faster than brokers accept them."""
 
 
 class ProducerClosedError(KlammError):
@@ -51,7 +51,7 @@ class Buffering:
 
 @dataclass(frozen=True, slots=True)
 class ReadyCheckResult:
-    """Partitions with a batch that may be sent now, and when the next one will be (monotonic seconds)."""
+    """Partitions with a batch that may be sent now, and the time of the next one (monotonic seconds)."""
 
     queues: list[PartitionQueue]
     next_s: float
@@ -81,12 +81,12 @@ class RecordAccumulator:
 
     @property
     def used_bytes(self) -> int:
-        """Records that wait or are in flight, estimated."""
+        """Estimated bytes of records that wait or are in flight."""
         return self._used
 
     @property
     def idle(self) -> bool:
-        """Everything that was appended is settled."""
+        """True if everything that was appended is settled."""
         return not self._incomplete
 
     def append(
@@ -100,8 +100,11 @@ class RecordAccumulator:
         *,
         bounded: bool = True,
     ) -> RecordFuture:
-        """`size` is the record's estimated bytes. Waits for room up to `max_block_s`, then `BufferFullError`; not where
-        it is not `bounded`, as an event without which what fills the buffer may not be sent."""
+        """Adds a record; `size` is its estimated bytes.
+
+        Waits for room up to `max_block_s`, then raises `BufferFullError`. Does not wait if `bounded` is False, as for
+        an audit event that must be sent before the records that fill the buffer can be.
+        """
         news = False
         with self.lock:
             if bounded and self._used + size > self._buffering.memory:
@@ -131,8 +134,9 @@ class RecordAccumulator:
     def append_rows(
         self, batches: deque[tuple[PartitionQueue, EncodedRows]], finished: Callable[[BatchOutcome], None]
     ) -> None:
-        """Rows of a table as batches of their own, of which those that are taken leave `batches`; waits for room as
-        `append` does. `finished` is called once all rows of a batch are settled, on the sender's thread."""
+        """Adds rows of a table as separate batches; those that are accepted leave `batches`. Waits for room as `append`
+        does. `finished` is called once all rows of a batch are settled, on the sender's thread.
+        """
         with self.lock:
             while batches:
                 queue, encoded = batches[0]
@@ -166,7 +170,7 @@ class RecordAccumulator:
         return ReadyCheckResult(queues, next_s)
 
     def take(self, queue: PartitionQueue, now_s: float, room: int) -> ProducerBatch | None:
-        """The next batch of about `room` bytes or less, now in flight; None when none may be sent now."""
+        """Returns the next batch of about `room` bytes or less, now in flight; None if none may be sent now."""
         with self.lock:
             if not queue.waiting:
                 return None
@@ -176,7 +180,7 @@ class RecordAccumulator:
             return queue.take(now_s)
 
     def expired(self, created_before_s: float) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Batches, waiting or in flight, that are older."""
+        """Returns the batches, waiting or in flight, that are older."""
         with self.lock:
             return [
                 (queue, batch)
@@ -188,7 +192,7 @@ class RecordAccumulator:
             ]
 
     def oldest_s(self) -> float:
-        """When the oldest batch was made; infinite when there is none."""
+        """Returns the creation time of the oldest batch; infinite if there is none."""
         with self.lock:
             return min(
                 (side[0].created_s for queue in self._active for side in (queue.in_flight, queue.waiting) if side),
@@ -196,7 +200,7 @@ class RecordAccumulator:
             )
 
     def release(self, size: int, outcome: BatchOutcome) -> None:
-        """Records of this size are settled: others may come."""
+        """Frees the bytes of settled records for others."""
         with self.lock:
             self._used -= size
             if outcome.complete:
@@ -205,7 +209,7 @@ class RecordAccumulator:
                 self._room.notify_all()
 
     def flush(self, timeout_s: float | None) -> int:
-        """Send all that waits, and wait until it is settled; the number of records that are not when the time is up."""
+        """Sends all waiting records, and waits until they are settled; returns how many are not when the time is up."""
         with self.lock:
             pending = list(self._incomplete)
             self._flushes += 1
@@ -227,7 +231,7 @@ class RecordAccumulator:
         self._wake()
 
     def mark_in_doubt(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """It is given up: if it is in flight, it may be stored all the same."""
+        """Marks an abandoned batch: if it is in flight, it may be stored all the same."""
         with self.lock:
             batch.in_doubt = batch.in_doubt or batch in queue.in_flight
 
@@ -254,7 +258,7 @@ class RecordAccumulator:
         return 0.0 if hurry or head.closed else head.created_s + self._buffering.linger_s
 
     def _wait_for_room(self, size: int) -> None:
-        """Called with the lock held."""
+        """Waits for room; call it with the lock held."""
         deadline = self._clock() + self._buffering.max_block_s
         self._waiters += 1
         try:

@@ -51,8 +51,9 @@ class SenderOptions:
 
 
 class Deliveries(Protocol):
-    """Who is asked before a batch is sent and told what became of it; called on the sender's thread, before the futures
-    are done."""
+    """The listeners that are called before a batch is sent and told its outcome; called on the sender's thread, before
+    the futures are done.
+    """
 
     def begin(self, queue: PartitionQueue) -> bool: ...
 
@@ -72,7 +73,7 @@ class _Sent:
     batches: dict[TopicPartition, tuple[PartitionQueue, ProducerBatch]]
     deadline_s: float
     answered: bool
-    """False for acks=0: settled once its last byte is the kernel's."""
+    """False for acks=0: settled once the kernel has accepted its last byte."""
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ class Sender:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="klamm-producer-sender", daemon=True)
         self.problem: KlammError | None = None
-        """The last thing that went wrong with a broker; None since an answer came."""
+        """The last error with a broker; None after a later answer."""
 
     def start(self, accumulator: RecordAccumulator, metadata_refresher: MetadataRefresher) -> None:
         self._accumulator = accumulator
@@ -116,14 +117,14 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is news. Cheap while the sender is awake."""
+        """Wakes the sender because there is new work. Cheap while it is awake."""
         if self._asleep:
             self._asleep = False
             with contextlib.suppress(OSError):  # full: it is waking; closed: it has stopped
                 self._waker.send(b"\0")
 
     def stop(self, timeout_s: float) -> None:
-        """Once the accumulator is closed: send what is left, for so long; the rest fails."""
+        """Sends the remaining records for so many seconds, once the accumulator is closed; the rest fails."""
         self._stop_at_s = self._network.clock() + timeout_s
         self._asleep = True
         self.wake()
@@ -143,7 +144,7 @@ class Sender:
             self._give_up()
 
     def _round(self, now: float) -> float:
-        """Do all that can be done now; the seconds to sleep for."""
+        """Does all that can be done now; returns the seconds to sleep."""
         self._expire(now)
         ready = self._accumulator.ready(now)
         next_s = min(
@@ -168,7 +169,7 @@ class Sender:
                     self._read(broker, mask)
 
     def _send_ready(self, queues: list[PartitionQueue], now: float) -> float:
-        """Send; when to come back for those that could not be sent."""
+        """Sends the ready batches; returns when to try again for those that could not be sent."""
         next_s = float("inf")
         by_leader: dict[int, deque[PartitionQueue]] = {}
         for queue in queues:
@@ -193,7 +194,9 @@ class Sender:
         return next_s
 
     def _broker(self, node_id: int) -> _Broker | None:
-        """The broker's channel; a new one when it has moved to another address; None when it has just gone."""
+        """Returns the broker's channel; a new one if it has moved to another address; None if it has just been
+        removed.
+        """
         node = self._cluster.view.nodes.get(node_id)
         if node is None:
             return None
@@ -209,12 +212,12 @@ class Sender:
         return broker
 
     def _awaken(self) -> None:
-        """From a dialling thread: certain to wake, whatever `_asleep` says."""
+        """Wakes the sender from a dialling thread, whatever `_asleep` says."""
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
     def _send_one(self, broker: _Broker, queues: deque[PartitionQueue], now: float) -> bool:
-        """One request, if there is a batch to send."""
+        """Sends one request, if there is a batch to send; returns whether it did."""
         taken: dict[TopicPartition, tuple[PartitionQueue, ProducerBatch]] = {}
         acks: int | None = None
         size = 0
@@ -237,7 +240,7 @@ class Sender:
         return True
 
     def _take(self, queue: PartitionQueue, now: float, room: int) -> ProducerBatch | None:
-        """The partition's next batch, encoded; None when none may be sent now."""
+        """Returns the partition's next batch, encoded; None if none may be sent now."""
         if not queue.waiting or not self._deliveries.begin(queue):
             return None
         try:
@@ -292,7 +295,9 @@ class Sender:
         self._settle_unanswered(broker)
 
     def _settle_unanswered(self, broker: _Broker) -> None:
-        """Not before they are written: a producer that is flushed and closed would take them with it."""
+        """Settles requests with acks=0, but only once they are written: a producer that is flushed and closed would
+        lose them.
+        """
         if not broker.channel.written:
             return
         for correlation_id in [number for number, sent in broker.sent.items() if not sent.answered]:
@@ -336,7 +341,7 @@ class Sender:
             queue.retry(batch, at_s)
 
     def _lost(self, broker: _Broker, error: KlammError) -> None:
-        """The connection is gone: what it carried may or may not be stored."""
+        """Handles a broken connection: the batches that it carried may or may not be stored."""
         self.problem = error
         broker.channel.fail()
         lost, broker.sent = list(broker.sent.values()), {}
@@ -360,7 +365,7 @@ class Sender:
             self._fail(queue, batch, self._delivery_error(batch, why), cause)
 
     def _give_up(self) -> None:
-        """The producer closes: what is left fails, and says so."""
+        """Fails the remaining batches because the producer closes."""
         for queue, batch in self._accumulator.unsettled():
             self._accumulator.mark_in_doubt(queue, batch)
             cause = batch.last_error or self.problem or self._metadata_refresher.problem

@@ -1,4 +1,4 @@
-"""What became of a table that was sent: one future for all of its batches."""
+"""The outcome of a table that was sent: one future for all of its batches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .record_future import BatchOutcome
 
 @dataclass(frozen=True, slots=True)
 class StoredRange:
-    """Records [base_offset, base_offset + count) of a partition; `base_offset` -1 where the broker did not say (acks=0,
-    or a copy of what was stored before)."""
+    """Records [base_offset, base_offset + count) of a partition; `base_offset` is -1 if the broker did not report it
+    (acks=0, or a duplicate of a stored batch).
+    """
 
     partition: int
     base_offset: int
@@ -23,7 +24,7 @@ class StoredRange:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """Where an acknowledged table went: `records` of them, in `ranges` ordered by partition and offset."""
+    """The result of an acknowledged table: `records` of them, in `ranges` ordered by partition and offset."""
 
     topic: str
     records: int
@@ -31,28 +32,32 @@ class TableMetadata:
 
 
 class TableFuture(Future[TableMetadata]):
-    """Done once every batch is settled: where all went, or the first `DeliveryError`. `metadata` tells then what was
-    stored all the same. It cannot be cancelled. Callbacks run on the producer's sender thread and must be quick."""
+    """Done once every batch is settled: returns all ranges, or raises the first `DeliveryError`; `metadata` then tells
+    what was stored all the same. It cannot be cancelled. Callbacks run on the producer's sender thread and must be
+    quick.
+    """
 
     def __init__(self, topic: str) -> None:
         super().__init__()
         self._topic = topic
         self._tally = threading.Lock()
-        self._open = 1  # the table itself, until all of it is given to the sender
+        self._open = 1  # counts the table itself until all of it is passed to the sender
         self._ranges: list[StoredRange] = []
         self._error: Exception | None = None
         self.set_running_or_notify_cancel()
 
     @property
     def metadata(self) -> TableMetadata:
-        """What is known to be stored by now."""
+        """Returns the ranges that are known to be stored by now."""
         with self._tally:
             ranges = tuple(sorted(self._ranges, key=lambda r: (r.partition, r.base_offset)))
         return TableMetadata(self._topic, sum(r.count for r in ranges), ranges)
 
     @contextmanager
     def more(self, batches: Sized) -> Iterator[None]:
-        """Around handing over batches: each will be settled, but those that are left when that raises."""
+        """Surrounds passing batches to the sender: each will be settled, except those that are left when the block
+        raises.
+        """
         with self._tally:
             self._open += len(batches)
         try:
@@ -62,7 +67,7 @@ class TableFuture(Future[TableMetadata]):
             raise
 
     def settled(self, outcome: BatchOutcome) -> None:
-        """A batch that was expected is."""
+        """Takes the outcome of one expected batch."""
         with self._tally:
             for part in outcome.parts():
                 if part.error is None:
@@ -73,7 +78,7 @@ class TableFuture(Future[TableMetadata]):
         self._less()
 
     def complete(self, error: Exception | None = None) -> None:
-        """No more batches come; `error`: why the rest of the table was not sent."""
+        """Declares that no more batches follow; `error`: why the rest of the table was not sent."""
         with self._tally:
             self._error = self._error or error
         self._less()

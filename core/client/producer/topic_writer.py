@@ -1,4 +1,4 @@
-"""What a producer keeps of one topic: its serializer and the queues of its partitions."""
+"""A producer's state of one topic: its serializer and the queues of its partitions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .partitioner import Partitioner, key_hash
 class TopicWriter:
     """Chooses a record's partition.
 
-    Records without a key stick to one partition until its batch is full or sent, and then go on with another, so that
-    batches are large (KIP-480); `choose(n)` gives a number in [0, n). `mark_size`: the most bytes that the audit adds
-    to a batch."""
+    Records without a key stick to one partition until its batch is full or sent, and then move to another, so that
+    batches are large (KIP-480); `choose(n)` returns a number in [0, n). `mark_size`: the most bytes that the audit adds
+    to a batch.
+    """
 
     def __init__(
         self,
@@ -49,11 +50,11 @@ class TopicWriter:
 
     @property
     def chooses(self) -> bool:
-        """Whether a partitioner of the user's looks at each record."""
+        """True if a user's partitioner is called for each record."""
         return self._partitioner is not None
 
     def in_turn(self) -> PartitionQueue:
-        """For a whole batch without keys: each partition in its turn, from a random one on."""
+        """Returns the partition for a whole batch without keys: each in turn, from a random one on."""
         queues = self._queues
         self._turn = (self._turn + 1) % len(queues)
         return queues[self._turn]
@@ -63,8 +64,9 @@ class TopicWriter:
         return len(self._queues)
 
     def resize(self, partitions: int, topic_id: UUID | None) -> None:
-        """The topic has so many partitions now. Fewer count only after it was deleted and created again: an answer may
-        be old. What waits for one that is gone fails by its time-out, and nothing more is sent to it."""
+        """Sets the topic's number of partitions. Fewer count only after it was deleted and created again: an answer may
+        be old. Batches that wait for a removed partition fail by their time-out, and no more are sent to it.
+        """
         again = None not in (topic_id, self._topic_id) and topic_id != self._topic_id
         self._topic_id = topic_id or self._topic_id
         if partitions > len(self._queues) or (again and partitions):
@@ -77,13 +79,13 @@ class TopicWriter:
         self._queues = self._made[:partitions]
 
     def queue(self, key: bytes | None, value: bytes | None, partition: int | None, size: int) -> PartitionQueue:
-        """Where the record goes; `size` is its estimated bytes."""
+        """Returns the record's partition; `size` is its estimated bytes."""
         queues = self._queues
         if partition is not None:
             try:
                 if 0 <= partition < len(queues):
                     return queues[partition]
-            except TypeError:  # it is no number, which the line below shows
+            except TypeError:  # it is not a number, as the line below shows
                 pass
             raise UnknownTopicError(f"topic {self.topic!r} has {len(queues)} partitions; there is no {partition!r}")
         if self._partitioner is not None:

@@ -22,9 +22,9 @@ from ...records.partition import TopicPartition
 __all__ = ["JOINED_BYTES", "NO_END", "BatchDecoder", "Cursor", "RawBatch", "ReadBatch", "Unreadable"]
 
 JOINED_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of records, uncompressed, from which on `arrow_batches` begins another table."""
+"""Bytes of uncompressed records from which on `arrow_batches` begins another table."""
 NO_END: Final = 2**63 - 1
-"""As the end of the offsets wanted: all."""
+"""As the end of the wanted offsets: no limit."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why a batch cannot be opened, and one past its last offset within the range."""
+    """The reason why a batch cannot be opened, and one past its last offset within the range."""
 
     reason: str
     end: int
@@ -45,8 +45,10 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """The wanted records of one batch or of several, and whether the broker stamped them. With `unreadable` the columns
-    are one row that stands for a batch: its first wanted offset, its base timestamp, and as value the batch's bytes."""
+    """The wanted records of one batch or of several, and whether the broker set their timestamps. With `unreadable` the
+    columns are one row that stands for a batch: its first wanted offset, its base timestamp, and as value the batch's
+    bytes.
+    """
 
     columns: Columns
     log_append_time: bool
@@ -54,7 +56,7 @@ class ReadBatch:
 
 
 class RawBatch(NamedTuple):
-    """An unopened batch: the bytes it came in, its position in them, and its header."""
+    """An unopened batch: the data that contains it, its position in it, and its header."""
 
     data: bytes
     pos: int
@@ -80,14 +82,18 @@ class BatchDecoder:
         self._hint = hint
 
     def batches(self, data: bytes, cursor: Cursor, end: int = NO_END) -> Iterator[ReadBatch]:
-        """Yields each batch by itself, as lists. `CorruptRecordError` names the partition and the offset."""
+        """Yields each batch by itself, as lists. Raises `CorruptRecordError`, which names the partition and the
+        offset.
+        """
         for pos, header, first in _wanted(data, cursor, end):
             yield self._open(data, pos, header, first, end)
 
     def arrow_batches(self, data: bytes, cursor: Cursor, end: int = NO_END) -> Iterator[ReadBatch]:
-        """As `batches`, with many batches joined as one `ArrowColumns` and no Python object for each record. Needs
-        pyarrow. Batches are joined up to `JOINED_BYTES` where all or none are stamped by the broker; one that cannot be
-        opened is returned alone."""
+        """Yields many batches joined as one `ArrowColumns`, without a Python object for each record. Needs pyarrow.
+
+        Batches are joined up to `JOINED_BYTES` where the broker has set the timestamps of all or of none; one that
+        cannot be opened is returned alone.
+        """
         joined = _Joined(end)
         for pos, header, first in _wanted(data, cursor, end):
             if not joined.takes(header):
@@ -113,7 +119,7 @@ class BatchDecoder:
             return
         try:
             columns = joined.columns()
-        except CorruptRecordError:  # one batch's records: opened alone, it is named or passed on
+        except CorruptRecordError:  # one batch's records: opened alone, it is named in the error or passed on
             yield from (self._open(data, pos, header, first, joined.end) for pos, header, first in joined.sources)
         else:
             yield ReadBatch(columns, joined.log_append_time)
@@ -161,10 +167,11 @@ class _Joined:
 
 def _wanted(data: bytes, cursor: Cursor, end: int) -> Iterator[tuple[int, BatchHeader, int]]:
     """Yields the batches with wanted offsets: position in `data`, header, and the first wanted offset. A cursor at or
-    beyond `end` says that nothing is left."""
+    beyond `end` means that nothing is left.
+    """
     for pos, header in iter_headers(data):
         if header.base_offset >= end:
-            cursor.offset = header.base_offset  # the hole before this batch reaches over the end
+            cursor.offset = header.base_offset  # the hole before this batch extends past the end
             return
         first, following = cursor.offset, header.next_offset
         if following > first:
@@ -175,7 +182,7 @@ def _wanted(data: bytes, cursor: Cursor, end: int) -> Iterator[tuple[int, BatchH
 
 
 def _within(columns: RecordColumns, header: BatchHeader, first: int, end: int) -> RecordColumns:
-    """The records with offsets in [first, end)."""
+    """Returns the records with offsets in [first, end)."""
     if header.base_offset >= first and header.next_offset <= end:
         return columns
     kept = [i for i, offset in enumerate(columns.offsets) if first <= offset < end]

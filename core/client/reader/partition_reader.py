@@ -40,13 +40,13 @@ __all__ = ["FETCH_BYTES", "MAX_WAIT_MS", "FetchClient", "PartitionReader"]
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
 MAX_WAIT_MS: Final = 500
-"""How long a broker may hold back a Fetch for which it has nothing."""
+"""Milliseconds that a broker may hold back a Fetch without records."""
 
 Batch = TypeVar("Batch")
 
 
 class FetchClient(Protocol):
-    """What of `ClusterClient` a reader needs."""
+    """The part of `ClusterClient` that a reader needs."""
 
     @property
     def codecs(self) -> CodecTable: ...
@@ -72,12 +72,13 @@ class FetchClient(Protocol):
 
 
 class _NotYetError(BrokerError):
-    """Tried again: the leader is elsewhere or away, or has nothing to give yet."""
+    """To be retried: the leader has moved or is unavailable, or has no records yet."""
 
 
 class PartitionReader:
-    """Reads from `offset` on. `topic_id`: the topic that the offset is of; None: whichever is there at the first fetch.
-    `quarantine` and `hint` as in `BatchDecoder`. `retry`: the delays between the tries of a fetch."""
+    """Reads from `offset` on. `topic_id`: the topic of the offset; None: the topic that exists at the first fetch.
+    `quarantine` and `hint` as in `BatchDecoder`. `retry`: the delays between the attempts of a fetch.
+    """
 
     def __init__(
         self,
@@ -115,10 +116,11 @@ class PartitionReader:
     def fetch(self, timeout_s: float, *, max_wait_ms: int = MAX_WAIT_MS, until: int | None = None) -> bytes:
         """Returns whole batches from the position on; they may begin before it, and end with a partial one.
 
-        Empty when there is nothing up to the high watermark; with `until`, an offset below which there must be records,
-        that is tried again. After `timeout_s` the last error is raised: `BrokerError` or `ConnectionFailedError`.
+        Empty if there is no record up to the high watermark; with `until`, an offset below which there must be records,
+        that is retried. After `timeout_s` the last error is raised: `BrokerError` or `ConnectionFailedError`.
         `OffsetsDeletedError`, `LogTruncatedError` and `TopicReplacedError` (all `DataLossError`) are raised at once, as
-        are errors that no retry mends."""
+        are errors that are not retriable.
+        """
         retries = Retries(self._clock() + timeout_s, self._retry, self._clock, self._sleep)
         while True:
             try:
@@ -127,30 +129,32 @@ class PartitionReader:
                 retries.wait(problem)
 
     def batches(self, data: bytes, end: int = NO_END) -> Iterator[ReadBatch]:
-        """Yields the batches of what `fetch` returned, as lists; see `BatchDecoder`."""
+        """Yields the batches of data that `fetch` returned, as lists; see `BatchDecoder`."""
         return self._moving(data, end, self._decoder.batches)
 
     def arrow_batches(self, data: bytes, end: int = NO_END) -> Iterator[ReadBatch]:
-        """As `batches`, as Arrow columns."""
+        """Yields the batches as Arrow columns."""
         return self._moving(data, end, self._decoder.arrow_batches)
 
     def raw_batches(self, data: bytes, end: int = NO_END) -> Iterator[RawBatch]:
-        """As `batches`, unopened."""
+        """Yields the batches unopened."""
         return self._moving(data, end, self._decoder.raw_batches)
 
     def seek(self, offset: int) -> None:
-        """Moves the position; the leader epoch before it is unknown then."""
+        """Moves the position; the leader epoch before it is then unknown."""
         self.cursor = Cursor(offset)
 
     def verify(self) -> None:
-        """Asks the cluster whether the position is still one in this topic and in this history of its log.
-        `TopicReplacedError` or `LogTruncatedError` when it is not."""
+        """Asks the cluster whether the position is still valid in this topic and in this history of its log. Raises
+        `TopicReplacedError` or `LogTruncatedError` if not.
+        """
         self._client.metadata([self.partition.topic])
         self.check(suspect=True)
 
     def check(self, *, suspect: bool = False) -> None:
-        """As `verify`, by the metadata that the client has. Where the epoch ends is asked only under another leader
-        epoch than before, or when the position is `suspect`."""
+        """Checks the position as `verify` does, by the metadata that the client has. The epoch's end is requested only
+        under another leader epoch than before, or if the position is `suspect`.
+        """
         topic = self._client.cluster.view.topics.get(self.partition.topic)
         if topic is None or (topic is self._checked and not suspect):
             return
@@ -171,14 +175,15 @@ class PartitionReader:
             )
 
     def log_end(self) -> int | None:
-        """Asks where the log ends, which may be above the high watermark; None when that is not known. Verifies the
-        position first."""
+        """Asks for the log's end, which may be above the high watermark; returns None if that is not known. Verifies
+        the position first.
+        """
         self.verify()
         end = self._epoch_end(self._leader_epoch)
         return end.end_offset if end is not None and end.end_offset >= 0 else None
 
     def _epoch_end(self, epoch: int) -> EpochEnd | None:
-        """Where a leader epoch ends; None when that is not known. The leader's own epoch ends where its log does."""
+        """Returns the end of a leader epoch; None if it is not known. The leader's own epoch ends at the log's end."""
         if epoch < 0:
             return None
         try:
@@ -214,7 +219,7 @@ class PartitionReader:
         if answer.error is not ErrorCode.none:
             self._refused(answer)
         self.high_watermark = answer.high_watermark
-        if answer.high_watermark < position:  # after an election it may be so for a moment
+        if answer.high_watermark < position:  # this may be so for a moment after an election
             self.verify()
         if until is not None and next(iter_headers(answer.records), None) is None:
             raise _NotYetError(
@@ -225,10 +230,10 @@ class PartitionReader:
         return answer.records
 
     def _refused(self, answer: FetchedPartition) -> None:
-        """Raises what the error of a Fetch means."""
+        """Raises the error that a Fetch's error code means."""
         error, position = answer.error, self.position
         if error is ErrorCode.offset_out_of_range:
-            self.verify()  # another topic, or a log that was cut, is the better answer
+            self.verify()  # a replaced topic or a cut log is the more precise error
             raise OffsetsDeletedError(
                 f"{self.partition}: offset {position} is out of range (the log starts at {answer.log_start_offset})",
                 position,

@@ -1,7 +1,7 @@
-"""Reads all records of an offset range of one partition: what one Spark task reads.
+"""Reads all records of an offset range of one partition, as one Spark task does.
 
 Offsets have holes (compaction, transaction markers), so the range is done when a batch ends at or beyond its end, never
-when enough records were seen. Records that should be there and do not come are an error, not the end.
+when enough records were read. Expected records that do not arrive are an error, not the end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _HINT = " (on.bad.record: quarantine sets such batches aside)"
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets [start, end) of a partition. They may have holes: `size` is no number of records. `topic_id`: the
-    topic that the offsets are of, None when it does not matter."""
+    """The offsets [start, end) of a partition. They may have holes: `size` is not the number of records. `topic_id`:
+    the topic of the offsets, None if it does not matter.
+    """
 
     partition: TopicPartition
     start: int
@@ -42,10 +43,11 @@ class OffsetRange:
 
 class RangeReader:
     """Reads one range, once. `poll_timeout_s` bounds the wait for the next batch, retries included. `quarantine`: a
-    batch that cannot be opened is passed on and is no error.
+    batch that cannot be opened is passed on and is not an error.
 
-    Offsets of the range that are gone are a `DataLossError`; without `fail_on_data_loss` a warning, and what is left is
-    read. A topic that is replaced meanwhile is always an error, for its offsets are not those of the range."""
+    Deleted offsets of the range are a `DataLossError`; without `fail_on_data_loss` they are a warning, and the rest is
+    read. A topic that is replaced meanwhile is always an error, since its offsets are not those of the range.
+    """
 
     def __init__(
         self,
@@ -64,13 +66,15 @@ class RangeReader:
         )
 
     def batches(self) -> Iterator[ReadBatch]:
-        """Yields one batch each, as lists, in offset order. `DataLossError`, `CorruptRecordError` or the broker's error
-        names partition and offset."""
+        """Yields one batch each, as lists, in offset order. Raises `DataLossError`, `CorruptRecordError` or the
+        broker's error, which names partition and offset.
+        """
         return self._all(self._reader.batches)
 
     def arrow_batches(self) -> Iterator[ReadBatch]:
-        """As `batches`, with the columns of many batches as one `ArrowColumns` and without an object for each record.
-        Needs pyarrow."""
+        """Yields the columns of many batches as one `ArrowColumns`, without an object for each record. Needs
+        pyarrow.
+        """
         return self._all(self._reader.arrow_batches)
 
     def raw_batches(self) -> Iterator[RawBatch]:
@@ -92,7 +96,7 @@ class RangeReader:
                 yield from read(data, end)
 
     def _go_on(self, error: OffsetsDeletedError) -> None:
-        """Moves to what is left of the range, for those who want to go on without the rest."""
+        """Moves to the rest of the range, for callers that continue without the deleted part."""
         lost, start, end = error.position, error.log_start_offset, self._range.end
         following = start if start > lost else end
         what = f"{self._range.partition}: the offsets {lost} to {min(following, end)} are gone"

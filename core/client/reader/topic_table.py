@@ -34,13 +34,15 @@ __all__ = ["FETCH_BYTES", "MAX_BOOTSTRAPS", "UNWATCHED_S", "TableClient", "Table
 FETCH_BYTES: Final = 4 * 1024 * 1024
 UNWATCHED_S: Final = 1.0
 MAX_BOOTSTRAPS: Final = 6
-"""Tries of one `catch_up` to read the topic from its beginning: brokers hear of a new topic one after another."""
+"""The most attempts of one `catch_up` to read the topic from its beginning: brokers learn of a new topic one after
+another.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 class TableClient(Protocol):
-    """What of `ClusterClient` a table needs: requests of which each takes a time-out."""
+    """The part of `ClusterClient` that a table needs: requests, each with a time-out."""
 
     @property
     def codecs(self) -> CodecTable: ...
@@ -75,8 +77,9 @@ class TableClient(Protocol):
 
 
 class _BoundedClient(FetchClient):
-    """A client whose requests, retries included, end at `deadline_s`; None: each after the client's own time-out. What
-    a broker holds back a Fetch for on purpose comes on top."""
+    """A client whose requests, retries included, end at `deadline_s`; None: each after the client's own time-out. The
+    time that a broker holds back a Fetch on purpose is added.
+    """
 
     def __init__(self, client: TableClient, clock: Callable[[], float]) -> None:
         self._client = client
@@ -127,10 +130,10 @@ class _BoundedClient(FetchClient):
 
 
 class TableContents(Protocol):
-    """What the records of the topic make."""
+    """The table that the records of the topic make up."""
 
     def clear(self) -> None:
-        """Drops everything: the topic is read again."""
+        """Removes everything: the topic is read again."""
         ...
 
     def apply(
@@ -142,8 +145,9 @@ class TableContents(Protocol):
 
 
 class TopicTable:
-    """Applies the records of a topic to `contents`. `timeout_s` bounds the wait for a batch, retries included.
-    `retry`: the delays between the tries to read the topic from its beginning."""
+    """Applies the records of a topic to `contents`. `timeout_s` bounds the wait for a batch, retries included. `retry`:
+    the delays between the attempts to read the topic from its beginning.
+    """
 
     def __init__(
         self,
@@ -174,11 +178,12 @@ class TopicTable:
         deadline_s: float | None = None,
     ) -> None:
         """Reads these partitions, all of one topic, up to their high watermarks and up to the offsets `at_least`, the
-        ends of the caller's own appends. Of those that the log has lost since, none is awaited: only what it still has.
+        ends of the caller's own appends; offsets that the log has lost since are not awaited.
 
-        `deadline_s`, on the table's clock, bounds the whole call with all its requests; only what a broker holds back a
-        Fetch for comes on top. The last error then, or `BrokerError` (REQUEST_TIMED_OUT), and the next call goes on.
-        `CorruptRecordError` names a batch that cannot be read; the position stays before it."""
+        `deadline_s`, on the table's clock, bounds the whole call with all its requests, except for the time that a
+        broker holds back a Fetch. At the deadline the last error is raised, or `BrokerError` (REQUEST_TIMED_OUT), and
+        the next call continues. `CorruptRecordError` names a batch that cannot be read; the position stays before it.
+        """
         wanted = list(partitions)
         self._client.deadline_s = deadline_s
         now = self._clock()
@@ -226,8 +231,9 @@ class TopicTable:
     def _behind(
         self, partitions: list[TopicPartition], at_least: Mapping[TopicPartition, int]
     ) -> Iterable[PartitionReader]:
-        """The readers that may have something to read. Of one partition its Fetch tells; of several their high
-        watermarks are asked for in one request to each broker."""
+        """Yields the readers that may have records to read. For one partition its Fetch shows that; for several their
+        high watermarks are requested, with one request to each broker.
+        """
         readers = [self._readers[partition] for partition in partitions]
         if len(readers) < 2:
             return readers
@@ -255,14 +261,14 @@ class TopicTable:
                 wait_ms = MAX_WAIT_MS
 
     def _still_there(self, reader: PartitionReader, at_least: int) -> int:
-        """`at_least`, or the end of the log where that is below: the topic was created again, or lost its end."""
+        """Returns `at_least`, or the end of the log if that is below: the topic was created again, or lost its end."""
         if at_least <= reader.high_watermark:
             return at_least
         end = reader.log_end()
         return at_least if end is None else min(at_least, end)
 
     def _left_s(self, reader: PartitionReader, moved_at: float, deadline_s: float | None, goal: int | None) -> float:
-        """Seconds that the next fetch may take."""
+        """Returns the seconds that the next fetch may take."""
         until = moved_at + self._timeout_s
         left_s = (until if deadline_s is None else min(until, deadline_s)) - self._clock()
         if goal is not None and left_s <= 0:
