@@ -86,6 +86,14 @@ class Result:
         """Adds to one of the further figures at the end of the line."""
         self.figures[figure] = self.figures.get(figure, 0) + by
 
+    def require(self, injection: object, figure: str, holds: bool, what: str) -> None:
+        """Counts, as a further figure, an injection that met its condition; records any other as wrong, for the reason
+        `what`.
+        """
+        self.count(figure, holds)
+        if not holds:
+            self.wrong(injection, f"not {figure}: {what}")
+
     def wrong(self, injection: object, what: str) -> None:
         """Records a violation; `injection` replays it. The first violations are printed."""
         self.problem_count += 1

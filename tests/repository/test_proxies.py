@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from klammtest.ports import free_port
-from klammtest.proxies.lost_answers import AnswerLostProxy
+from klammtest.proxies.lost_answers import AnswerLostProxy, holding
 from klammtest.proxies.produce import PRODUCE, ProduceProxy, Wrong, sink_of
 from klammtest.proxies.tcp import Link, TcpProxy
 from klammtest.wire import framed, frames
@@ -162,7 +162,7 @@ def test_a_topics_produce_requests_are_spoiled(server: Server) -> None:
 
 
 def test_a_call_is_lost_once_with_its_answer(server: Server) -> None:
-    with AnswerLostProxy(server.port, b"rename2") as proxy:
+    with AnswerLostProxy(server.port, holding(b"rename2")) as proxy:
         with Client(proxy.port) as client:
             assert client.call(1, b"mkdirs") == b"mkdirs"
             assert client.call(2, b"rename2") is None
@@ -174,7 +174,7 @@ def test_a_call_is_lost_once_with_its_answer(server: Server) -> None:
 
 def test_a_call_is_lost_on_its_way(server: Server) -> None:
     events: list[str] = []
-    with AnswerLostProxy(server.port, b"rename2", armed=False) as proxy:
+    with AnswerLostProxy(server.port, holding(b"rename2"), armed=False) as proxy:
         proxy.arm(passes=False, before=lambda: events.append("before"), after=lambda: events.append("after"))
         with Client(proxy.port) as client:
             assert client.call(1, b"rename2") is None

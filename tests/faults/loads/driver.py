@@ -4,9 +4,11 @@ It holds one Spark session over many runs. A line of JSON each way:
 
 - to it: `{"do": "load_by", "config": "…", "sink": "…"}`, by which the runs that follow load, without what was planted;
   `{"do": "run", "stop_at": [points], "rules": "…"}` (`rules` as in `KLAMM_FAULTS`), `{"do": "go"}`, `{"do":
-  "safe_mode", "user": "…", "on": true}`, `{"do": "plant", "what": "…"}`; the end of its input ends it.
+  "safe_mode", "user": "…", "on": true}`, `{"do": "plant", "what": "…"}`, `{"do": "clocks"}`; the end of its input ends
+  it.
 - from it: `{"ready": pid}`, `{"at": point}` at a fault point of `stop_at`, where it does what it is told until `go`,
-  `{"ok": true}` after the others, and `{"done": …}` with the run's report, or with the traceback of what must not be.
+  `{"clocks": [driver's, JVM's]}` in seconds since the epoch, `{"ok": true}` after the others, and `{"done": …}` with
+  the run's report, or with the traceback of what must not be.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +74,10 @@ class Driver:
             elif order["do"] == "plant":
                 plants.plant(order["what"])
                 self._say({"ok": True})
+            elif order["do"] == "clocks":
+                from klammtest.hadoop.hdfs_client import jvm_time_s
+
+                self._say({"clocks": [time.time(), jvm_time_s()]})
             elif order["do"] == "safe_mode":
                 from klammtest.hadoop.hdfs_client import Administration  # through the JVM that the load has started
 

@@ -39,8 +39,8 @@ from klamm.hadoop.lake.verification.verify import verify_topic
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.broker import ENVIRONMENT, RunningBroker, running_broker
 from klammtest.ports import free_port
-from klammtest.proxies.lost_answers import AnswerLostProxy
-from klammtest.waiting import within
+from klammtest.proxies.lost_answers import AnswerLostProxy, holding, is_fetch
+from klammtest.waiting import eventually, within
 
 SINK, PARTITIONS = "lake", 3
 RECORDS = 90
@@ -113,6 +113,12 @@ class Driver:
     def plant(self, what: str) -> None:
         self._tell({"do": "plant", "what": what})
         self.hear("ok")
+
+    def clocks(self) -> list[float]:
+        """Returns the times of the wall clocks of the driver and of its JVM, in seconds since the epoch."""
+        self._tell({"do": "clocks"})
+        told: list[float] = self.hear("clocks")
+        return told
 
     def safe_mode(self, user: str, *, on: bool) -> None:
         """Enters or leaves the NameNode's safe mode as that user."""
@@ -289,8 +295,9 @@ class ReadOnce:
 
 @dataclass
 class Scene:
-    """`root` is the lake's URI for the drivers, through the proxy. `truth`: the acknowledged values. `zookeeper` is
-    that of the cluster, if the campaign asked for one.
+    """`root` is the lake's URI for the drivers, through the proxy. `fetches` is the proxy to the partitions' leader,
+    through which every Fetch goes. `truth`: the acknowledged values. `zookeeper` is that of the cluster, if the
+    campaign asked for one.
     """
 
     run: Run
@@ -299,6 +306,7 @@ class Scene:
     hdfs: HdfsServer
     proxy: AnswerLostProxy
     broker: RunningBroker
+    fetches: AnswerLostProxy
     zookeeper: ZooKeeperServer | None
     root: str
     config: Path
@@ -352,6 +360,37 @@ class Scene:
     def without(self, name: str = "a", *, with_jvm: bool = False) -> None:
         """Kills the driver; `driver` starts a new one."""
         self.drivers.kill(name, with_jvm=with_jvm)
+
+    @contextmanager
+    def reading(self) -> Iterator[Driver]:
+        """Begins a run; yields its driver when one of its Python workers reads from the broker.
+
+        The broker is stopped until the end of the block, so a worker that reads from it keeps reading.
+        """
+        driver = self.driver()
+        driver.run("load.planned")
+        driver.hear("at")
+        self.broker.pause()
+        try:
+            driver.go()
+            eventually(lambda: driver.readers(self.broker.port), "a Python worker reads from the broker", UP_S)
+            yield driver
+        finally:
+            self.broker.resume()
+
+    def being_written(self) -> set[str]:
+        """Returns the data files of unpublished loads that are open for writing, as the NameNode knows it."""
+        staging, web = self.layout.staging_root, f"{self.hdfs.web_url}/webhdfs/v1"
+        found: set[str] = set()
+        wanted = {"op": "GET_BLOCK_LOCATIONS", "user.name": self.admin_name}
+        for name, _ in self.files.files(staging):
+            if is_data(name.rpartition("/")[2]):
+                answer = requests.get(f"{web}{self.inside(f'{staging}/{name}')}", params=wanted, timeout=UP_S)
+                if answer.status_code != requests.codes.not_found:  # else it is removed already
+                    answer.raise_for_status()
+                    if answer.json()["LocatedBlocks"]["isUnderConstruction"]:
+                        found.add(name)
+        return found
 
     def produce(self, chance: random.Random) -> None:
         """Produces some records to each partition and waits for each."""
@@ -503,24 +542,39 @@ def _hdfs(folder: Path) -> Iterator[tuple[HdfsServer, AnswerLostProxy]]:
     server = HdfsServer(folder, ports, options=_HDFS, ends_with_parent=True)
     server.start(2 * UP_S)
     try:
-        with AnswerLostProxy(ports.name_node, b"rename2", b"/load=", armed=False) as proxy:
+        with AnswerLostProxy(ports.name_node, holding(b"rename2", b"/load="), armed=False) as proxy:
             yield server, proxy
     finally:
         server.kill()
 
 
-@contextmanager
-def _broker(folder: Path) -> Iterator[tuple[RunningBroker, ZooKeeperServer | None]]:
-    with running_broker(folder) as broker:
-        yield broker, None
+_Cluster = tuple[RunningBroker, AnswerLostProxy, ZooKeeperServer | None]
 
 
 @contextmanager
-def _coordinated_broker(folder: Path) -> Iterator[tuple[RunningBroker, ZooKeeperServer | None]]:
+def _broker(folder: Path) -> Iterator[_Cluster]:
+    with _proxied_broker(folder, None) as (broker, fetches):
+        yield broker, fetches, None
+
+
+@contextmanager
+def _coordinated_broker(folder: Path) -> Iterator[_Cluster]:
     with ZooKeeperServer(folder / "zookeeper", free_port(), ends_with_parent=True) as server:
         zookeeper = {"plugin": "zookeeper", "zookeeper.connect": server.connect}
-        with running_broker(folder, coordination=zookeeper) as broker:
-            yield broker, server
+        with _proxied_broker(folder, zookeeper) as (broker, fetches):
+            yield broker, fetches, server
+
+
+@contextmanager
+def _proxied_broker(
+    folder: Path, coordination: Mapping[str, Any] | None
+) -> Iterator[tuple[RunningBroker, AnswerLostProxy]]:
+    """Runs a broker that clients reach at its own port first, and then, as the leader of partitions, by a proxy."""
+    port = free_port()
+    with AnswerLostProxy(port, is_fetch, armed=False) as fetches:
+        keys = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{fetches.port}"}
+        with running_broker(folder, port=port, broker=keys, coordination=coordination) as broker:
+            yield broker, fetches
 
 
 @contextmanager
@@ -538,7 +592,8 @@ def scene(
     either of the last two the drivers belong to this campaign alone.
     """
     hdfs, proxy = run.kept.of("hdfs", _hdfs)
-    broker, server = run.kept.of("zookeeper" if zookeeper else "broker", _coordinated_broker if zookeeper else _broker)
+    which, new_cluster = ("zookeeper", _coordinated_broker) if zookeeper else ("broker", _broker)
+    broker, fetches, server = run.kept.of(which, new_cluster)
     topic, root = run.name, f"hdfs://127.0.0.1:{proxy.port}/{run.name}"
     broker.create_topics({topic: {"partitions": PARTITIONS, "config": {"retention.ms": -1}}})
     sink = {
@@ -555,7 +610,7 @@ def scene(
 
         own = environment or spark
         drivers = stack.enter_context(new_drivers(run.folder)) if own else run.kept.of("drivers", new_drivers)
-        made = Scene(run, total, topic, hdfs, proxy, broker, server, root, there, drivers)
+        made = Scene(run, total, topic, hdfs, proxy, broker, fetches, server, root, there, drivers)
         made.admin.makedirs(f"/{run.name}")
         made.admin.set_owner(f"/{run.name}", USER)
         made.produce(run.chance("first"))
@@ -564,6 +619,7 @@ def scene(
             raise RuntimeError(f"the first load: {first}")
         yield made
         proxy.disarm()
+        fetches.disarm()
 
 
 class Inject(Protocol):

@@ -37,7 +37,7 @@ from klammtest.hadoop.load_jobs import (
     job,
 )
 from klammtest.ports import free_port
-from klammtest.proxies.lost_answers import AnswerLostProxy
+from klammtest.proxies.lost_answers import AnswerLostProxy, holding
 from klammtest.proxies.tcp import TcpProxy
 
 
@@ -155,7 +155,7 @@ def test_a_rename_whose_answer_is_lost_is_read_back(
     staging = Staging(publisher, layout, "a")
     with staging:
         publisher.write(f"{staging.path}/_offsets.json", ours.to_bytes())
-        with AnswerLostProxy(hdfs_server.ports.name_node, b"rename2") as proxy:
+        with AnswerLostProxy(hdfs_server.ports.name_node, holding(b"rename2")) as proxy:
             root = hdfs_root.replace(f":{hdfs_server.ports.name_node}/", f":{proxy.port}/")
             through = Staging(new_publisher(), TopicLayout(root, TOPIC), "a")
             through.publish(2)

@@ -150,19 +150,20 @@ class RunningBroker:
 def running_broker(
     folder: Path,
     *,
+    port: int | None = None,
     topics: Mapping[str, Mapping[str, Any]] | None = None,
     broker: Mapping[str, Any] | None = None,
     coordination: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     **sections: Any,
 ) -> Iterator[RunningBroker]:
-    """Runs a broker in `folder`, on a free port, with the embedded coordination unless another is given.
+    """Runs a broker in `folder`, on a free port and with the embedded coordination unless others are given.
 
     `topics` (as in the file) are created; `broker` holds further broker keys; other sections go into the file as they
     are; `environment` is added to the process's own. The broker is killed at the end, if it still runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port = port or free_port()
     config = {
         "broker": {
             "broker.id": 0,

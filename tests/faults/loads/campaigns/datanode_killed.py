@@ -6,7 +6,6 @@ import random
 import time
 
 from harness import Result, Run
-from klamm.hadoop.lake.layout import is_data
 from klammtest.waiting import eventually
 from loads.scene import LOST, UP_S, Scene, campaign
 
@@ -14,12 +13,12 @@ from loads.scene import LOST, UP_S, Scene, campaign
 class DataNodeKilled:
     name = "load-datanode-killed"
     injects = (
-        "SIGKILL to the DataNode as soon as the first file of a load is being written, or up to 1 s later; it is "
-        "started again within 4 s"
+        "SIGKILL to the DataNode up to 1 s after a load began to write a file, which a stopped DataNode (SIGSTOP) does "
+        "not let it complete; it is started again within 4 s"
     )
     asserts = (
-        "what is published can be read to its end; the run loads, or fails in one line and leaves nothing in sight; "
-        "the next run loads the rest, each offset once"
+        "a data file was open for writing when the DataNode died; what is published can be read to its end; the run "
+        "loads, or fails in one line and leaves nothing in sight; the next run loads the rest, each offset once"
     )
     plants = "a data file of the newest load is deleted"
     tools = ()
@@ -29,21 +28,15 @@ class DataNodeKilled:
 
 
 def kill_one(at: int, chance: random.Random, scene: Scene) -> None:
-    driver, layout = scene.driver(), scene.layout
-    driver.run("load.planned")
-    driver.hear("at")
-    before = set(scene.files.files(layout.staging_root))
-    driver.go()
-
-    def writes() -> bool:
-        new = set(scene.files.files(layout.staging_root)) - before
-        return not driver.is_silent or any(is_data(name.rpartition("/")[2]) for name, _ in new)
-
-    eventually(writes, "the load writes", UP_S)
-    scene.total.count("while-writing", driver.is_silent)
+    data_node, before = scene.hdfs.data_node, scene.being_written()
+    assert data_node is not None
+    with scene.reading() as driver:
+        data_node.pause()  # no file can be completed from here on
+    eventually(lambda: scene.being_written() - before or not driver.is_silent, "the load writes", UP_S)
     time.sleep(chance.choice((0.0, chance.random())))
-    assert scene.hdfs.data_node is not None
-    scene.hdfs.data_node.kill()
+    writing = driver.is_silent and bool(scene.being_written() - before)
+    data_node.kill()
+    scene.total.require(at, "while-writing", writing, "no data file of the load was open")
     time.sleep(chance.random() * 4)
     scene.hdfs.start_data_node()
     scene.one_line(at, driver.outcome())

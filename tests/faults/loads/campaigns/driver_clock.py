@@ -7,11 +7,14 @@ import time
 from functools import partial
 
 from harness import Result, Run
-from loads.scene import USER, Scene, campaign
+from klamm.hadoop.lake.manifest import last_manifest
+from loads.scene import USER, Driver, Scene, campaign
 from skewed_clock import TOOLS, SkewedClock
 
 DAY_S = 86_400
 JUMPS = (DAY_S, -DAY_S)
+NEAR_S = 3_600.0
+"""The most by which a clock may differ from the time it was set to; a busy machine needs some of it."""
 
 
 class DriverClock:
@@ -21,8 +24,8 @@ class DriverClock:
         "been dead for two hours"
     )
     asserts = (
-        "the run loads; the sweep, which goes by the NameNode's clock, removes the dead directory and leaves the live "
-        "one; each offset once"
+        "the clocks of the driver and of its JVM and the time in the manifest are a day off; the run loads; the sweep, "
+        "which goes by the NameNode's clock, removes the dead directory and leaves the live one; each offset once"
     )
     plants = "ages are measured by the driver's clock"
     tools = TOOLS
@@ -41,7 +44,9 @@ def skew_one(clock: SkewedClock, at: int, chance: random.Random, scene: Scene) -
         lake.write(scene.inside(f"{staging}/{name}.alive"), b"")
     then = int((time.time() - 7_200) * 1_000)
     lake.set_times(scene.inside(f"{staging}/{dead}.alive"), then, then)
-    outcome = scene.one_line(at, scene.driver().run_to_end())
+    driver = scene.driver()
+    outcome = scene.one_line(at, driver.run_to_end())
+    _check_clocks(clock, at, scene, driver)
     if outcome.status != "loaded":
         scene.total.wrong(at, f"the run: {outcome}")
     left = scene.files.names(staging)
@@ -49,6 +54,16 @@ def skew_one(clock: SkewedClock, at: int, chance: random.Random, scene: Scene) -
         lake.delete(scene.inside(f"{staging}/{path}"), recursive=True)
     if left != [live, f"{live}.alive"]:
         scene.total.wrong(at, f"the sweep leaves {left}, not {live} alone")
+
+
+def _check_clocks(clock: SkewedClock, at: int, scene: Scene, driver: Driver) -> None:
+    """Requires that the driver's clock was moved; else the run does not show by which clock the sweep goes."""
+    manifest = last_manifest(scene.files, scene.layout)
+    assert manifest is not None
+    told = {"driver and JVM": driver.clocks(), "manifest": [manifest.created_ms / 1_000]}
+    ahead = {who: [round(time_s - time.time()) for time_s in times] for who, times in told.items()}
+    moved = all(abs(s - clock.ahead_s) < NEAR_S for seconds in ahead.values() for s in seconds)
+    scene.total.require(at, "clock-moved", moved, f"set {clock.ahead_s} s ahead, they are ahead by {ahead}")
 
 
 CAMPAIGNS = [DriverClock()]

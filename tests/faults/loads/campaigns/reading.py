@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
+
+import psutil
 
 from harness import Result, Run
 from klammtest.waiting import eventually
-from loads.scene import DOUBLED, LOST, UP_S, Scene, campaign
+from loads.scene import DOUBLED, LOST, PARTITIONS, UP_S, Scene, campaign
 
 TRIED_AGAIN = {"spark.master": "local[2,3]"}
 """Lets Spark try a task three times."""
@@ -31,28 +34,22 @@ class WorkerKilled:
 
 
 def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
-    driver, port = scene.driver(), int(scene.broker.bootstrap.rpartition(":")[2])
-    driver.run("load.planned")
-    driver.hear("at")
-    scene.broker.pause()
-    try:
-        driver.go()
-        # The broker is stopped, so a worker that reads from it keeps reading until it is killed.
-        eventually(lambda: driver.readers(port), "a Python worker reads from the stopped broker", UP_S)
+    with scene.reading() as driver:
         time.sleep(chance.random() * 2)
-        worker = chance.choice(driver.readers(port))
+        worker = chance.choice(driver.readers(scene.broker.port))
         worker.kill()
         worker.wait(UP_S)
-    finally:
-        scene.broker.resume()
     scene.total.count("workers-killed")
     scene.one_line(at, driver.outcome())
 
 
 class BrokerKilled:
     name = "load-broker-killed"
-    injects = "SIGKILL to the broker when a load has planned or up to 1 s later; it is started again within 3 s"
-    asserts = NEXT_RUN
+    injects = (
+        "SIGKILL to the broker while a load reads: when its first, second or third Fetch is about to arrive, or is "
+        "answered and the answer is lost; it is started again within 3 s"
+    )
+    asserts = f"the load was reading when the broker died; {NEXT_RUN}"
     plants = "a data file of the newest load is deleted"
     tools = ()
 
@@ -61,16 +58,24 @@ class BrokerKilled:
 
 
 def kill_broker(at: int, chance: random.Random, scene: Scene) -> None:
-    driver = scene.driver()
+    driver, killed, readers = scene.driver(), threading.Event(), list[psutil.Process]()
+
+    def kill() -> None:
+        readers.extend(driver.readers(scene.fetches.port))
+        scene.broker.kill()
+        killed.set()
+
     driver.run("load.planned")
     driver.hear("at")
+    fetch = chance.randrange(PARTITIONS)  # one range of offsets is read after the other
     if at % 2:
-        driver.go()
-        time.sleep(chance.random())
-        scene.broker.kill()
+        scene.fetches.arm(skipped=fetch, after=kill)
     else:
-        scene.broker.kill()
-        driver.go()
+        scene.fetches.arm(skipped=fetch, passes=False, before=kill)
+    driver.go()
+    eventually(lambda: killed.is_set() or not driver.is_silent, "the load reads", UP_S)
+    scene.fetches.disarm()
+    scene.total.require(at, "while-reading", bool(readers), "no Python worker of the load was fetching")
     time.sleep(chance.random() * 3)
     scene.broker.restart()
     scene.one_line(at, driver.outcome())

@@ -18,6 +18,11 @@ def new_publisher(replication_timeout_s: float = REPLICATION_TIMEOUT_S) -> HdfsP
     return HdfsPublisher(lambda: hadoop_jvm(SPARK), replication_timeout_s=replication_timeout_s)
 
 
+def jvm_time_s() -> float:
+    """Returns the time of the JVM's wall clock, in seconds since the epoch."""
+    return int(hadoop_jvm(SPARK).gateway.jvm.java.lang.System.currentTimeMillis()) / 1_000
+
+
 class Administration:
     """Administration of HDFS by Hadoop's client, as `user` if it is not the user of this process."""
 
