@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_java() -> str:
-    """The `java` of `JAVA_HOME`, else of `PATH`; `ConfigError` says what to install."""
+    """Returns the `java` of `JAVA_HOME`, else of `PATH`; raises `ConfigError`, which says what to install."""
     home = os.environ.get("JAVA_HOME")
     candidate = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     found = candidate or shutil.which("java")
@@ -36,12 +36,12 @@ def find_java() -> str:
 
 
 def cache_folder() -> Path:
-    """Where Klamm keeps what can be made again: jars, archives."""
+    """Returns the folder for files that can be made again: jars, archives."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "klamm"
 
 
 def check_port(port: int, hint: str, error_type: type[KlammError] = KlammError) -> None:
-    """Raises `error_type` when nothing can listen on the port of 127.0.0.1; `hint` says what to do."""
+    """Raises `error_type` if no process can listen on the port of 127.0.0.1; `hint` says what to do."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -53,12 +53,13 @@ def check_port(port: int, hint: str, error_type: type[KlammError] = KlammError) 
 class JavaProcess:
     """One `java` process whose output goes to a file. States: running → `stop` or `kill` → ended.
 
-    It has a session of its own, so a Ctrl-C in the terminal reaches only the parent, who stops it.
+    It has a session of its own, so a Ctrl-C in the terminal reaches only the parent, which stops it.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, *, ends_with_parent: bool = False) -> None:
-        """Starts it. `ends_with_parent`: killed when the thread that starts it ends, however that is (on Linux);
-        so start it from the main one."""
+        """Starts the process. `ends_with_parent`: it is killed when the thread that starts it ends in any way (on
+        Linux), so start it from the main thread.
+        """
         self.name = name
         self.log = log
         with log.open("ab") as out:
@@ -77,11 +78,13 @@ class JavaProcess:
         return self._process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Waits until the process ends by itself; its exit status. `subprocess.TimeoutExpired` after `timeout_s`."""
+        """Waits until the process ends by itself; returns its exit status. Raises `subprocess.TimeoutExpired` after
+        `timeout_s`.
+        """
         return self._process.wait(timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Ends it with SIGTERM, and with SIGKILL if it has not ended in time."""
+        """Ends the process with SIGTERM, and with SIGKILL if it has not ended in time."""
         self._process.terminate()
         try:
             self._process.wait(timeout_s)
@@ -90,12 +93,12 @@ class JavaProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Ends it with SIGKILL, as a crash."""
+        """Ends the process with SIGKILL, as a crash would."""
         self._process.kill()
         self._process.wait()
 
     def pause(self) -> None:
-        """Stops it with SIGSTOP until `resume`."""
+        """Stops the process with SIGSTOP until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -103,14 +106,16 @@ class JavaProcess:
 
 
 def _dying_with_parent() -> Callable[[], None] | None:
-    """What a child calls before it becomes another program, prctl(2); None where there is no such thing."""
+    """Returns the function that a child calls before it becomes another program, which uses prctl(2); None except on
+    Linux.
+    """
     if not sys.platform.startswith("linux"):
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before it could be asked
+        if os.getppid() != parent:  # the parent ended before prctl took effect
             os._exit(1)
 
     return ask

@@ -75,11 +75,11 @@ class Providers(Generic[P, T_co]):
         return sorted(self._by_name)
 
     def listed(self) -> str:
-        """The names, for people."""
+        """Returns the names as a text."""
         return ", ".join(self.names()) or "none"
 
     def get(self, name: str) -> Provider[P, T_co]:
-        """`PluginError` with the nearest name when there is none."""
+        """Returns the provider; raises `PluginError` with the nearest name if there is none."""
         if name in self._by_name:
             return self._by_name[name]
         near = difflib.get_close_matches(name, self._by_name, n=1, cutoff=0.4)
@@ -89,7 +89,7 @@ class Providers(Generic[P, T_co]):
     def create(
         self, name: str, config: Mapping[str, object] | BaseModel | None = None, *args: P.args, **kwargs: P.kwargs
     ) -> T_co:
-        """The object, from a validated config model or from raw values (`ValidationError` if wrong)."""
+        """Creates the object from a validated config model or from raw values (`ValidationError` if they are wrong)."""
         provider = self.get(name)
         if config is None or isinstance(config, Mapping):
             config = provider.config.model_validate(dict(config or {}))
@@ -154,7 +154,7 @@ class PluginHost:
 
     @cached_property
     def sinks_and_loads(self) -> Providers[[], Sink | BatchSink | Load]:
-        """What a section of `sinks` may name."""
+        """The providers that a section of `sinks` may name."""
         return self._collect("sink", "klamm_sinks", "klamm_loads")
 
     @cached_property
@@ -187,13 +187,15 @@ class PluginHost:
         return [command for _, command in offers]
 
     def codec_table(self) -> CodecTable:
-        """Every codec that a plugin provides, with its default configuration."""
+        """Returns the table of all codecs that plugins provide, with their default configurations."""
         from .records.codecs import CodecTable
 
         return CodecTable(self.codecs.create(name) for name in self.codecs.names())
 
     def call_hooks(self) -> None:
-        """Calls every hook that was not called yet. `PluginError` where one raises, or two provide the same name."""
+        """Calls every hook that was not called yet. Raises `PluginError` if one raises, or two provide the same
+        name.
+        """
         for name, attribute in vars(PluginHost).items():
             if isinstance(attribute, cached_property):
                 getattr(self, name)
@@ -212,13 +214,13 @@ class PluginHost:
         return Providers(kind, offers)
 
     def _offers(self, hook: str) -> list[tuple[str, T]]:
-        """What each plugin returned from one hook, with the plugin's name. The hook is called once."""
+        """Returns what each plugin returned from one hook, with the plugin's name. The hook is called once."""
         if hook not in self._offered:
             self._offered[hook] = _call(getattr(self._manager.hook, hook))
         return cast("list[tuple[str, T]]", self._offered[hook])
 
     def loaded(self) -> list[LoadedPlugin]:
-        """What is loaded, from where, and which hooks each implements; sorted by name."""
+        """Returns the loaded plugins with their sources and the hooks that each implements, sorted by name."""
         rows = []
         for name, plugin in self._manager.list_name_plugin():
             callers = self._manager.get_hookcallers(plugin) or []
@@ -239,7 +241,7 @@ class PluginHost:
 
 
 def _call(hook: pluggy.HookCaller) -> list[tuple[str, object]]:
-    """What each plugin returns from the hook, with the plugin's name."""
+    """Calls the hook of each plugin; returns the results with the plugin's name."""
     found: list[tuple[str, object]] = []
     for implementation in hook.get_hookimpls():
         name = implementation.plugin_name
@@ -257,13 +259,14 @@ def _loaded(modules: tuple[str, ...]) -> PluginHost:
 
 @lru_cache(maxsize=8)
 def plugin_host(modules: tuple[str, ...] = ()) -> PluginHost:
-    """The process's host for these extra modules. Plugins are loaded and all hooks called once; `PluginError` where
-    that fails."""
+    """Returns the process's host for these extra modules. Plugins are loaded and all hooks called once; raises
+    `PluginError` if that fails.
+    """
     host = _loaded(modules)
     host.call_hooks()
     return host
 
 
 def plugin_commands() -> list[Command]:
-    """The subcommands of the installed plugins. Calls no other hook, so that `klamm --help` starts quickly."""
+    """Returns the subcommands of the installed plugins. Calls no other hook, so that `klamm --help` starts quickly."""
     return _loaded(()).commands

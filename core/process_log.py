@@ -1,7 +1,7 @@
-"""Puts the `log` section into force: Python's logging, as lines of text or of JSON, on one stream.
+"""Applies the `log` section: Python's logging, as lines of text or of JSON, on one stream.
 
-A broker always has one. A command that may run long (`klamm sink`, `load`, `audit`) has one where
-the file has the section; without it, it stays at what Python does: warnings, as they are, between its own lines.
+A broker always has one. A command that may run long (`klamm sink`, `load`, `audit`) has one if the file has the
+section; without it, Python's default applies: warnings, unformatted, between the command's own lines.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["ROOT", "TEXT_FORMAT", "ProcessLog", "of_command"]
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _QUIET = {"kazoo": "WARNING", "py4j": "WARNING"}
-"""Loggers that say too much at the level of the rest, unless they are named."""
+"""Loggers that log too much at the general level; a level that is set for them by name overrides this."""
 ROOT = "root"
-"""The name of the logger above all."""
+"""The name of the root logger."""
 
 
 class ProcessLog:
-    """Made once in a process; `apply` as often as the section changes, which ends what `change` has set."""
+    """Made once in a process; call `apply` whenever the section changes, which ends the effect of `change`."""
 
     def __init__(self, config: ProcessLogConfig, stream: TextIO | None = None) -> None:
         self._handler = logging.StreamHandler(stream or sys.stderr)
@@ -39,12 +39,12 @@ class ProcessLog:
         self.change({**dict.fromkeys(self._found), **self._said})
 
     def levels(self) -> dict[str, str]:
-        """The level in force of every logger that there is, and of those above them, by name; `root` is the first."""
+        """Returns the effective level of every existing logger and of its parents, by name; `root` is the first."""
         names = sorted(logging.getLogger().manager.loggerDict)
         return {name: logging.getLevelName(logging.getLogger(name).getEffectiveLevel()) for name in (ROOT, *names)}
 
     def change(self, levels: Mapping[str, str | None]) -> None:
-        """Set levels; None: back to what the section says, else to what was found."""
+        """Sets levels; None resets a logger to the section's level, or else to the level it had at first."""
         for name, level in levels.items():
             logger = logging.getLogger(name)
             self._found.setdefault(name, logger.level)
@@ -52,14 +52,16 @@ class ProcessLog:
 
 
 def of_command(config: ProcessLogConfig) -> None:
-    """For the process of a command; once, before it begins its work."""
+    """Sets up the log of a command's process; call it once, before the command begins its work."""
     if config.model_fields_set:
         ProcessLog(config)
 
 
 def _json() -> logging.Formatter:
-    """time (UTC), level, logger, message, what was passed as `extra`, and the first partition that is spoken of."""
-    from pythonjsonlogger.json import JsonFormatter  # only where it is wanted: every process pays for an import
+    """Returns a formatter with time (UTC), level, logger, message, the fields passed as `extra`, and the first
+    partition that the message names.
+    """
+    from pythonjsonlogger.json import JsonFormatter  # imported only if needed: every process would pay for the import
 
     class Formatter(JsonFormatter):
         def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:

@@ -20,12 +20,12 @@ __all__ = ["SHORT_LIVED", "archive_file", "java_options", "recording_options"]
 
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _RECORDED: Final = "2"
-"""Another number when `class_archive` records another job."""
-_QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # an archive that does not fit is passed over in silence
+"""The version of the recorded job: change it when `class_archive` records another job."""
+_QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # an archive that does not match is ignored silently
 
 
 def java_options() -> str:
-    """For `spark.driver.extraJavaOptions`."""
+    """Returns the value for `spark.driver.extraJavaOptions`."""
     archive = archive_file()
     if archive is None or not archive.exists():
         return SHORT_LIVED
@@ -33,12 +33,14 @@ def java_options() -> str:
 
 
 def recording_options(archive: Path) -> str:
-    """Of a JVM that writes the classes it has loaded to `archive` when it ends."""
+    """Returns the options of a JVM that writes the classes it has loaded to `archive` when it ends."""
     return f"{SHORT_LIVED} {_QUIET} -XX:ArchiveClassesAtExit={archive}"
 
 
 def archive_file() -> Path | None:
-    """Where the archive for this Java and this Spark is, or is made; None without one of the two."""
+    """Returns the path of the archive for this Java and this Spark, which may not exist yet; None without Java or
+    Spark.
+    """
     spark = find_spec("pyspark")
     try:
         java = Path(find_java()).resolve()

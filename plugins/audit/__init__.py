@@ -23,7 +23,7 @@ def _create(config: AuditConfig) -> Audit:
 
 @hookimpl
 def klamm_audits() -> Iterable[Provider[[], Audit]]:
-    """The audit system `klamm`."""
+    """Registers the audit system `klamm`."""
     from .config import AuditConfig  # here, so that `klamm --help` does not load it
 
     return [Provider("klamm", _create, AuditConfig, "counts by topic and window, as Avro events in the audit topic")]
@@ -31,6 +31,6 @@ def klamm_audits() -> Iterable[Provider[[], Audit]]:
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """`klamm audit`."""
+    """Registers `klamm audit`."""
     summary = "Compare what producers, broker, consumers and loads have counted."
     return [Command("audit", "klamm.plugins.audit.cli:app", summary)]

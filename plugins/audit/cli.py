@@ -96,13 +96,13 @@ def audit_command(
         refused = {"--topic": topic, "--wait": wait, "--json": json_, "--by": by, "--html": html}
         for option, given in refused.items():
             if given:
-                raise ConfigError(f"{option} does not go with --wait-complete")
+                raise ConfigError(f"{option} cannot be combined with --wait-complete")
         gate = _gate(wait_for, tier or [], since, until, threshold)
         timeout_s = interval_s("--timeout", timeout or DEFAULT_TIMEOUT)
         _wait_complete(config, gate, tuple(map(_expected, expect or ())), timeout_s)
         return
     if threshold is not None or timeout:
-        raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} goes with --wait-complete only")
+        raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} applies only with --wait-complete")
     if html is not None:
         _check_html(html)
     tiers, span = tuple(map(_known, tier or ())), parse_span(since, until, "--")
@@ -235,7 +235,7 @@ def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float
 
 
 def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeout_s: float) -> None:
-    """A tier that is named with its owner must have counted."""
+    """Waits until the gate opens, and prints the result. A tier that is named with its owner must have counted."""
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
@@ -252,7 +252,7 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeou
             answer = runner.ask(query)
             check_topics(client, query, answer)
             for line in silent_tiers(gate.tiers, answer) if asked == 0 else ():
-                typer.echo(f"klamm: {line}; it is waited for", err=True)
+                typer.echo(f"klamm: {line}; waiting for it", err=True)
             asked += 1
             return answer
 

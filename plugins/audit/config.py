@@ -26,7 +26,7 @@ def _expected(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def expected_tier(text: str) -> tuple[str, str]:
-    """(tier, owner) of `consumer/GROUP` or `hadoop/SINK`; `ValueError` when it is neither."""
+    """Returns (tier, owner) of `consumer/GROUP` or `hadoop/SINK`; raises `ValueError` if it is neither."""
     tier, _, owner = text.partition("/")
     if tier not in (CONSUMER, HADOOP) or not owner:
         raise ValueError(f"expected consumer/GROUP or hadoop/SINK, got {text!r}")
@@ -71,11 +71,12 @@ class AuditConfig(Section):
     def audits(self, topic: str) -> bool:
         if topic == self.topic:
             return False
-        return topic in self.topics if self.topics else not topic.startswith("_")  # _schemas, too
+        return topic in self.topics if self.topics else not topic.startswith("_")  # excludes _schemas, too
 
     def topic_configs(self) -> dict[str, Any]:
-        """What the audit topic is created with: an event of years of windows is some megabytes. The broker
-        stamps them, so that a producer whose clock is wrong does not look dead, or alive."""
+        """Returns the configuration with which the audit topic is created: an event of years of windows is some
+        megabytes. The broker sets the timestamps, so that a producer whose clock is wrong does not look dead, or alive.
+        """
         return {
             "retention.ms": str(self.retention_ms),
             "max.message.bytes": str(16 * 1024 * 1024),

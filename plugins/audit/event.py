@@ -37,8 +37,9 @@ _LOAD_NOTE = "load "
 
 
 def load_note(number: int) -> str:
-    """The `note` of an event of a load. The load's number has no field of its own, because readers of an earlier
-    version could not read events with another schema."""
+    """Returns the `note` of an event of a load. The load's number has no field of its own, because readers of an
+    earlier version could not read events with another schema.
+    """
     return f"{_LOAD_NOTE}{number}"
 
 
@@ -98,7 +99,7 @@ class AuditEvent:
 
     @property
     def seen_ms(self) -> int:
-        """When the event was sent, by the clock of the audit topic if that is known."""
+        """The time at which the event was sent, by the clock of the audit topic if that is known."""
         return self.stored_ms if self.stored_ms >= 0 else self.time_ms
 
     @property
@@ -108,7 +109,7 @@ class AuditEvent:
         return int(number) if self.tier == HADOOP and number != self.note and number.isdecimal() else None
 
     def encode(self) -> tuple[bytes, bytes]:
-        """The key and the value of the record in the audit topic."""
+        """Returns the key and the value of the record in the audit topic."""
         from fastavro import schemaless_writer
 
         schema, prefix = _schema(_CURRENT)
@@ -151,7 +152,7 @@ class EventSource:
         interval_ms: int = 0,
         note: str = "",
     ) -> AuditEvent:
-        """`place`: topic and partition; `span`: [from, to)."""
+        """Returns an event. `place`: topic and partition; `span`: [from, to)."""
         self._made += 1
         return AuditEvent(
             tier=self.who.tier,
@@ -186,7 +187,7 @@ _SAME_NAMES = (
 
 
 def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:
-    """`SchemaError` in one line when the bytes are no audit event of a known version."""
+    """Decodes an event. Raises `SchemaError` in one line if the bytes are not an audit event of a known version."""
     from fastavro import schemaless_reader
 
     for name in (_CURRENT, _FORMER):
@@ -203,12 +204,14 @@ def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:
     windows = tuple(_window(window, fields["tier"]) for window in fields.pop("windows"))
     event = AuditEvent(from_offset=first, to_offset=end, time_ms=made, windows=windows, stored_ms=stored_ms, **fields)
     if event.tier not in (*TIERS, SETTLEMENT) or end < first or event.window_ms <= 0:
-        raise SchemaError(f"an audit event makes no sense: {event.key}, to {end}, window {event.window_ms} ms")
+        raise SchemaError(
+            f"an audit event has contradictory fields: {event.key}, to {end}, window {event.window_ms} ms"
+        )
     return event
 
 
 def _window(fields: Any, tier: str) -> EventWindow:
-    """A broker of the former version did not name the producers of the records that it counted."""
+    """Returns a window. A broker of the former version did not name the producers of the records that it counted."""
     if "source" not in fields:
         fields["source"] = UNATTRIBUTED if tier == BROKER else FOREIGN
     return EventWindow(*(fields[name] for name in _WINDOW_FIELDS))
@@ -216,7 +219,7 @@ def _window(fields: Any, tier: str) -> EventWindow:
 
 @cache
 def _schema(name: str) -> tuple[Any, bytes]:
-    """The parsed schema, and the first bytes of every value."""
+    """Returns the parsed schema, and the first bytes of every value."""
     from fastavro import parse_schema
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 

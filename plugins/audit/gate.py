@@ -1,16 +1,14 @@
-"""A gate for downstream jobs: waits until no record before an instant of record time is missing, or a time-out has
-passed.
+"""A gate for downstream jobs: waits until no record before an instant of record time is missing, or until a time-out.
 
-The gate is open when, at every tier asked for,
+The gate is open when, at every requested tier,
 
 - each window that holds a record and begins before the instant is complete (with a threshold below 1: has at least that
-  ratio); and
-- no record before the instant may still arrive: the horizon of the watermark has passed it, and no live producer
-  recently counted in a window before it.
+ratio); and - no record before the instant may still arrive: the horizon of the watermark has passed it, and no live
+producer recently counted in a window before it.
 
 So it is open wherever the completeness watermark has passed the instant. It also opens if no later window has records,
 as in a night without traffic: there the watermark stays at the end of the last window. Windows of records without a
-timestamp block neither. `obstacle` is pure; `wait_complete` takes its clock from the caller.
+timestamp do not keep the gate closed. `obstacle` is pure; `wait_complete` takes its clock from the caller.
 """
 
 from __future__ import annotations
@@ -69,7 +67,9 @@ class Gate:
 
 
 def obstacle(audit: TopicAudit, gate: Gate) -> str | None:
-    """Why the gate is closed, the earliest window first; None when it is open. `audit` has all tiers and windows."""
+    """Returns why the gate is closed, with the earliest window first; None if it is open. `audit` has all tiers and
+    windows.
+    """
     tiers = gate.chosen(audit)
     absent = [name for name in gate.tiers if not any(name in (tier.tier, str(tier)) for tier in tiers)]
     if absent or not tiers:
@@ -100,7 +100,9 @@ def _lack(audit: TopicAudit, window: WindowAudit, tier: TierKey) -> str:
 
 
 def _concerned(tiers: Collection[TierKey], audit: TopicAudit) -> set[TierKey]:
-    """The tiers whose problems make counts of these unknown: themselves, and those that they are compared with."""
+    """Returns the tiers whose problems make counts of these unknown: the tiers themselves, and those that they are
+    compared with.
+    """
     found = set(tiers)
     if any(tier.tier != PRODUCER for tier in tiers):
         found |= {tier for tier in audit.tiers if tier.tier == BROKER}
@@ -122,7 +124,7 @@ def _still_open(audit: TopicAudit, gate: Gate) -> str | None:
     if limit >= gate.until_ms:
         return None
     when = iso(math.floor(limit)) if math.isfinite(limit) else "any time"
-    return f"records from {when} on may still come (allowed.lateness.ms, and the last event of each live producer)"
+    return f"records from {when} on may still arrive (allowed.lateness.ms, and the last event of each live producer)"
 
 
 def wait_complete(
@@ -133,8 +135,11 @@ def wait_complete(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str:
-    """Returns what is complete, in a line; raises `NotCompleteError` with what is not after `timeout_s`. It also waits
-    while the cluster is unreachable. The pause between two queries is as long as a query took, within bounds."""
+    """Returns a line about what is complete; raises `NotCompleteError` with what is not after `timeout_s`.
+
+    It also waits while the cluster is unreachable. The pause between two queries is as long as a query took, within
+    bounds.
+    """
     deadline = clock_s() + timeout_s
     while True:
         begun = clock_s()

@@ -56,7 +56,7 @@ class AuditQueryRunner:
     """Runs queries one after another; each reads only the events stored since the previous one."""
 
     def __init__(self, client: ClusterClient, config: AuditConfig, reader: AuditReader | None = None) -> None:
-        """`reader`: one that has read before, or keeps only a part."""
+        """`reader`: one that has read before, or keeps only a part of the events."""
         self._client = client
         self._config = config
         self._reader = AuditReader(client, config.topic) if reader is None else reader
@@ -85,7 +85,7 @@ class AuditQueryRunner:
 
 
 def ask(client: ClusterClient, config: AuditConfig, query: AuditQuery, reader: AuditReader | None = None) -> Answer:
-    """One query of the audit topic; from its beginning, or from where `reader` stopped."""
+    """Runs one query of the audit topic; from its beginning, or from where `reader` stopped."""
     return AuditQueryRunner(client, config, reader).ask(query)
 
 
@@ -109,8 +109,9 @@ def silent_tiers(tiers: Iterable[str], answer: Answer) -> list[str]:
 
 
 def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent]) -> bool:
-    """Whether the broker tier has counted everything that the query covers; a log that no broker serves is not
-    waited for."""
+    """Returns True if the broker tier has counted everything that the query covers; a log that no broker serves is not
+    waited for.
+    """
     by_topic: dict[str, list[AuditEvent]] = {}
     for event in events:
         if event.tier == BROKER:
@@ -133,8 +134,11 @@ def narrow(audit: TopicAudit, query: AuditQuery) -> TopicAudit:
 
 
 def settle(client: ClusterClient, config: AuditConfig, query: AuditQuery, who: str, why: str) -> tuple[int, int]:
-    """Settles every unknown count of the topic, tiers and windows of the query, as an event of the audit topic; how
-    many counts of how many windows. `ConfigError` when there is none, `UnknownTopicError` without such a topic."""
+    """Settles every unknown count of the topic, tiers and windows of the query, as an event of the audit topic; returns
+    how many counts of how many windows.
+
+    Raises `ConfigError` if there is none, `UnknownTopicError` if the topic does not exist.
+    """
     [topic] = query.topics
     answer = ask(client, config, query)
     check_topics(client, query, answer)
@@ -167,14 +171,15 @@ def settle(client: ClusterClient, config: AuditConfig, query: AuditQuery, who: s
 
 
 def audit_config(settings: Settings) -> AuditConfig:
-    """`ConfigError` when the file configures no audit, or another system's."""
+    """Returns the audit's configuration. Raises `ConfigError` if the file configures no audit, or another system's."""
     if settings.audit is None or not isinstance(settings.audit.config, AuditConfig):
         raise ConfigError(f"{settings.source}: audit: this command needs a section `audit: {{plugin: klamm, …}}`")
     return settings.audit.config
 
 
 def completeness_watermark(client: ClusterClient, config: AuditConfig, topic: str) -> int | None:
-    """The instant (ms since the epoch) up to which all of a topic's tiers are complete; None when nothing is. A
-    downstream job waits for it."""
+    """Returns the instant (ms since the epoch) up to which all of a topic's tiers are complete; None if no window is. A
+    downstream job waits for it.
+    """
     [audit] = ask(client, config, AuditQuery(topics=(topic,))).audits
     return audit.watermark_ms

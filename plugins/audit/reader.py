@@ -1,4 +1,4 @@
-"""The audit topic, read from its beginning to its end as of now; and where the audited logs end."""
+"""Reads the audit topic from its beginning to its present end, and the ends of the audited logs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from .comparison.range_coverage import LogEnd, Place
 from .event import AuditEvent, decode_event
 
 TIMEOUT_S: Final = 30.0
-"""How long a partition of the audit topic may give nothing before `read` fails."""
+"""Seconds that a partition of the audit topic may return nothing before `read` fails."""
 
 
 @dataclass(frozen=True)
 class AuditLog:
-    """`events` in the order of each partition. `unreadable` names records that are no audit events: what they would
-    have said is unknown."""
+    """`events` in the order of each partition. `unreadable` names records that are not audit events, whose content is
+    unknown.
+    """
 
     events: tuple[AuditEvent, ...]
     unreadable: tuple[str, ...]
 
 
 class AuditReader:
-    """Keeps the events of the audit topic; each `read` adds what has come since. `keep` says which events are kept, and
-    `max_events` how many at most (None: any number)."""
+    """Keeps the events of the audit topic; each `read` adds those stored since. `keep` returns True for events to be
+    kept, and `max_events` is their maximum number (None: no limit).
+    """
 
     def __init__(
         self,
@@ -52,8 +54,9 @@ class AuditReader:
         return self._kept.unreadable
 
     def read(self) -> None:
-        """Up to the end as of now. `KlammError` when the topic is not there or a partition cannot be read; the next
-        call goes on behind what was read. A topic that was cut or created again is read from its beginning."""
+        """Reads up to the present end. Raises `KlammError` if the topic does not exist or a partition cannot be read;
+        the next call continues after what was read. A topic that was cut or created again is read from its beginning.
+        """
         self._table.catch_up(self._client.partitions(self._topic))
 
     def log(self) -> AuditLog:
@@ -97,15 +100,16 @@ class _Events:
 
 
 def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
-    """`KlammError` when the topic is not there or a partition cannot be read."""
+    """Reads the audit topic. Raises `KlammError` if it does not exist or a partition cannot be read."""
     reader = AuditReader(client, topic)
     reader.read()
     return reader.log()
 
 
 def read_log_ends(client: ClusterClient, audits: Callable[[str], bool]) -> dict[str, dict[Place, LogEnd]]:
-    """Of every partition of the topics that are audited, by topic. One that no broker serves is there too: nobody knows
-    what its log holds."""
+    """Returns the beginning and end of every partition of the audited topics, by topic. A partition that no broker
+    serves is included with unknown bounds.
+    """
     topics = [topic for topic in client.metadata().topics.values() if audits(topic.name)]
     wanted = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
     starts, _ = client.list_served_offsets(dict.fromkeys(wanted, EARLIEST))

@@ -72,8 +72,9 @@ class KlammAudit:
     def watermark_ms(
         self, client: ClusterClient, topic: str, identity: AuditIdentity, ranges: Iterable[RangeCount]
     ) -> int | None:
-        """The instant (ms since the epoch) up to which each tier of a topic is complete, if `ranges` were stored too as
-        events of `identity`; None where nothing is. It does not wait for a broker tier that is behind."""
+        """Returns the instant (ms since the epoch) up to which each tier of a topic is complete, assuming that `ranges`
+        are stored too as events of `identity`; None if no window is. It does not wait for a broker tier that is behind.
+        """
         events = range_events(EventSource(identity, self.window_ms, clock_ms), ranges)
         runner = AuditQueryRunner(client, self._config)
         [audit] = runner.ask(AuditQuery(topics=(topic,)), events, wait=False).audits
@@ -96,7 +97,7 @@ class AuditService:
         self._pages = pages
 
     def start(self) -> None:
-        """The pages first: their address may be taken, and then nothing else has to be stopped."""
+        """Starts the pages first: their address may be in use, and then nothing else has to be stopped."""
         if self._pages is not None:
             self._pages.start()
             log.info("the audit's pages are on %s", self._pages.url)
@@ -104,7 +105,7 @@ class AuditService:
         self._watch.start()
 
     def stop(self) -> None:
-        """The tier last: it counts everything that the broker stored."""
+        """Stops the tier last: it counts everything that the broker has stored."""
         if self._pages is not None:
             self._pages.stop()
         self._watch.stop()

@@ -93,5 +93,5 @@ class WatermarkWatch:
 
 
 def client_of_self(logs: BrokerContext) -> ClusterClient:
-    """A client of the broker itself, like anyone's."""
+    """Returns a client of the broker itself, which connects as any client does."""
     return ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit")

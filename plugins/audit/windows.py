@@ -12,7 +12,7 @@ from klamm.plugin import NO_WINDOW, Buffer, ConfigError
 
 
 def clock_ms() -> int:
-    """Now, in ms since the epoch."""
+    """Returns the present time in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -25,14 +25,14 @@ def tally(timestamps_ms: Buffer, sizes: Buffer, window_ms: int, found: dict[int,
 
 
 def int64_column(numbers: Sequence[int]) -> memoryview[int]:
-    """As a buffer for `tally`: `numbers` themselves if they are one that cannot change, else a copy."""
+    """Returns a buffer for `tally`: `numbers` themselves if they are an immutable buffer, else a copy."""
     if isinstance(numbers, memoryview) and numbers.readonly and numbers.format == "q":
         return numbers
     return memoryview(native.int64s(list(numbers))).cast("q")
 
 
 class Span(StrEnum):
-    """How a report groups windows."""
+    """The spans by which a report groups windows."""
 
     MONTH = "month"
     DAY = "day"
@@ -40,7 +40,7 @@ class Span(StrEnum):
     WINDOW = "window"
 
     def label(self, start_ms: int) -> str:
-        """The row that a window belongs to; labels of one span sort as their times do."""
+        """Returns the label of the row that contains a window; labels of one span sort as their times do."""
         if start_ms == NO_WINDOW:
             return "no timestamp"
         return utc(start_ms).strftime(_FORMATS[self])
@@ -59,8 +59,9 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def utc(timestamp_ms: int) -> datetime:
-    """The instant as text; a time beyond the calendar (a sender's clock can have any value) is shown as its first or
-    last instant."""
+    """Returns the instant as a datetime; a time beyond the calendar (a sender's clock can have any value) becomes its
+    first or last instant.
+    """
     seconds = timestamp_ms / 1000
     if seconds <= _FIRST.timestamp():
         return _FIRST
@@ -68,12 +69,14 @@ def utc(timestamp_ms: int) -> datetime:
 
 
 def iso(timestamp_ms: int) -> str:
-    """`2013-01-31T23:50Z`."""
+    """Returns a text such as `2013-01-31T23:50Z`."""
     return utc(timestamp_ms).replace(tzinfo=None).isoformat(timespec="minutes") + "Z"
 
 
 def parse_instant(text: str) -> int:
-    """ms since the epoch of a date or time in ISO 8601, UTC where it names no zone; `ValueError` if it is neither."""
+    """Returns the ms since the epoch of a date or time in ISO 8601, in UTC if it names no zone; raises `ValueError` if
+    it is neither.
+    """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -33,7 +33,7 @@ def _embedded(config: EmbeddedConfig) -> Coordination:
 
 @hookimpl
 def klamm_coordinations() -> Iterable[Provider[[], Coordination]]:
-    """`zookeeper` and `embedded`."""
+    """Registers `zookeeper` and `embedded`."""
     from .embedded_config import EmbeddedConfig  # here, so that `klamm --help` does not load them
     from .zookeeper_config import ZooKeeperConfig
 
@@ -45,7 +45,7 @@ def klamm_coordinations() -> Iterable[Provider[[], Coordination]]:
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """`klamm zookeeper`."""
+    """Registers `klamm zookeeper`."""
     return [
         Command(
             "zookeeper",

@@ -57,7 +57,7 @@ class ZooKeeperServer:
         if self._process is not None:
             raise CoordinationError(f"ZooKeeper at {self.connect} has been started already")
         class_path = find_class_path()
-        check_port(self.port, "stop what runs there (a ZooKeeper?) or give another --port", CoordinationError)
+        check_port(self.port, "stop the process that uses it (a ZooKeeper?) or give another --port", CoordinationError)
         arguments = [*_JVM, *self._properties(), "-cp", class_path, _MAIN, str(self._write_config())]
         name, log = f"ZooKeeper at {self.connect}", self._data_dir / "zookeeper.log"
         self._process = JavaProcess(name, arguments, log, ends_with_parent=self._ends_with_parent)

@@ -17,7 +17,7 @@ __all__ = ["klamm_offset_stores"]
 
 @hookimpl
 def klamm_offset_stores() -> Iterable[Provider[[Coordination], OffsetStore]]:
-    """`coordination` and `topic`."""
+    """Registers `coordination` and `topic`."""
     from .coordination import CoordinationOffsetStore  # here, so that `klamm --help` does not load them
     from .topic_config import TopicOffsetStoreConfig
 
@@ -37,6 +37,6 @@ def klamm_offset_stores() -> Iterable[Provider[[Coordination], OffsetStore]]:
 
 
 def _topic_store(config: TopicOffsetStoreConfig, coordination: Coordination) -> OffsetStore:
-    from .topic import TopicOffsetStore  # it loads the client, only if it is used
+    from .topic import TopicOffsetStore  # it loads the client, so it is imported only if it is used
 
     return TopicOffsetStore(config, coordination)

@@ -33,7 +33,7 @@ def compact_string(text: str) -> bytes:
 
 
 def tagged_fields(fields: Mapping[int, bytes]) -> bytes:
-    """The tagged fields that end a structure of a flexible version, by tag."""
+    """Returns the tagged fields that end a structure of a flexible version, by tag."""
     parts = [_unsigned_varint(len(fields))]
     for tag, raw in sorted(fields.items()):
         parts += [_unsigned_varint(tag), _unsigned_varint(len(raw)), raw]
@@ -75,23 +75,23 @@ class KafkaValueReader:
         return None if size < 0 else self._take(size).decode()
 
     def string(self) -> str:
-        """Null is read as empty."""
+        """Reads a string; null is read as empty."""
         return self.nullable_string() or ""
 
     def blob(self) -> bytes:
-        """Null is read as empty."""
+        """Reads bytes; null is read as empty."""
         size = self._varint() - 1 if self.flexible else self.int32()
         return self._take(max(size, 0))
 
     def array(self, element: Callable[[], T]) -> tuple[T, ...]:
-        """Null is read as empty."""
+        """Reads an array; null is read as empty."""
         size = self._varint() - 1 if self.flexible else self.int32()
         if size > len(self._data) - self._pos:
             raise StructError(f"{size} elements, {len(self._data) - self._pos} bytes are left")
         return tuple(element() for _ in range(size))
 
     def tagged(self) -> dict[int, bytes]:
-        """Tagged fields by tag; none where the version has none."""
+        """Reads tagged fields, by tag; returns none if the version has none."""
         if not self.flexible:
             return {}
         fields: dict[int, bytes] = {}

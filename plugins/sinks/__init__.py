@@ -15,7 +15,7 @@ __all__ = ["klamm_sinks"]
 
 @hookimpl
 def klamm_sinks() -> Iterable[Provider[[], Sink]]:
-    """The sink `files`."""
+    """Registers the sink `files`."""
     from .files import FilesConfig, FilesSink  # here, so that `klamm --help` does not load them
 
     return [Provider("files", FilesSink, FilesConfig, "JSON lines, a folder per partition, a file per flush")]

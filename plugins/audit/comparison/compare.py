@@ -44,11 +44,11 @@ from .range_coverage import (
 )
 
 DELIVERY_MS: Final = 180_000
-"""How much later than it was made an event may be stored: a producer's `delivery.timeout.ms` is two minutes."""
+"""How much later than it was made an event may be stored, in ms: a producer's `delivery.timeout.ms` is two minutes."""
 
 
 class State(StrEnum):
-    """From good to bad: a row shows the worst of its cells."""
+    """The states of a count, from good to bad: a row shows the worst of its cells."""
 
     COMPLETE = "complete"
     SETTLED = "settled"
@@ -68,7 +68,7 @@ class Settlement:
     counts: Mapping[tuple[str, int], tuple[int, int]]
 
     def covers(self, tier: TierKey, start_ms: int, cell: Cell) -> bool:
-        """Whether the counts are still what they were when they were settled."""
+        """Returns True if the counts are the same as when they were settled."""
         return self.counts.get((str(tier), start_ms)) == (cell.records, cell.expected)
 
 
@@ -152,7 +152,7 @@ class TopicAudit:
     closed: tuple[Problem, ...] = ()
     topic_ids: tuple[str, ...] = ()
     watermark_ms: int | None = None
-    """The completeness watermark: up to here, every window that holds a record is complete at every tier."""
+    """The completeness watermark: every window up to it that holds a record is complete at every tier."""
     ages: Mapping[TierKey, Mapping[int, Mapping[Age, int]]] = field(default_factory=dict)
     """Records by their age when they were counted, by tier and window."""
     clocks: tuple[ClockOff, ...] = ()
@@ -163,12 +163,13 @@ class TopicAudit:
         return bool(self.windows) and not self.problems and all(window.complete for window in self.windows)
 
     def lowest(self) -> float | None:
-        """The lowest ratio over all windows and tiers; None when one of them is unknown, or there is none."""
+        """Returns the lowest ratio over all windows and tiers; None if one of them is unknown, or there is none."""
         return lowest(cell for window in self.windows for cell in window.cells.values())
 
     def latency(self, tier: TierKey, quantile: float) -> Age | None:
-        """Between which two bounds this quantile of the latency lies, from a record's timestamp until the audit topic
-        had the tier's count of it; None without a record that has a timestamp."""
+        """Returns two bounds of this quantile of the latency, from a record's timestamp until the audit topic had the
+        tier's count of it; None without a record that has a timestamp.
+        """
         by_window = self.ages.get(tier, {})
         found: dict[Age, int] = {}
         for window in self.windows:
@@ -181,7 +182,7 @@ class TopicAudit:
         return Age(_at_rank(rank, found, 0), _at_rank(rank, found, 1))
 
     def of_tiers(self, tiers: Collection[TierKey]) -> TopicAudit:
-        """The audit of these tiers only, each compared as before."""
+        """Returns the audit of these tiers only, each compared as before."""
         chosen = tuple(tier for tier in self.tiers if tier in tiers)
         windows = [WindowAudit(w.start_ms, {tier: w.cells[tier] for tier in chosen}) for w in self.windows if chosen]
         return replace(
@@ -194,7 +195,9 @@ class TopicAudit:
         )
 
     def between(self, since_ms: int | None, until_ms: int | None) -> TopicAudit:
-        """The audit of these windows only, with the problems that affect them; the watermark is that of all windows."""
+        """Returns the audit of these windows only, with the problems that affect them; the watermark is that of all
+        windows.
+        """
         low, high = (-math.inf if since_ms is None else since_ms), (math.inf if until_ms is None else until_ms)
         windows = tuple(window for window in self.windows if low <= window.start_ms < high)
 
@@ -207,7 +210,7 @@ class TopicAudit:
 
 
 def _at_rank(rank: float, found: Mapping[Age, int], bound: int) -> int:
-    """The least value of this bound that at least `count` records do not exceed."""
+    """Returns the least value of this bound that at least `count` records do not exceed."""
     below = 0
     for age in sorted(found, key=lambda each: each[bound]):
         below += found[age]
@@ -217,7 +220,7 @@ def _at_rank(rank: float, found: Mapping[Age, int], bound: int) -> int:
 
 
 def lowest(cells: Iterable[Cell]) -> float | None:
-    """The lowest ratio; None when a cell is unknown or there is nothing to compare."""
+    """Returns the lowest ratio; None if a cell is unknown or there is nothing to compare."""
     ratios: list[float] = []
     for cell in cells:
         if cell.state is State.UNKNOWN:
@@ -235,10 +238,12 @@ def compare(
     lateness_ms: int = DEFAULT_LATENESS_MS,
     logs: Mapping[str, Mapping[Place, LogEnd]] | None = None,
 ) -> list[TopicAudit]:
-    """Topics by name: those that events speak of, and `topics`. `expect` names tiers besides producer and broker that
-    must have counted each topic. `lateness_ms`: how much later than its timestamp a record may be sent. `logs`: where
-    the partitions of each topic ended before the events were read; None: not requested, and not compared. A topic that
-    has records and no events is included."""
+    """Returns the audits of the topics, by name: those named in events, and `topics`.
+
+    `expect` names tiers besides producer and broker that must have counted each topic. `lateness_ms`: how much later
+    than its timestamp a record may be sent. `logs`: where the partitions of each topic ended before the events were
+    read; None: not requested, and not compared. A topic that has records and no events is included.
+    """
     logs = {} if logs is None else logs
     events = list(events)
     now_ms = told_now(events, now_ms)
@@ -255,8 +260,10 @@ def compare(
 
 
 def told_now(events: Sequence[AuditEvent], now_ms: int) -> int:
-    """The present time by the clock that stamps events, as far as it is known: the reader's own may be ahead, and every
-    producer would seem silent. So it is used only beyond the silence that a live producer is allowed."""
+    """Returns the present time by the clock that stamps events, as far as it is known: the reader's own clock may be
+    ahead, and every producer would seem silent. So the reader's clock counts only beyond the silence that a live
+    producer is allowed.
+    """
     stamps = [event.stored_ms for event in events if event.stored_ms >= 0]
     if not stamps:
         return now_ms
@@ -315,7 +322,7 @@ def _compare_topic(
 
 
 def _sends_ms(life: ProducerLife) -> int:
-    """The timestamps, by a live producer's own clock, of records that it may not have reported yet."""
+    """Returns the earliest timestamp, by a live producer's own clock, of records that it may not have reported yet."""
     return life.last.seen_ms + min(life.ahead_ms, 0)
 
 
@@ -374,7 +381,8 @@ def _difference(mine: Mapping[str, int], expected: Mapping[str, int]) -> _Differ
 
 def _broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
     """Compares producer by producer. Records that a producer has reported and the broker has not stored are missing,
-    even if the window is otherwise unknown."""
+    even if the window is otherwise unknown.
+    """
     tally = broker.windows.get(start, Tally())
     stored, told = dict(broker.sources.get(start, {})), producers.sources.get(start, {})
     foreign = stored.pop(FOREIGN, 0)
@@ -408,7 +416,9 @@ def _reader_cell(start: int, mine: TierCounts, broker: TierCounts, stored: Cell)
 
 
 def _behind(broker: TierCounts, mine: TierCounts) -> bool:
-    """Whether offsets that I have counted the broker has not counted yet, or never will: they were before its time."""
+    """Returns True if this tier has counted offsets that the broker tier has not counted yet, or never will because
+    they were deleted before it began.
+    """
     return any(not _covered(broker.tiles.get(place, ()), tiles) for place, tiles in mine.tiles.items())
 
 
@@ -420,7 +430,7 @@ def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
 
 
 def settlement_counts(audit: TopicAudit) -> dict[tuple[str, int], tuple[int, int]]:
-    """The counts that a settlement covers: every unknown count, with its present values."""
+    """Returns the counts that a settlement covers: every unknown count, with its present values."""
     return {
         (str(tier), window.start_ms): (cell.records, cell.expected)
         for window in audit.windows
@@ -437,7 +447,9 @@ def _settlement(event: AuditEvent) -> Settlement:
 def _settled(
     windows: Iterable[WindowAudit], settlements: Sequence[Settlement]
 ) -> tuple[tuple[WindowAudit, ...], tuple[Settlement, ...]]:
-    """The unknown counts that are settled with their present values, and the valid settlements. The last one wins."""
+    """Returns the windows with settled unknown counts, if these have their present values, and the valid settlements.
+    The last one wins.
+    """
     used: list[Settlement] = []
     result = []
     for window in windows:
@@ -454,7 +466,9 @@ def _settled(
 
 
 def _is_closed(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
-    """Records that the broker tier has not counted are in no count that can be settled."""
+    """Returns True if the problem affects only settled counts. Records that the broker tier has not counted are in no
+    count that can be settled.
+    """
     if problem.kind is Kind.BEHIND:
         return False
     touched = [window.cells[problem.tier].state for window in windows if problem.touches(window.start_ms)]
@@ -462,9 +476,11 @@ def _is_closed(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
 
 
 def watermark(windows: Iterable[WindowAudit], window_ms: int, horizon: Horizon) -> int | None:
-    """The end of the last window before the first that is not complete, or that may still get records, in ms since the
-    epoch; None when there is none. A downstream job that needs a whole day waits until the watermark has passed the
-    day's end."""
+    """Returns the end of the last window before the first that is not complete, or that may still get records, in ms
+    since the epoch; None if there is none.
+
+    A downstream job that needs a whole day waits until the watermark has passed the day's end.
+    """
     reached: int | None = None
     for window in windows:
         if window.start_ms == NO_WINDOW:

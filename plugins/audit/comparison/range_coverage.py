@@ -75,7 +75,7 @@ class Place(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where a partition's log began and ended before the events were read; -1 where no broker could say."""
+    """The beginning and end of a partition's log before the events were read; -1 if no broker could report them."""
 
     start: int
     end: int
@@ -97,7 +97,7 @@ class Problem(NamedTuple):
 
 
 def end_counted(events: Iterable[AuditEvent]) -> dict[Place, int]:
-    """How far the broker tier has counted each partition."""
+    """Returns the offset up to which the broker tier has counted each partition."""
     ends: dict[Place, int] = {}
     for event in events:
         if event.tier == BROKER and event.partition is not None:
@@ -107,8 +107,10 @@ def end_counted(events: Iterable[AuditEvent]) -> dict[Place, int]:
 
 
 def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
-    """Whether a log holds, or may hold, records that the broker tier has not counted. Records deleted before it saw the
-    partition are not counted; events of the former version name no topic id."""
+    """Returns True if a log holds, or may hold, records that the broker tier has not counted.
+
+    Records deleted before it saw the partition are not counted; events of the former version name no topic id.
+    """
     end = counted.get(place, counted.get(Place("", place.partition), log.start))
     return log.end < 0 or end < log.end
 
@@ -122,7 +124,7 @@ class Age(NamedTuple):
 
     @classmethod
     def of(cls, event: AuditEvent, window: EventWindow) -> Age:
-        """The age of a timestamp later than the event, which is a sender's mistake, is 0."""
+        """Returns the bounds of the age. A timestamp later than the event, which is a sender's mistake, has age 0."""
         most_ms = event.seen_ms - window.start_ms
         return cls(max(most_ms - event.window_ms, 0) // 1000, math.ceil(max(most_ms, 0) / 1000))
 
@@ -150,8 +152,9 @@ class ProducerLife:
 
     @property
     def ahead_ms(self) -> int:
-        """How far its clock is ahead of the audit topic's (below 0: behind): in the event where they differ least,
-        because an event may have waited before it was stored."""
+        """The lead of its clock over the audit topic's in ms (below 0: behind), in the event where they differ least,
+        because an event may have waited before it was stored.
+        """
         off = (event.time_ms - event.stored_ms for event in self.events if event.stored_ms >= 0)
         return min(off, key=abs, default=0)
 
@@ -160,7 +163,7 @@ class ProducerLife:
         return not self.killed and not self.last.final
 
     def told_since(self, since_ms: int, window_ms: int) -> set[int]:
-        """The windows of its events from then on."""
+        """Returns the windows of its events from then on."""
         return {
             wide(window.start_ms, window_ms)
             for event in self.events
@@ -171,8 +174,11 @@ class ProducerLife:
 
 @dataclass
 class TierCounts:
-    """What one tier counted of one topic. `sources`: the records of each window by producer (for producers the
-    acknowledged ones). `tiles`: the events that were chosen, sorted by `from`."""
+    """The counts of one tier for one topic.
+
+    `sources`: the records of each window by producer (for producers the acknowledged ones). `tiles`: the events that
+    were chosen, sorted by `from`.
+    """
 
     tier: TierKey
     windows: dict[int, Tally] = field(default_factory=dict)
@@ -180,14 +186,14 @@ class TierCounts:
     sources: dict[int, dict[str, int]] = field(default_factory=dict)
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
     set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    """Offsets that a group had committed, and that a later owner read again because it began before them."""
+    """Offsets that a group had committed, and that a later owner read again because it began below them."""
     lives: list[ProducerLife] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     ages: dict[int, dict[Age, int]] = field(default_factory=dict)
     """Records of each window by their age when the audit topic got their count."""
     replayed: int = 0
     uncounted_ms: float = math.inf
-    """The first time of a record that the log may hold and the broker tier has not counted yet."""
+    """The earliest time of a record that the log may hold and the broker tier has not counted yet."""
 
     def add(self, event: AuditEvent, window_ms: int) -> None:
         by_window = self.by_topic_id.setdefault(event.topic_id, {})
@@ -207,27 +213,28 @@ class TierCounts:
 
     @property
     def live(self) -> list[str]:
-        """Producers that are alive."""
+        """Returns the producers that are alive."""
         return [life.owner for life in self.lives if life.live]
 
     @property
     def ends(self) -> dict[Place, int]:
-        """One past the last offset covered."""
+        """Returns for each partition one past the last offset covered."""
         return {place: tiles[-1].to_offset for place, tiles in self.tiles.items()}
 
     def doubts(self, start: int) -> bool:
-        """Whether the counts of a window are unknown."""
+        """Returns True if the counts of the window are unknown."""
         return any(problem.touches(start) for problem in self.problems)
 
 
 def wide(start_ms: int, window_ms: int) -> int:
-    """The window of the comparison that a window of an event lies in."""
+    """Returns the window of the comparison that contains a window of an event."""
     return start_ms - start_ms % window_ms if start_ms >= 0 else NO_WINDOW
 
 
 def last_of_each(events: Iterable[AuditEvent]) -> dict[EventKey, AuditEvent]:
-    """For one key the highest epoch wins, and of these the last event: the order is that of the audit topic, where a
-    key has one partition."""
+    """Returns the last event of each key: the highest epoch wins, and of these the last event, in the order of the
+    audit topic, where a key has one partition.
+    """
     found: dict[EventKey, AuditEvent] = {}
     for event in events:
         before = found.get(event.key)
@@ -237,7 +244,7 @@ def last_of_each(events: Iterable[AuditEvent]) -> dict[EventKey, AuditEvent]:
 
 
 def topic_ids(events: Iterable[AuditEvent]) -> tuple[str, ...]:
-    """The ids that a topic name has had, in the order in which events told of them."""
+    """Returns the ids that a topic name has had, in the order in which events reported them."""
     first: dict[str, int] = {}
     for event in events:
         if event.topic_id:
@@ -253,8 +260,9 @@ def tier_counts(
     lateness_ms: int = DEFAULT_LATENESS_MS,
     logs: Mapping[Place, LogEnd] = MappingProxyType({}),
 ) -> dict[TierKey, TierCounts]:
-    """The tiers of one topic, and their problems. Every window length among the events must divide `window_ms`. `logs`:
-    the partitions that the topic has, as they were before the events were read."""
+    """Returns the tiers of one topic, with their problems. Every window length among the events must divide
+    `window_ms`. `logs`: the topic's partitions as they were before the events were read.
+    """
     found: dict[TierKey, TierCounts] = {}
     ranges: dict[tuple[TierKey, Place], dict[int, list[AuditEvent]]] = {}
     producers: dict[str, dict[int, AuditEvent]] = {}
@@ -289,7 +297,7 @@ def tier_counts(
 
 
 def _with_topic_id(events: Sequence[AuditEvent]) -> Iterator[AuditEvent]:
-    """Events of the former version tell no topic id: they are of the first one, which was there before."""
+    """Adds the topic id to events of the former version, which have none: they belong to the first id."""
     ids = topic_ids(events)
     for event in events:
         former = ids and not event.topic_id and event.partition is not None
@@ -297,7 +305,7 @@ def _with_topic_id(events: Sequence[AuditEvent]) -> Iterator[AuditEvent]:
 
 
 def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
-    """One event for each `from`, in order."""
+    """Yields one event for each `from`, in order."""
     begins: list[int | None] = [*sorted(versions), None]
     for begin, following in pairwise(begins):
         assert begin is not None
@@ -308,9 +316,12 @@ def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iter
 
 
 def _set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
-    """Ranges begin at commits. So if an owner begins before a range that an earlier one had published, the group's
-    offset went back in between. An earlier owner has the lower epoch and published earlier: a suspended member may
-    publish late, and the epoch of a classic group may start again."""
+    """Returns the offsets that a group read again after its offset was set back, or None.
+
+    Ranges begin at commits. So if an owner begins before a range that an earlier one had published, the group's offset
+    went back in between. An earlier owner has the lower epoch and published earlier: a suspended member may publish
+    late, and the epoch of a classic group may start again.
+    """
     furthest: dict[int, AuditEvent] = {}
     back: tuple[int, int] | None = None
     reached = 0
@@ -326,8 +337,9 @@ def _set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
 
 
 def _not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
-    """Leaves out those that a leader of a higher epoch has counted again: the log was truncated there, and the records
-    they counted are lost or are in the events of that leader."""
+    """Leaves out events that a leader of a higher epoch has counted again: the log was truncated there, and the records
+    they counted are lost or are in the events of that leader.
+    """
     highest = -1
     for event in tiles:
         if event.epoch >= highest:
@@ -340,7 +352,7 @@ def _rank(item: tuple[int, AuditEvent]) -> tuple[int, int]:
 
 
 class _Findings:
-    """Finds what is wrong with the tiers of one topic."""
+    """Finds the problems of one topic's tiers."""
 
     def __init__(
         self, topic: str, found: dict[TierKey, TierCounts], window_ms: int, now_ms: int, lateness_ms: int
@@ -392,7 +404,7 @@ class _Findings:
                 yield from self._problem(Kind.OVERLAP, counts.tier, text, self._of(left) | self._of(right))
 
     def _given_again(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
-        text = f"partition {place.partition}: the group was set back, and given offsets [{span[0]}, {span[1]}) again"
+        text = f"partition {place.partition}: the group was set back and received offsets [{span[0]}, {span[1]}) again"
         yield from self._problem(Kind.OVERLAP, counts.tier, text, self._touched(counts, place, span))
 
     def _gap(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
@@ -435,9 +447,11 @@ class _Findings:
         return frozenset(wide(window.start_ms, self._window_ms) for window in event.windows)
 
     def _touched(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> frozenset[int] | None:
-        """The windows that records of these offsets can lie in; None when unknown. They are the windows in which the
-        broker has counted them; without its count, those between the ranges before and after, or those of another
-        tier's count."""
+        """Returns the windows in which records of these offsets can lie; None if unknown.
+
+        They are the windows in which the broker tier has counted them; without its count, those between the ranges
+        before and after, or those of another tier's count.
+        """
         if counts is not self._broker:
             return None if self._broker is None else self._counted(self._broker, place, span)
         tiles = [event for event in counts.tiles[place] if event.windows and not event.lossy]
@@ -451,7 +465,7 @@ class _Findings:
         return frozenset(near).union(*(windows for windows in others if windows))
 
     def _counted(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> frozenset[int] | None:
-        """The windows of its ranges that these offsets lie in; None when it has not counted all of them."""
+        """Returns the windows of the ranges that contain these offsets; None if not all offsets are counted."""
         windows: frozenset[int] = frozenset()
         at, end = span
         for event in counts.tiles.get(place, ()):
@@ -471,7 +485,7 @@ class _Findings:
             return
         first = next(number for number, event in enumerate(life.events) if event.from_offset != number)
         text = (
-            f"producer {life.owner}: {told - len(life.events)} of its {told} events are not there, the first is {first}"
+            f"producer {life.owner}: {told - len(life.events)} of its {told} events are missing, the first is {first}"
         )
         windows: set[int] = set()
         for left, right in pairwise([None, *life.events]):
@@ -483,9 +497,12 @@ class _Findings:
         yield from self._problem(Kind.GAP, PRODUCERS, text, frozenset(windows | self._surplus(life)))
 
     def _killed(self, life: ProducerLife) -> Iterator[Problem]:
-        """Records that it reported are in the log or missing; records that it may not have reported are unknown. A
-        quiet producer had reported everything. One that was not quiet may have had records acknowledged in the windows
-        of its time, or in those in which it counted last."""
+        """Reports a killed producer. Records that it reported are in the log or missing; records that it may not have
+        reported are unknown.
+
+        A quiet producer had reported everything. One that was not quiet may have had records acknowledged in the
+        windows of its time, or in those in which it counted last.
+        """
         if not life.killed:
             return
         last = life.last
@@ -499,13 +516,13 @@ class _Findings:
         yield from self._problem(Kind.KILLED, PRODUCERS, text, frozenset(windows))
 
     def _open(self, life: ProducerLife) -> set[int]:
-        """Where a producer may have counted after its last event."""
+        """Returns the windows in which a producer may have counted after its last event."""
         last, late = life.last, self._lateness_ms
         near = self._windows_told_between(last.seen_ms, last.seen_ms + PATIENCE * last.interval_ms)
         return near | life.told_since(last.seen_ms - late, self._window_ms)
 
     def _windows_told_between(self, since_ms: int | None, until_ms: int) -> set[int]:
-        """The windows in which a record sent then may lie, by the allowed lateness."""
+        """Returns the windows in which a record sent in that time may lie, by the allowed lateness."""
         late, length = self._lateness_ms, self._window_ms
         return {
             start
@@ -514,7 +531,7 @@ class _Findings:
         }
 
     def _surplus(self, life: ProducerLife) -> set[int]:
-        """The windows in which the log holds more of a producer's records than it reported."""
+        """Returns the windows in which the log holds more of a producer's records than it reported."""
         if self._broker is None:
             return set()
         producers = self._found[PRODUCERS].sources
@@ -537,5 +554,5 @@ class _Findings:
                 if source not in (FOREIGN, UNATTRIBUTED) and source not in owners:
                     windows.setdefault(source, {})[start] = records
         for source, counts in windows.items():
-            text = f"producer {source} has told nothing, and {sum(counts.values())} of its records are stored"
+            text = f"producer {source} has sent no event, but {sum(counts.values())} of its records are stored"
             yield from self._problem(Kind.UNTOLD, PRODUCERS, text, frozenset(counts))

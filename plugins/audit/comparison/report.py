@@ -1,4 +1,4 @@
-"""What `klamm audit` prints: a table of counts by window and tier, and the same as JSON."""
+"""The report of `klamm audit`: a table of counts by window and tier, and the same data as JSON."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Row:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Four decimals, truncated and not rounded: only a ratio of exactly 1 is printed as 1.0000."""
+    """Returns four decimals, truncated and not rounded: only a ratio of exactly 1 is printed as 1.0000."""
     if ratio is None:
         return "unknown"
     if ratio == float("inf"):
@@ -76,7 +76,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def rows(audit: TopicAudit, span: Span) -> list[Row]:
-    """By label, in the order of time."""
+    """Returns the rows by label, in the order of time."""
     grouped: dict[str, list[WindowAudit]] = {}
     for window in audit.windows:
         grouped.setdefault(span.label(window.start_ms), []).append(window)
@@ -84,7 +84,7 @@ def rows(audit: TopicAudit, span: Span) -> list[Row]:
 
 
 def render(audit: TopicAudit, span: Span) -> RenderableType:
-    """The table of one topic, and below it its problems."""
+    """Returns the table of one topic, and below it its problems."""
     table = Table(title=f"audit of topic {escape(audit.topic)}, by {span} of record time (UTC)", title_justify="left")
     table.add_column(str(span))
     for tier in audit.tiers:
@@ -149,7 +149,7 @@ def _latencies(audit: TopicAudit) -> Iterator[str]:
 
 
 def duration(seconds: int) -> str:
-    """The duration in the largest unit that gives two or more."""
+    """Returns the duration in the largest unit that gives two or more."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"
@@ -157,7 +157,7 @@ def duration(seconds: int) -> str:
 
 
 def as_json(audits: Iterable[TopicAudit], span: Span, unreadable: Sequence[str]) -> dict[str, Any]:
-    """The report for programs; instants in ms since the epoch."""
+    """Returns the report for programs; instants are in ms since the epoch."""
     return {"unreadable": list(unreadable), "topics": [_topic_json(audit, span) for audit in audits]}
 
 
@@ -190,7 +190,7 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
 
 
 def _latency_json(audit: TopicAudit, tier: TierKey) -> dict[str, Any]:
-    """[least, most] of each quantile, or null."""
+    """Returns [least, most] of each quantile, or null."""
     return {name: audit.latency(tier, quantile) for name, quantile in QUANTILES.items()}
 
 
@@ -200,7 +200,9 @@ def _problem_json(problem: Problem) -> dict[str, Any]:
 
 
 def _number(ratio: float | None) -> float | None:
-    """JSON has no infinity; if records were counted and none expected, the state is `duplicated`."""
+    """Returns the ratio, or None for infinity, which JSON lacks; the state is `duplicated` if records were counted and
+    none expected.
+    """
     return None if ratio == float("inf") else ratio
 
 
@@ -212,7 +214,7 @@ def _tier_json(row: Row, tier: TierKey) -> dict[str, Any]:
 
 
 def print_report(console: Console, audits: Sequence[TopicAudit], span: Span, unreadable: Sequence[str]) -> None:
-    """All topics, then records that are not events."""
+    """Prints all topics, then records that are not events."""
     for audit in audits:
         console.print(render(audit, span))
     for text in unreadable:

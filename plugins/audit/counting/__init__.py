@@ -1,1 +1,1 @@
-"""What the tiers count, by topic and window of record time: producer, broker, consumer, load."""
+"""The counts of the tiers by topic and window of record time: producer, broker, consumer, load."""

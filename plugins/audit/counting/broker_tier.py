@@ -110,7 +110,7 @@ class BrokerTier:
         self._thread = threading.Thread(target=self._run, name="klamm-broker-audit", daemon=True)
 
     def start(self) -> None:
-        """Creates the audit topic; `KlammError` when it cannot."""
+        """Creates the audit topic and starts the thread. Raises `KlammError` if it cannot."""
         self._logs.ensure_topic(self._config.topic, self._config.partitions, self._config.topic_configs())
         self._thread.start()
 
@@ -220,7 +220,7 @@ class Follower:
         self.behind = True
 
     def _read_piece(self, partition: TopicPartition) -> bool:
-        """Returns whether it has counted something and the log holds more."""
+        """Counts a piece; returns True if it has counted records and the log holds more."""
         followed = self._followed[partition]
         read = self._logs.read(partition, followed.position, PIECE)
         if read.topic_id != followed.topic_id:
@@ -245,8 +245,11 @@ class Follower:
         return begin < followed.position < read.high_watermark
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
-        """The first read, or the first under another leader epoch. Records that were deleted before this tier saw the
-        partition are not counted. A cut is published at once, because perhaps nothing is ever written after it."""
+        """Begins with the first read, or with the first under another leader epoch.
+
+        Records that were deleted before this tier saw the partition are not counted. A cut is published at once,
+        because perhaps nothing is ever written after it.
+        """
         cut = False
         if not followed.known:
             followed.position = read.log_start_offset
@@ -305,8 +308,9 @@ class Follower:
     def _windows(
         self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int
     ) -> Iterable[tuple[int, int, int, str]]:
-        """Of the batch at `at`, from `position` on. The records of an uncompressed batch that its producer has counted
-        are not iterated."""
+        """Returns the counts of the batch at `at`, from `position` on. The records of an uncompressed batch that its
+        producer has counted are not iterated.
+        """
         area = read_area(data, at, header, self._logs.codecs, partition=partition)
         whole = position <= header.base_offset and header.record_count == header.last_offset_delta + 1
         if whole and not header.codec_id and (told := self._told(partition, header, area.data)) is not None:
@@ -321,13 +325,15 @@ class Follower:
     def _told(
         self, partition: TopicPartition, header: BatchHeader, data: Buffer
     ) -> list[tuple[int, int, int, str]] | None:
-        """The content that the mark of the batch states, if it belongs to this batch, agrees with the header and is
-        possible for records of these bytes. The number of records comes from the header; so does the window, if the
-        broker stamps the records."""
+        """Returns the content that the mark of the batch states, if it belongs to this batch, agrees with the header
+        and is possible for records of these bytes.
+
+        The number of records comes from the header; so does the window, if the broker sets the timestamps.
+        """
         headers = first_headers(data, 0, len(data))
         try:
             mark = Mark(FOREIGN) if not headers else self._mark(headers)
-        except CorruptRecordError:  # which is reported when the records are read
+        except CorruptRecordError:  # the error is reported when the records are read
             return None
         holds, window_ms = mark.holds, self._ranges.window_ms
         if holds is None or holds.window_ms != window_ms or mark.batch != batch_name(partition, header.record_count):
@@ -350,7 +356,9 @@ class Follower:
         found: Sequence[WindowCounts],
         position: int,
     ) -> str | None:
-        """The producer of the batch, by the mark of its first record; None: each record has its own mark or none."""
+        """Returns the producer of the batch, by the mark of its first record; None if each record has its own mark or
+        none.
+        """
         if position > header.base_offset:  # the first one was counted before
             found = native.window_counts(*area, header.base_offset, header.next_offset, self._ranges.window_ms)
         if not found:
@@ -370,8 +378,7 @@ class Follower:
         return mark
 
     def _commit(self) -> None:
-        """Publishes, then commits, as everywhere: after a crash in between, the next event with the same key replaces
-        this one."""
+        """Publishes, then commits: after a crash in between, the next event with the same key replaces this one."""
         if not self._uncommitted:
             return
         self._ranges.publish(self._uncommitted)
@@ -397,7 +404,7 @@ def _cells(counts: Iterable[tuple[int, int, int, str]]) -> Cells | None:
 
 
 def connect_to_self(topic: str) -> Connect:
-    """A client of this broker: events are sent by Produce, as by any client."""
+    """Returns a function that opens a client of this broker: events are sent by Produce, as by any client."""
 
     @contextmanager
     def connect(logs: BrokerContext) -> Iterator[Publish]:

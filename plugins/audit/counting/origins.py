@@ -27,7 +27,9 @@ PRODUCER_HEADER: Final = "klamm.producer"
 BATCH_HEADER: Final = "klamm.batch"
 
 MAX_OWNER_BYTES: Final = 512
-"""Of a producer's id, in UTF-8. Events of the broker tier name it in each of its counts, so it bounds their size."""
+"""The most bytes of a producer's id in UTF-8. Events of the broker tier contain it in each of its counts, so it bounds
+their size.
+"""
 
 
 class OneWindow(NamedTuple):
@@ -48,12 +50,12 @@ class Mark(NamedTuple):
 
     @property
     def of_record(self) -> str:
-        """The producer of a record that is not the first of the batch that its mark names."""
+        """Returns the producer of a record that is not the first of the batch that its mark names."""
         return self.source if self.batch is None else FOREIGN
 
 
 def mark(identity: AuditIdentity, partition: TopicPartition, counted: Counted, window_ms: int) -> Headers:
-    """The headers that a producer adds to the first record of a batch."""
+    """Returns the headers that a producer adds to the first record of a batch."""
     batch = batch_name(partition, sum(records for _, records, _ in counted))
     if len(counted) == 1 and counted[0][0] >= 0:
         timestamp, _, size = counted[0]
@@ -72,8 +74,9 @@ def batch_name(partition: TopicPartition, records: int) -> str:
 
 
 def owner_bytes(owner: str) -> int:
-    """The size of a producer's id as events encode it. A byte that is not UTF-8 was decoded to U+FFFD, which is encoded
-    in three."""
+    """Returns the size of a producer's id as events encode it. A byte that is not UTF-8 was decoded to U+FFFD, which is
+    encoded in three bytes.
+    """
     return len(owner.encode())
 
 
@@ -107,8 +110,9 @@ def _part(headers: bytes, pos: int) -> tuple[bytes | None, int]:
 
 
 def read_mark(headers: Headers) -> Mark:
-    """The last mark counts: a producer adds its own behind the headers of the application, which may include the mark
-    of a record's original sender."""
+    """Returns the last mark: a producer adds its own after the headers of the application, which may include the mark
+    of a record's original sender.
+    """
     audited = False
     batch: str | None = None
     holds: OneWindow | None = None

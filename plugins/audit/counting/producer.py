@@ -1,4 +1,4 @@
-"""The producer tier: what was attempted and what was acknowledged, by topic and window of record time.
+"""The producer tier: counts attempted and acknowledged records, by topic and window of record time.
 
 Rules:
 

@@ -30,7 +30,7 @@ from ..windows import int64_column, tally
 MAX_RECORDS: Final = 2_000_000
 """The most records of one auditor that wait for a commit: 48 MB."""
 PIECE_RECORDS: Final = 4096
-"""Fewer are copied and joined to the piece before."""
+"""Pieces with fewer records are copied and joined to the piece before."""
 
 
 class _Rows(NamedTuple):
@@ -43,7 +43,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, offsets: Sequence[int], timestamps: Sequence[int], sizes: Sequence[int]) -> _Rows:
-        """Without a copy where a column is a buffer that cannot change, as Arrow's are."""
+        """Returns the rows, without a copy of a column that is an immutable buffer, as Arrow's are."""
         dense = offsets[-1] - offsets[0] == len(offsets) - 1
         numbers = range(offsets[0], offsets[-1] + 1) if dense else int64_column(offsets)
         return cls(numbers, int64_column(timestamps), int64_column(sizes))
@@ -52,7 +52,7 @@ class _Rows(NamedTuple):
         return _Rows(self.offsets[first:last], self.timestamps[first:last], self.sizes[first:last])
 
     def below(self, offset: int) -> int:
-        """How many of the rows have smaller offsets."""
+        """Returns how many of the rows have smaller offsets."""
         return bisect_left(self.offsets, offset)
 
 
@@ -81,7 +81,7 @@ class _Records:
             self._pieces.append(rows)
 
     def fill(self, rows: _Rows) -> None:
-        """Adds those of the records that are not in it yet."""
+        """Adds the records that it does not contain yet."""
         held = [row for piece in self._pieces for row in zip(*piece, strict=True)]
         there = {row[0] for row in held}
         new = [row for row in zip(*rows, strict=True) if row[0] not in there]
@@ -113,7 +113,7 @@ class _Records:
 
 
 def _joined(last: _Rows, more: _Rows) -> _Rows:
-    """`last`, whose arrays grow by `more`."""
+    """Returns `last` with the rows of `more` appended; its arrays grow."""
     offsets = last.offsets
     if isinstance(offsets, range) and isinstance(more.offsets, range) and more.offsets.start == offsets.stop:
         offsets = range(offsets.start, more.offsets.stop)
@@ -193,7 +193,7 @@ class _Partition:
 
 
 def range_events(source: EventSource, ranges: Iterable[RangeCount]) -> list[AuditEvent]:
-    """The events of counts that were made elsewhere."""
+    """Returns the events of counts that were made by another component."""
     events = []
     for held in ranges:
         if held.from_offset == held.to_offset:
@@ -225,7 +225,7 @@ class KlammRangeAudit:
         self._max_records = max_records
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._kept_at_most = 0
-        """Of the records that are kept; counted anew only when it reaches the bound."""
+        """Upper bound of the number of kept records; computed again only when it reaches the limit."""
 
     def start(
         self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
@@ -262,8 +262,9 @@ class KlammRangeAudit:
         return self._source.window_ms
 
     def count_windows(self, partition: TopicPartition, to: int, windows: Iterable[tuple[int, int, int, str]]) -> None:
-        """Records from the last one counted up to `to`, counted already: (start of a window, records, bytes, source).
-        For a tier that commits only the offset up to which it has counted."""
+        """Adds records that are counted already, from the last one counted up to `to`, as (start of a window, records,
+        bytes, source). For a tier that commits only the offset up to which it has counted.
+        """
         state = self._partitions.get(partition)
         if state is None:
             return
@@ -272,22 +273,27 @@ class KlammRangeAudit:
         state.counted = to
 
     def cells(self, partition: TopicPartition) -> int:
-        """How many counts the range has so far, by window and source."""
+        """Returns how many counts the range has so far, by window and source."""
         state = self._partitions.get(partition)
         return 0 if state is None else len(state.bulk)
 
     def uncountable(self, partition: TopicPartition, to: int) -> None:
-        """The offsets between the last counted record and `to` cannot be read (a corrupt batch); the event reports
-        it."""
+        """Marks the offsets between the last counted record and `to` as unreadable (a corrupt batch); the event reports
+        it.
+        """
         state = self._partitions[partition]
         state.counted = state.lossy = to
 
     def cut(self, partition: TopicPartition) -> None:
-        """The log was cut where the range begins: the next event reports it, an empty one if nothing follows."""
+        """Records that the log was cut where the range begins: the next event reports it, an empty one if nothing
+        follows.
+        """
         self._partitions[partition].cut = True
 
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
-        """`DeliveryError` when an event could not be stored; what was counted is kept for the next try."""
+        """Publishes the counts up to these offsets. Raises `DeliveryError` if an event could not be stored; the counts
+        are kept for the next attempt.
+        """
         events: list[AuditEvent] = []
         for partition, end in to.items():
             state = self._partitions.get(partition)
@@ -315,7 +321,9 @@ class KlammRangeAudit:
             self._partitions.pop(partition, None)
 
     def publish_ranges(self, ranges: Iterable[RangeCount]) -> None:
-        """`DeliveryError` when an event could not be stored: call again with the same ranges."""
+        """Publishes these ranges. Raises `DeliveryError` if an event could not be stored: call it again with the same
+        ranges.
+        """
         self._store(range_events(self._source, ranges))
 
     def close(self) -> None:
@@ -325,7 +333,9 @@ class KlammRangeAudit:
         state.records, state.replayed, state.lossy = _Records(), _Records(), state.counted
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
-        """At most one event for records read again (below the last commit) and one for new records, or for a cut."""
+        """Returns at most one event for records read again (below the last commit) and one for new records, or for a
+        cut.
+        """
         events = []
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)

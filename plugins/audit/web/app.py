@@ -42,7 +42,7 @@ View = Callable[[Request], tuple[str, Json, Json]]
 
 
 def make_app(source: Source) -> Starlette:
-    """The application; `source` gives the answers."""
+    """Returns the application; `source` provides the answers."""
     site = _Site(source)
     shown: dict[str, View] = {
         "/topics/{topic}": site.topic,
@@ -118,7 +118,9 @@ def _asset(name: str, media_type: str) -> Endpoint:
 
 
 def _answer(request: Request, text: str, media_type: str, read_at: str = "") -> Response:
-    """The response with an entity tag that does not change with the time of reading alone; 304 if the client has it."""
+    """Returns the response with an entity tag that does not change with the time of reading alone; 304 if the client
+    has it.
+    """
     digest = hashlib.sha256((text.replace(read_at, "") if read_at else text).encode()).hexdigest()
     tag = f'W/"{digest[:32]}"'
     headers = {**_HEADERS, "ETag": tag}
@@ -172,7 +174,7 @@ def _render(request: Request, name: str, said: Json) -> str:
 
 
 _KEPT: Final = ("since", "until", "live")
-"""Filters that a link to another page keeps."""
+"""Filters that are kept in a link to another page."""
 
 
 def _twin(path: str) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 WIDTH: Final = 960
-"""Pixels, of every picture."""
+"""The width of every picture in pixels."""
 LEFT: Final = 76
-"""Where the plot begins; the numbers of the ticks stand before it."""
+"""The left edge of the plot in pixels; the numbers of the ticks are left of it."""
 _SPACE: Final = 6
 _BELOW: Final = 18
 
@@ -25,7 +25,7 @@ class Label:
 
 
 def ticks(floor: float, tall: float, highest: int, parts: int) -> tuple[Label, ...]:
-    """From 0 at `floor` to `highest`, `tall` pixels above it, in equal parts."""
+    """Returns the ticks from 0 at `floor` to `highest`, `tall` pixels above it, in equal parts."""
     return tuple(
         Label(LEFT - _SPACE, px(floor - tall * part / parts), f"{highest * part // parts:,}")
         for part in range(parts + 1)
@@ -33,12 +33,12 @@ def ticks(floor: float, tall: float, highest: int, parts: int) -> tuple[Label, .
 
 
 def below(x: float, floor: float, text: str) -> Label:
-    """The label of a place on the axis at `floor`."""
+    """Returns the label of a place on the axis at `floor`."""
     return Label(x, floor + _BELOW, text)
 
 
 def nice(value: int) -> int:
-    """The next round number that four ticks divide."""
+    """Returns the next round number that can be divided by four ticks."""
     if value <= 4:
         return 4
     step: int = 10 ** math.floor(math.log10(value / 4))
@@ -46,5 +46,5 @@ def nice(value: int) -> int:
 
 
 def px(value: float) -> float:
-    """A number with the digits that the picture shows."""
+    """Returns a number with the digits that the picture shows."""
     return round(value, 1)

@@ -19,14 +19,14 @@ from .axis import LEFT, WIDTH, Label, below, nice, px, ticks
 HEIGHT: Final = 280
 RIGHT, TOP, BOTTOM = 8, 22, 34
 LABEL_WIDTH: Final = 8
-"""Pixels of a letter of a label, and a little: labels do not overlap."""
+"""Pixels of a letter of a label, with a margin, so that labels do not overlap."""
 MIN_BAR: Final = 3.0
-"""Pixels, so that an unknown or missing count of 0 is visible too."""
+"""The smallest height of a bar in pixels, so that an unknown or missing count of 0 is visible too."""
 MANY: Final = 60
-"""Rows above which the bars of a group are too thin to be told apart."""
+"""The number of rows above which the bars of a group are too thin to be distinguished."""
 STRIP: Final = 70
 NAME: Final = 20
-"""Pixels of the height of a strip, and of these for its name."""
+"""Pixels of the height of a strip, and the part of these for its name."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Chart:
 
 
 def missing_records(row: Row, tier: TierKey) -> int:
-    """The number of expected records that the tier has not counted."""
+    """Returns the number of expected records that the tier has not counted."""
     cells = row.cells(tier)
     return sum(
         round(cell.expected * (1 - cell.ratio))
@@ -68,7 +68,7 @@ def missing_records(row: Row, tier: TierKey) -> int:
 
 
 def draw(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
-    """A chart of these rows; no bars where there are none."""
+    """Returns a chart of these rows; without rows it has no bars."""
     if len(rows) > MANY:
         return _strips(audit, rows)
     highest = _highest(audit, rows)
@@ -87,7 +87,7 @@ def draw(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
 
 
 def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
-    """Of one scale, so that the tiers can be compared."""
+    """Draws the strips in one scale, so that the tiers can be compared."""
     highest = _highest(audit, rows)
     height = TOP + STRIP * len(audit.tiers) + BOTTOM
     plot = _Plot(len(rows), height - BOTTOM)
@@ -117,7 +117,7 @@ def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
 
 @dataclass(frozen=True)
 class _Plot:
-    """Where rows are: `rows` groups of bars above `floor`."""
+    """The positions of rows: `rows` groups of bars above `floor`."""
 
     rows: int
     floor: int
@@ -130,7 +130,7 @@ class _Plot:
         return LEFT + self.group * (number + 0.5)
 
     def warnings(self, rows: Sequence[Row]) -> tuple[Label, ...]:
-        """A sign above each row that is not complete."""
+        """Returns a sign above each row that is not complete."""
         states = ((number, row.state()) for number, row in enumerate(rows))
         return tuple(
             Label(px(self.middle(number)), TOP - 8, _SIGNS[state], f"sign {state}")
@@ -139,7 +139,7 @@ class _Plot:
         )
 
     def labels(self, rows: Sequence[Row]) -> tuple[Label, ...]:
-        """Of as many rows as there is room for."""
+        """Returns the labels of as many rows as there is room for."""
         every = math.ceil(max((len(row.label) for row in rows), default=0) * LABEL_WIDTH / self.group)
         return tuple(
             below(px(self.middle(number)), self.floor, row.label)

@@ -27,7 +27,7 @@ from .templates import MAX_ROWS, environment, file_text, part, render
 from .views import Filters, Json
 
 _LEVEL: Final = 3
-"""Of the headings within a section, which itself has one of level 2."""
+"""The level of the headings within a section, whose own heading has level 2."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DocumentSection:
 
 
 def audit_sections(answer: Answer, filters: Filters) -> list[DocumentSection]:
-    """All topics; then each topic, its producers, and each of its tiers."""
+    """Returns the sections: all topics; then each topic, its producers, and each of its tiers."""
     pages = list(_pages(answer, filters))
     hrefs: dict[str, str] = {}
     for number, page in enumerate(pages):
@@ -56,7 +56,7 @@ def audit_sections(answer: Answer, filters: Filters) -> list[DocumentSection]:
 def section(
     anchor: str, name: str, template: str | Template, values: Json, hrefs: Mapping[str, str] | None = None
 ) -> DocumentSection:
-    """A template as a part of the document; `hrefs`: where the pages are, by path."""
+    """Renders a template as a part of the document; `hrefs`: the addresses of the pages, by path."""
     known = hrefs or {}
 
     def href(path: str, **query: str) -> str:
@@ -69,7 +69,7 @@ def section(
 
 
 def document(title: str, sections: Sequence[DocumentSection], read_ms: int, style: str = "") -> str:
-    """The whole file; `read_ms`: when its data was read; `style`: the style of additional sections."""
+    """Returns the whole file; `read_ms`: when its data was read; `style`: the style of additional sections."""
     style = f"\n{file_text('page.css')}{style}"
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     values: Json = {
@@ -83,14 +83,14 @@ def document(title: str, sections: Sequence[DocumentSection], read_ms: int, styl
 
 
 def audit_document(answer: Answer, filters: Filters) -> str:
-    """The document that `klamm audit --html` writes."""
+    """Returns the document that `klamm audit --html` writes."""
     names = ", ".join(audit.topic for audit in answer.audits)
     title = f"Audit of {names}" if 0 < len(names) <= 80 else "Audit"
     return document(title, audit_sections(answer, filters), answer.now_ms)
 
 
 def write_document(path: Path, text: str) -> None:
-    """Writes the file as a whole or not at all; `ConfigError` when it cannot be written."""
+    """Writes the file as a whole or not at all. Raises `ConfigError` if it cannot be written."""
     half = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         half.write_text(text)

@@ -1,7 +1,7 @@
 """The audit's pages as a service: beside a broker where `pages.port` is set, and alone as `klamm audit serve`.
 
-The server has a thread, an event loop and a port of its own. A page may wait seconds for the cluster: that holds up
-neither the broker's event loop nor its metrics.
+The server has its own thread, event loop and port. A page may wait seconds for the cluster: that delays neither the
+broker's event loop nor its metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 GRACE_S: Final = 5
-"""How long requests may take to end once the service was told to stop."""
+"""Seconds that requests may take to end once the service was told to stop."""
 
 REQUEST_TIMEOUT_S: Final = 10.0
 
@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 
 
 class AuditPages:
-    """`klamm.core.interfaces.service.Service`: the pages of `source`, which is closed with it. Port 0 takes a free one.
-    `option`: what the address is called where it cannot be taken."""
+    """`klamm.core.interfaces.service.Service`: serves the pages of `source`, and closes it at the end. Port 0 takes a
+    free one. `option`: the address's name in the error if it cannot be used.
+    """
 
     def __init__(self, source: Source, host: str, port: int, option: str) -> None:
         self.url = ""
@@ -48,7 +49,9 @@ class AuditPages:
         self._problem: str | None = None
 
     def start(self) -> None:
-        """`ConfigError` where the address cannot be taken, `PluginError` without the extra `web`."""
+        """Starts the server. Raises `ConfigError` if the address cannot be used, `PluginError` without the extra
+        `web`.
+        """
         try:
             import uvicorn
 
@@ -83,7 +86,9 @@ class AuditPages:
         self._ended.wait()
 
     def health(self) -> str | None:
-        """That the server runs. A page that cannot be made is an answer with status 503, which `metrics` counts."""
+        """Returns None while the server runs, else its problem. A page that cannot be made is an answer with status
+        503, which `metrics` counts.
+        """
         return self._problem
 
     def metrics(self) -> Iterable[ServiceMetric]:
@@ -110,7 +115,7 @@ class AuditPages:
                 server.run(sockets=[listening])
             if not server.should_exit:
                 self._problem = "the server of the audit's pages has ended"
-        except Exception as error:  # the pages are gone; the broker goes on
+        except Exception as error:  # the pages are unavailable; the broker continues
             self._problem = f"the server of the audit's pages has ended: {error!r}"
             log.exception("the server of the audit's pages has ended")
         finally:
@@ -118,7 +123,7 @@ class AuditPages:
 
 
 class _Counted:
-    """An ASGI application that counts the answers of another by their status."""
+    """An ASGI application that counts the answers of another one by their status."""
 
     def __init__(self, app: ASGIApp, requests: Counter[int]) -> None:
         self._app = app
@@ -134,7 +139,7 @@ class _Counted:
 
 
 def pages_of_broker(config: AuditConfig, context: BrokerContext) -> AuditPages:
-    """The pages beside a broker, as `pages.*` say. They are read from the cluster as by any client."""
+    """Returns the pages beside a broker, as configured by `pages.*`. They read the cluster as any client does."""
 
     def connect() -> ClusterClient:
         return ClusterClient(

@@ -25,19 +25,19 @@ MAX_EVENTS: Final = 1_000_000
 
 
 class Source(Protocol):
-    """What the pages show."""
+    """The source of the pages' data."""
 
     def answer(self) -> Answer:
-        """The comparison as of now; `KlammError` if the cluster cannot be reached."""
+        """Returns the present comparison; raises `KlammError` if the cluster cannot be reached."""
         ...
 
     def close(self) -> None:
-        """Closes the connections. Called once, when no page is made any more."""
+        """Closes the connections. Called once, when no more pages are made."""
         ...
 
 
 class ClusterSource:
-    """Reads the cluster. `query` narrows what is read: its topics, and the tiers that are expected."""
+    """Reads the cluster. `query` restricts what is read: its topics, and the tiers that are expected."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClusterSource:
         queue behind a cluster that does not respond."""
         with self._lock:
             if self._last is None or self._monotonic() - self._asked_s >= self._max_age_s:
-                self._last = None  # not two answers in memory
+                self._last = None  # so that memory never holds two answers
                 try:
                     self._last = self._ask()
                 except KlammError as error:
@@ -79,7 +79,8 @@ class ClusterSource:
         return last
 
     def close(self) -> None:
-        client = self._client  # without the lock: a read that waits for the cluster holds it, and ends by this
+        # without the lock, which a read that waits for the cluster holds; closing the client ends that read
+        client = self._client
         if client is not None:
             client.close()
 

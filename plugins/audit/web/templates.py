@@ -18,17 +18,17 @@ from ..windows import Span, iso, utc
 from .views import Json
 
 MAX_ROWS: Final = 500
-"""Of a table or a chart on a page, the newest; the REST endpoint gives all."""
+"""The most rows of a table or a chart on a page, the newest ones; the REST endpoint returns all."""
 
 
 def render(name: str, values: Json) -> str:
-    """A template in `pages`, as text."""
+    """Renders a template in `pages` to text."""
     return environment().get_template(name).render(values)
 
 
 @cache
 def environment() -> Environment:
-    """For templates of others, too, as the demo's report has."""
+    """Returns the environment, which is also used for templates of others, such as the demo's report."""
     made = Environment(loader=FunctionLoader(file_text), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"number": number, "instant": instant, "window": window, "part": part}
     made.globals |= {"spans": list(Span), "max_rows": MAX_ROWS}
@@ -37,29 +37,29 @@ def environment() -> Environment:
 
 @cache
 def file_text(name: str) -> str:
-    """A file in `pages`."""
+    """Returns the text of a file in `pages`."""
     return resources.files(__package__).joinpath("pages", name).read_text()
 
 
 def number(value: int | None) -> str:
-    """`1,234`, and `unknown` without one."""
+    """Returns `1,234`, or `unknown` for None."""
     return "unknown" if value is None else f"{value:,}"
 
 
 def instant(timestamp_ms: int | None) -> str:
-    """`2026-11-22 10:00:00 UTC`."""
+    """Returns a text such as `2026-11-22 10:00:00 UTC`."""
     if timestamp_ms is None or timestamp_ms < 0:
         return "unknown"
     return utc(timestamp_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def window(start_ms: int | None) -> str:
-    """The start of a window of record time; records without a timestamp have one of their own."""
+    """Returns the start of a window of record time; records without a timestamp have a separate window."""
     if start_ms is None:
         return "none"
     return "no timestamp" if start_ms < 0 else iso(start_ms)
 
 
 def part(text: Any) -> str:
-    """One segment of a path."""
+    """Quotes one segment of a path."""
     return quote(str(text), safe="")

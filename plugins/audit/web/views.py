@@ -34,12 +34,12 @@ NOTHING: Final = "nothing counted"
 
 
 class NotFoundError(KlammError):
-    """There is no such topic, tier or page."""
+    """The topic, tier or page does not exist."""
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The filters of a request. `by`: None for the shortest span that gives few rows."""
+    """The filters of a request. `by` None: the shortest span that gives few rows."""
 
     by: Span | None = None
     since_ms: int | None = None
@@ -48,7 +48,7 @@ class Filters:
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> Filters:
-        """Of a query string; `ConfigError` in one line."""
+        """Parses a query string; raises `ConfigError` in one line."""
         by = query.get("by", "")
         if by not in ("", *Span):
             raise ConfigError(f"by: expected month, day, hour or window, got {by!r}")
@@ -58,7 +58,7 @@ class Filters:
 
 
 def find_topic(answer: Answer, name: str) -> TopicAudit:
-    """`NotFoundError` names the nearest topic."""
+    """Returns the topic; `NotFoundError` names the nearest one."""
     for audit in answer.audits:
         if audit.topic == name:
             return audit
@@ -66,7 +66,7 @@ def find_topic(answer: Answer, name: str) -> TopicAudit:
 
 
 def find_tier(audit: TopicAudit, name: str) -> TierKey:
-    """`NotFoundError` names the nearest tier."""
+    """Returns the tier; `NotFoundError` names the nearest one."""
     for tier in audit.tiers:
         if str(tier) == name:
             return tier
@@ -78,7 +78,7 @@ def find_tier(audit: TopicAudit, name: str) -> TierKey:
 
 
 def overview(answer: Answer) -> Json:
-    """Every topic in one row."""
+    """Returns one row for every topic."""
     return {
         "read_ms": answer.now_ms,
         "unreadable": list(answer.unreadable),
@@ -99,7 +99,7 @@ def overview(answer: Answer) -> Json:
 
 
 def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit, list[Row]]:
-    """One topic, its tiers side by side, and the data of the chart."""
+    """Returns one topic with its tiers side by side, and the data of the chart."""
     whole = find_topic(answer, name)
     for tier in filters.tiers:
         find_tier(whole, tier)
@@ -124,8 +124,9 @@ def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit
 
 
 def producers(answer: Answer, name: str, filters: Filters, host: str | None, application: str | None) -> Json:
-    """The producers of the records: by host and application, or those of one of them; and what the broker stored of
-    each, according to the records' headers."""
+    """Returns the producers of the records, by host and application, or those of one of these; and the records of each
+    that the broker stored, according to the records' headers.
+    """
     entries = [
         each
         for each in _entries(answer, name, filters)
@@ -145,7 +146,7 @@ def producers(answer: Answer, name: str, filters: Filters, host: str | None, app
 
 
 def all_producers(answer: Answer, name: str, filters: Filters) -> tuple[Json, list[Json]]:
-    """The rows of `producers`: in total, and for each application."""
+    """Returns the rows of `producers`: in total, and for each application."""
     entries = _entries(answer, name, filters)
     applications = _by_application(entries)
     grouped: dict[tuple[str, str], list[Json]] = {}
@@ -163,8 +164,9 @@ def all_producers(answer: Answer, name: str, filters: Filters) -> tuple[Json, li
 
 
 def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
-    """One group, load job or the broker: its counts by time, its progress in each partition, and the ranges of its
-    events (for a load job the published ones)."""
+    """Returns one group, load job or the broker: its counts by time, its progress in each partition, and the ranges of
+    its events (for a load job the published ones).
+    """
     whole = find_topic(answer, name)
     key = find_tier(whole, tier_name)
     audit = narrow(whole, AuditQuery(tiers=(tier_name,), since_ms=filters.since_ms, until_ms=filters.until_ms))
@@ -203,7 +205,7 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
 
 
 def topic_state(audit: TopicAudit) -> str:
-    """The worst of its counts; a problem without a counted window makes it unknown too."""
+    """Returns the worst state of its counts; a problem without a counted window makes it unknown too."""
     if not audit.windows:
         return State.UNKNOWN if audit.problems else NOTHING
     worst = Row("", audit.windows).state() if audit.tiers else State.UNKNOWN
@@ -214,8 +216,9 @@ def topic_state(audit: TopicAudit) -> str:
 
 
 def lags(audit: TopicAudit, events: Iterable[AuditEvent], logs: Mapping[Place, LogEnd]) -> dict[str, int | None]:
-    """How many records the log holds beyond each tier's counts, by tier; None if no broker reports the end of a log.
-    Producers have none: they are the reference."""
+    """Returns by tier how many records the log holds beyond the tier's counts; None if no broker reports the end of a
+    log. Producers have none: they are the reference.
+    """
     told: dict[tuple[TierKey, Place], int] = {}
     for event in events:
         if event.partition is not None and not event.replay:
@@ -271,7 +274,7 @@ def _stored_by_source(found: Iterable[TierCounts], filters: Filters) -> dict[str
 
 
 def _entries(answer: Answer, name: str, filters: Filters) -> list[Json]:
-    """All producers of a topic."""
+    """Returns all producers of a topic."""
     audit = find_topic(answer, name)
     found = _found(answer, audit)
     stored = _stored_by_source(found.values(), filters)
@@ -369,7 +372,7 @@ def _range(event: AuditEvent) -> Json:
 
 
 def _span(audit: TopicAudit) -> Span:
-    """The shortest span that gives few rows."""
+    """Returns the shortest span that gives few rows."""
     for span in (Span.WINDOW, Span.HOUR, Span.DAY):
         if len({span.label(window.start_ms) for window in audit.windows}) <= FEW_ROWS:
             return span

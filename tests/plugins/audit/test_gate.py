@@ -225,7 +225,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert "klamm: tier hadoop/lake has counted nothing; there is no consumer and no load that has" in lake.stderr
         assert "hadoop/lake is unknown (0 of 10 records counted): hadoop/lake: absent" in str(lake.exception)
         future = gate("--wait-complete", "trips", "--until", "2999-01-01")
-        assert "on may still come (allowed.lateness.ms" in str(future.exception)
+        assert "on may still arrive (allowed.lateness.ms" in str(future.exception)
         unknown = gate("--wait-complete", "tripss", "--until", "2013-01-02")
         assert str(unknown.exception) == (
             "UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'tripss'; did you mean 'trips'?"
@@ -261,14 +261,17 @@ def scraped(port: int) -> str:
         ),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--threshold", "2"], "--threshold: expected a ratio"),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--timeout", "soon"], "--timeout: expected an interval"),
-        (["--wait-complete", "trips", "--until", "2013-01-02", "--json"], "--json does not go with --wait-complete"),
+        (
+            ["--wait-complete", "trips", "--until", "2013-01-02", "--json"],
+            "--json cannot be combined with --wait-complete",
+        ),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--topic", "x"], "--topic does not go with"),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--tier", "lake"], "--tier: expected producer, broker"),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--html", "x"], "--html does not go with"),
         (["--html", "/nowhere/at/all/x.html"], "--html: there is no directory /nowhere/at/all"),
         (["--html", "/"], "--html: / is a directory"),
-        (["--timeout", "10m"], "--timeout goes with --wait-complete only"),
-        (["--threshold", "0.9"], "--threshold goes with --wait-complete only"),
+        (["--timeout", "10m"], "--timeout applies only with --wait-complete"),
+        (["--threshold", "0.9"], "--threshold applies only with --wait-complete"),
     ],
 )
 def test_wrong_usage_is_one_line(options: list[str], told: str) -> None:
