@@ -1,6 +1,6 @@
-"""Access control: asks the authenticator and the authorizer that are configured, and translates their answers.
+"""Access control: calls the configured authenticator and authorizer, and translates their answers.
 
-Without them everybody is `User:ANONYMOUS` and may do everything that Kafka knows for the kind of resource. An
+Without them every client is `User:ANONYMOUS` and may do everything that Kafka defines for the kind of resource. An
 authorizer that raises refuses; an authenticator that raises closes the connection.
 """
 
@@ -23,7 +23,7 @@ from ..interfaces.security.authorizer import (
 log = logging.getLogger(__name__)
 
 NOT_ASKED: Final = -(2**31)
-"""What stands for the authorized operations (KIP-430) where the client did not ask for them."""
+"""The value of the authorized operations (KIP-430) if the client did not request them."""
 
 _ON_A_GROUP: Final = (
     AclOperation.READ,
@@ -53,14 +53,14 @@ _ERRORS: Final = {
 
 
 class Authenticated(AuthenticationContext, Protocol):
-    """A connection that can be told who its client is."""
+    """A connection whose principal can be set."""
 
     principal: str
     authenticated: bool
 
 
 class AccessControl:
-    """`enforced`: whether there is an authorizer; where it costs, callers look at it before they ask."""
+    """`enforced`: True if there is an authorizer; where a check is costly, callers test it first."""
 
     def __init__(
         self,
@@ -68,14 +68,16 @@ class AccessControl:
         authorizer: Authorizer | None,
         worth_saying: Callable[[str], str | None] = lambda _: "",
     ) -> None:
-        """`worth_saying` limits how often one line is logged: what to add to it, or None to leave it out."""
+        """`worth_saying` limits how often one line is logged: it returns text to append, or None to suppress the
+        line.
+        """
         self.enforced = authorizer is not None
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._worth_saying = worth_saying
 
     def authenticate(self, connection: Authenticated) -> None:
-        """Sets the connection's principal; `ProtocolError` where its client is refused."""
+        """Sets the connection's principal. Raises `ProtocolError` if its client is refused."""
         if self._authenticator is not None:
             try:
                 connection.principal = self._authenticator.authenticate(connection)
@@ -102,7 +104,7 @@ class AccessControl:
     def refusal(
         self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> ErrorCode | None:
-        """The error code of a resource that the principal may not use so; None where it may."""
+        """Returns the error code for a resource that the principal may not use in this way; None if it may."""
         return None if self.allows(context, operation, resource_type, name) else _ERRORS[resource_type]
 
     def check(
@@ -112,7 +114,7 @@ class AccessControl:
         resource_type: ResourceType,
         name: str = CLUSTER_NAME,
     ) -> None:
-        """`BrokerError` where the principal may not."""
+        """Raises `BrokerError` if the principal may not do this."""
         if not self.allows(context, operation, resource_type, name):
             what = f"{operation.name} {resource_type.name} {name!r}"
             raise BrokerError(_ERRORS[resource_type], f"{context.principal} may not {what}")
@@ -124,7 +126,9 @@ class AccessControl:
         resource_type: ResourceType,
         name: str = CLUSTER_NAME,
     ) -> int:
-        """The operations that the principal may do, as a bit field (KIP-430): bit n stands for ACL operation n."""
+        """Returns the operations that the principal may do, as a bit field (KIP-430): bit n stands for ACL
+        operation n.
+        """
         if not asked:
             return NOT_ASKED
         return _bits(o for o in _OPERATIONS[resource_type] if self.allows(context, o, resource_type, name))

@@ -1,9 +1,9 @@
-"""From the cluster's image to open logs: which partitions this broker leads, and with which configuration.
+"""Opens logs by the cluster's image: which partitions this broker leads, and with which configuration.
 
-One image is applied at a time, the newest: what is no longer led stops being served before its log goes; a topic that
-was deleted has its logs removed; a log that the cluster does not know is set aside, never deleted (design, section 6);
+One image is applied at a time, the newest: a partition that is no longer led is not served before its log is closed; a
+deleted topic's logs are removed; a log that the cluster does not know is set aside, never deleted (design, section 6);
 a partition is served once its log is open. The image of another cluster (the coordination's data was lost) is refused:
-its topics are not there, which must not be taken for their deletion.
+its topics are missing, which must not be taken for their deletion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .workers import Workers
 
 log = logging.getLogger(__name__)
 
-_ROUNDS = 5  # in one refresh; what is left then waits for the next image
+_ROUNDS = 5  # rounds in one refresh; the rest waits for the next image
 _RETRY_S = 1.0
 
 
@@ -62,7 +62,7 @@ class Leadership:
         self.image: ClusterImage = EMPTY_IMAGE
 
     def changed(self, _: ClusterImage) -> None:
-        """There is a new image: apply it soon."""
+        """Called with a new image: schedules its application."""
         self._loop.call_soon_threadsafe(self._refresh_soon)
 
     def _refresh_soon(self) -> None:
@@ -78,16 +78,16 @@ class Leadership:
 
     @property
     def complete(self) -> bool:
-        """Whether all that this broker leads is served."""
+        """True if every partition that this broker leads is served."""
         return not self._refused and not self._behind
 
     async def stop(self) -> None:
-        """What is led stays as it is: no log is opened any more."""
+        """Opens no more logs; the partitions led stay as they are."""
         async with self._lock:
             self._stopped = True
 
     async def refresh(self) -> None:
-        """When this returns, the newest image is in force, and all that this broker leads in it is served."""
+        """Applies the newest image; when this returns, every partition that this broker leads in it is served."""
         async with self._lock:
             if self._stopped:
                 return
@@ -105,8 +105,9 @@ class Leadership:
                 image = self._cluster.image()
 
     async def _raise_epochs(self) -> None:
-        """Where the coordination has an older leader epoch than the log (one restored from a backup): epochs never go
-        back, so the partition is led under a new one, above the log's."""
+        """Raises leader epochs that are older in the coordination (restored from a backup) than in the log: epochs
+        never go back, so the partition is led under a new one, above the log's.
+        """
         if not self._behind:
             return
         for name, epoch in self._behind.items():
@@ -129,8 +130,8 @@ class Leadership:
             )
             self._known = {}
         wanted = self._assignments(image)
-        # A topic may have been deleted and created again between two images: nobody is to get the id of the new one and
-        # the records of the old one.
+        # A topic may have been deleted and created again between two images: no client may get the id of the new one
+        # with the records of the old one.
         gone = [led.name for led in self._partitions if not _is_led(led, wanted.get(led.name))]
         self._partitions.remove(gone)
         self.image = image
@@ -139,7 +140,7 @@ class Leadership:
             self._serve(name, opened_log, wanted[name])
 
     async def use_defaults(self, defaults: TopicConfig) -> None:
-        """Other defaults for topics from now on, those that are there included."""
+        """Sets other defaults for topics, existing ones included."""
         async with self._lock:
             if defaults != self._defaults and not self._stopped:
                 self._defaults = defaults
@@ -173,8 +174,9 @@ class Leadership:
     def _settle(
         self, image: ClusterImage, wanted: dict[TopicPartition, Assignment]
     ) -> tuple[dict[TopicPartition, PartitionLog], dict[TopicPartition, int]]:
-        """Remove, set aside, open: the logs to be served, and the leader epochs of those that are ahead of the
-        cluster's. A partition whose log cannot be opened is left out, and said so."""
+        """Removes, sets aside and opens logs; returns the logs to be served, and the leader epochs of those that are
+        ahead of the cluster's. A partition whose log cannot be opened is left out and logged.
+        """
         self._clear_away(image)
         opened: dict[TopicPartition, PartitionLog] = {}
         behind: dict[TopicPartition, int] = {}
@@ -198,7 +200,7 @@ class Leadership:
         return opened, behind
 
     def _refuse(self, name: TopicPartition, error: KlammError) -> None:
-        if self._refused.get(name) != str(error):  # once, not with every change of the image
+        if self._refused.get(name) != str(error):  # logged once, not with every change of the image
             log.error("partition %s cannot be served: %s", name, error)
         self._refused[name] = str(error)
 
@@ -206,7 +208,7 @@ class Leadership:
         for name, found in self._logs.logs().items():
             topic = image.topics.get(name.topic)
             if topic is not None and topic.topic_id == found.topic_id and name.partition in topic.partitions:
-                continue  # led here, or by another broker now
+                continue  # led here, or now by another broker
             try:
                 if self._known.get(name.topic) == found.topic_id:
                     log.info("partition %s was deleted", name)
@@ -227,5 +229,5 @@ def _is_led(led: LedPartition, wanted: Assignment | None) -> bool:
 
 
 def _went_back(before: ClusterImage, now: ClusterImage) -> bool:
-    """Whether the coordination has lost changes: its count of them only grows."""
+    """Returns True if the coordination has lost changes: its count of changes otherwise only grows."""
     return now.version < before.version

@@ -33,13 +33,13 @@ class ParkedFetch:
             self._woken.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether it was woken in time."""
+        """Waits; returns True if it was woken in time."""
         done, _ = await asyncio.wait([self._woken], timeout=timeout_s)
         return bool(done)
 
 
 class LedPartition:
-    """A partition that this broker leads. `in_sync` is how many replicas hold all of it, this one included."""
+    """A partition that this broker leads. `in_sync` is the number of in-sync replicas, this one included."""
 
     def __init__(self, name: TopicPartition, log: PartitionLog, traffic: TopicTraffic) -> None:
         self.name = name
@@ -53,14 +53,14 @@ class LedPartition:
         log.on_visible = self._shown
 
     def update(self, state: PartitionImage) -> None:
-        """Take over what the cluster says of it."""
+        """Takes over the cluster's state of the partition."""
         self.leader_epoch = state.leader_epoch
         self.in_sync = len(state.isr)
         if self.log.advance_high_watermark(self.log.log_end_offset):  # there are no followers to wait for
             self.wake_all()
 
     def appended(self, size: int, result: AppendResult) -> None:
-        """Counts a batch of `size` bytes that a client produced, and tells the parked fetches that now see it."""
+        """Counts a batch of `size` bytes that a client produced, and notifies the parked fetches that now see it."""
         traffic = self.traffic
         traffic.produces += 1
         traffic.bytes_in += size
@@ -70,13 +70,15 @@ class LedPartition:
                 fetch.on_visible(size)
 
     def _shown(self, _: TopicPartition) -> None:
-        """The log shows more; on another thread that is a flush, which does not say how much more."""
+        """Called when the log makes more visible; on another thread that is a flush, which does not tell how much
+        more.
+        """
         if threading.get_ident() != self._loop_thread:
             self._loop.call_soon_threadsafe(self.wake_all)
 
     @property
     def parked(self) -> int:
-        """Fetches that wait for more of it."""
+        """The number of fetches that wait for more of its records."""
         return len(self._parked)
 
     def park(self, fetch: ParkedFetch) -> None:
@@ -86,13 +88,13 @@ class LedPartition:
         self._parked.discard(fetch)
 
     def wake_all(self) -> None:
-        """What is here has changed: its fetches are to look again."""
+        """Wakes all its fetches because its state has changed."""
         for fetch in tuple(self._parked):
             fetch.wake()
 
 
 class Partitions:
-    """By name. A partition is put in once its log is open, and taken out before its log goes."""
+    """The led partitions by name. A partition is added once its log is open, and removed before its log is closed."""
 
     def __init__(self, metrics: BrokerMetrics) -> None:
         self._led: dict[tuple[str, int], LedPartition] = {}
@@ -100,7 +102,7 @@ class Partitions:
         self.closing = False
 
     def traffic(self, topic: str) -> TopicTraffic:
-        """What is counted for a topic, whichever its partition."""
+        """Returns the topic's counters, whichever the partition."""
         return self._metrics.traffic(topic)
 
     def __iter__(self) -> Iterator[LedPartition]:
@@ -121,7 +123,7 @@ class Partitions:
             self._metrics.forget(topic)
 
     def close(self) -> None:
-        """The broker is going: parked fetches answer with what there is."""
+        """Wakes all parked fetches, which then answer with the records that there are, because the broker stops."""
         self.closing = True
         for partition in self:
             partition.wake_all()

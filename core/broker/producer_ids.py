@@ -1,4 +1,4 @@
-"""Producer ids (KIP-98): handed out one by one from blocks that the coordination gives, never twice."""
+"""Producer ids (KIP-98): returned one by one from blocks that the coordination allocates, and never reused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .workers import Workers
 
 
 class ProducerIds:
-    """`allocate` blocks and returns a new block; what is left of a block at shutdown is never used."""
+    """`allocate` blocks and returns a new block; the rest of a block is never used after a shutdown."""
 
     def __init__(self, allocate: Callable[[], range], workers: Workers) -> None:
         self._allocate = allocate
@@ -18,7 +18,9 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
-        """`CoordinationError` when the block is used up and the coordination is away."""
+        """Returns the next id. Raises `CoordinationError` if the block is used up and the coordination is
+        unavailable.
+        """
         async with self._lock:
             for producer_id in self._block:
                 return producer_id

@@ -1,11 +1,11 @@
-"""One broker, from its settings to `ready`, and back down in the opposite order.
+"""One broker: starts its parts from the settings until it is ready, and stops them in the opposite order.
 
-Start: take the ports; lock and load the log directory; open the coordination; register, and hold or learn of the
-controller; lead what the cluster's image says; only then accept connections. A start that fails undoes what it did and
-raises one clear error.
+Start: bind the ports; lock and load the log directory; open the coordination; register, and become or learn of the
+controller; lead the partitions of the cluster's image; only then accept connections. A start that fails undoes what it
+did and raises one clear error.
 
-Stop: accept no more; answer what was asked, for `shutdown.drain.timeout.ms` at most; flush and close the logs, with
-their checkpoints and the mark of a clean stop; only then leave the cluster, which may be slow to answer.
+Stop: accept no more connections; answer received requests, for `shutdown.drain.timeout.ms` at most; flush and close the
+logs, with their checkpoints and the mark of a clean stop; only then leave the cluster, which may be slow to answer.
 """
 
 from __future__ import annotations
@@ -92,11 +92,13 @@ def _partitions_on(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
 
 
 def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
-    """The highest leader epoch that has begun of each partition that this broker leads, to go beyond at its start.
+    """Returns the highest leader epoch that has begun of each partition that this broker leads; at its start it uses a
+    higher one.
 
-    Its logs may not be what clients have read of them: they may have lost their end in a crash, or come out of a
-    backup, and the coordination with them. Without another epoch they would grow past offsets of the history that is
-    lost, and nobody could tell."""
+    Its logs may differ from what clients have read: they may have lost their end in a crash, or have been restored from
+    a backup, and the coordination with them. Without a new epoch they would grow past offsets of the lost history, and
+    no client could detect it.
+    """
     begun = {}
     for topic in image.topics.values():
         for number, state in topic.partitions.items():
@@ -124,7 +126,8 @@ class Broker:
         accept: Accept = accept_plaintext,
     ) -> None:
         """`process_log` follows the file when that is reloaded, and admin clients (KIP-412). `accept_missing_logs`:
-        partitions whose logs are gone begin again at offset 0. `accept` puts accepted sockets under a transport."""
+        partitions whose logs are missing begin again at offset 0. `accept` puts accepted sockets under a transport.
+        """
         self._settings = settings
         self._accept_missing_logs = accept_missing_logs
         self._accept = accept
@@ -140,20 +143,20 @@ class Broker:
         self._codecs = settings.codec_table()
         self.advertised: list[ListenerAddress] = []
         self.failed: asyncio.Future[KlammError] = asyncio.get_running_loop().create_future()
-        """Why this broker serves no more, though nobody has stopped it."""
+        """The error for which this broker has stopped serving by itself; None otherwise."""
 
     @property
     def _config(self) -> BrokerConfig:
-        """What is in force now."""
+        """The configuration in force."""
         return self._live.current
 
     async def reload(self, file: Path) -> ReloadOutcome:
-        """Read the file again, once started; what is wrong with it is in the outcome, and nothing has changed then."""
+        """Reads the file again, once started; its errors are in the outcome, and nothing has then changed."""
         assert self._reloader is not None, "start first"
         return await self._reloader.reload(file)
 
     async def start(self) -> None:
-        """`KlammError` in one line when it cannot start; what was begun is undone."""
+        """Starts the broker. Raises `KlammError` in one line if it cannot start; what was begun is undone."""
         try:
             await self._start()
         except BaseException:
@@ -161,7 +164,7 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Answer what is under way, close the logs cleanly, leave the cluster."""
+        """Answers running requests, closes the logs cleanly, and leaves the cluster."""
         await self._stack.aclose()
 
     async def _start(self) -> None:
@@ -213,8 +216,9 @@ class Broker:
         return coordination
 
     async def _open_logs(self, workers: Workers, coordination: Coordination, record: LogDirectoryRecord) -> LogManager:
-        """The cluster's id and the topics' configurations are read before this broker is a member: it must hold its log
-        directory first."""
+        """Opens the logs. The cluster's id and the topics' configurations are read before this broker is a member: it
+        must lock its log directory first.
+        """
         await workers.coordination(create_base_paths, coordination, uuid4)
         image = await workers.coordination(read_image, coordination, None)
         self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
@@ -292,14 +296,18 @@ class Broker:
         return cluster
 
     async def _note_start(self, services: Services, record: LogDirectoryRecord) -> None:
-        """In the directory first: one that is behind the coordination is taken for a restored one."""
+        """Records the start, in the directory first: a directory that is behind the coordination is taken for a
+        restored one.
+        """
         if services.leadership.complete:
             epoch = services.cluster.broker_epoch
             await services.workers.disk(services.logs.note_start, epoch)
             await services.workers.coordination(record.record_start, epoch)
 
     def _lease(self, workers: Workers, coordination: Coordination, cluster: Cluster) -> Lease:
-        """Nothing is acknowledged where another broker may have this one's id; a broker that knows it stops."""
+        """Makes the lease: nothing is acknowledged while another broker may have this one's id, and a broker that knows
+        so stops.
+        """
         loop = asyncio.get_running_loop()
 
         async def confirm() -> int | None:
@@ -316,7 +324,7 @@ class Broker:
         return lease
 
     def _fail(self, error: KlammError) -> None:
-        """Serve nothing more, at once; whoever started this broker is to stop it."""
+        """Stops serving at once; the code that started this broker is to stop it."""
         log.error("broker %d stops serving: %s", self._config.broker_id, error)
         for listener in self._listeners:
             listener.close()
@@ -389,7 +397,7 @@ class Broker:
         coordination.on_session(on_event)
 
     def _watch_config(self, services: Services) -> None:
-        """Who has to be told of other values, and how the cluster's come in."""
+        """Registers the listeners of changed values, and the source of the cluster's values."""
         loop, live = asyncio.get_running_loop(), self._live
 
         async def changed(config: BrokerConfig) -> None:
@@ -431,7 +439,7 @@ class Broker:
         self._stack.push_async_callback(maintenance.stop)
 
     async def _serve_metrics(self, services: Services, logs: LogManager, background: BackgroundServices) -> None:
-        """prometheus-client is imported only where it is wanted."""
+        """Starts the metrics endpoint; prometheus-client is imported only if it is configured."""
         if self._config.metrics_port < 0:
             return
         from .metrics.collector import Watched, registry
@@ -453,7 +461,9 @@ class Broker:
         self._stack.callback(sampler.cancel)
 
     async def _start_background(self, background: BackgroundServices, services: Services, offsets: OffsetStore) -> None:
-        """The audit's follower is the first service, so that those of plugins are stopped before it counts last."""
+        """Starts the services. The audit's follower is the first, so that those of plugins are stopped before it counts
+        for the last time.
+        """
         own = self.advertised[0]
         context = LocalBrokerContext(services, offsets, (own.host, own.port))
         self._stack.push_async_callback(background.stop)
@@ -464,7 +474,7 @@ class Broker:
             await background.start(name, service)
 
     async def _drain(self, services: Services) -> None:
-        """Accept no more, answer what is parked, finish what is under way, close every connection."""
+        """Accepts no more connections, answers parked requests, finishes running ones, and closes every connection."""
         for listener in self._listeners:
             listener.close()
         services.partitions.close()

@@ -1,4 +1,4 @@
-"""What handlers work with: the broker's parts, put together once at start."""
+"""The parts of the broker that handlers use, assembled once at start."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from .workers import Workers
 @dataclass
 class Services:
     """`config` is the one in force, and changes while the broker runs (`live`); `advertised` is this broker's own
-    address by listener name; `clock_ms` gives ms since the epoch; `third_party_codecs` are the ids (5 to 7) that are
-    loaded here, and so may be stored; `process_log`: None where the process is not the broker's own."""
+    address by listener name; `clock_ms` returns ms since the epoch; `third_party_codecs` are the ids (5 to 7) that are
+    loaded here, and so may be stored; `process_log`: None if the process is not the broker's own.
+    """
 
     config: BrokerConfig
     live: LiveConfig
@@ -63,7 +64,9 @@ class Services:
         return self.config.broker_id
 
     def led(self, topic: str, partition: int, leader_epoch: int = -1) -> LedPartition | ErrorCode:
-        """The partition if it is led here and the client's epoch (-1: none given) is the current one (KIP-320)."""
+        """Returns the partition if it is led here and the client's epoch (-1: none given) is the current one (KIP-320);
+        else the error.
+        """
         found = self.partitions.find(topic, partition)
         if found is None:
             return self.not_led(topic, partition)
@@ -73,7 +76,7 @@ class Services:
         return found
 
     def not_led(self, topic: str, partition: int) -> ErrorCode:
-        """Why a partition that is not led here is refused."""
+        """Returns why a partition that is not led here is refused."""
         known = self.image.topics.get(topic)
         if known is None or partition not in known.partitions:
             return ErrorCode.unknown_topic_or_partition

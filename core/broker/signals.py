@@ -1,8 +1,8 @@
 """The signals of a broker's process.
 
-Rules: the first SIGTERM or SIGINT asks for an orderly stop; a second one ends the process at once, with one line and
-status 128 + its number, whatever a thread is waiting for: what is acknowledged is in the log, and the next start
-checks it. SIGHUP asks for the configuration to be read again; several that come while it is read are one.
+Rules: the first SIGTERM or SIGINT requests a clean stop; a second one ends the process at once, with one line and
+status 128 + its number, whatever a thread is waiting for: acknowledged records are in the log, and the next start
+checks it. SIGHUP requests that the configuration is read again; several during one reading count as one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """Made on the running event loop, in the main thread. `stopped` becomes the signal that asks for the stop;
-    `hangup` is set by SIGHUP."""
+    """Made on the running event loop, in the main thread. `stopped` becomes the signal that requests the stop; `hangup`
+    is set by SIGHUP.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -31,7 +32,7 @@ class Signals:
     def _stop(self, number: signal.Signals) -> None:
         for each in _STOPPING:
             self._loop.remove_signal_handler(each)
-            signal.signal(each, _at_once)  # not the event loop's any more: that may be what does not come to its end
+            signal.signal(each, _at_once)  # no longer handled by the event loop, which may be what does not end
         self.stopped.set_result(number)
 
 

@@ -1,4 +1,4 @@
-"""Topic validation: batches of topics that a validator applies to are opened, off the event loop, and shown to it."""
+"""Topic validation: opens batches of topics that have validators, off the event loop, and passes them to these."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ..records.record import Record
 
 
 class Validation:
-    """`max_size` bounds what one batch may unpack to, in bytes. `enforced`: whether there is a validator; where it
-    costs, callers look at it before they ask."""
+    """`max_size` bounds the decompressed size of one batch, in bytes. `enforced`: True if there is a validator; where a
+    check is costly, callers test it first.
+    """
 
     def __init__(self, validators: Sequence[TopicValidator], codecs: CodecTable, max_size: int) -> None:
         self.enforced = bool(validators)
@@ -26,13 +27,14 @@ class Validation:
         self._by_topic: dict[str, tuple[TopicValidator, ...]] = {}
 
     def applies_to(self, topic: str) -> bool:
-        """Whether batches of this topic have to be opened. Each validator is asked once per topic."""
+        """Returns True if batches of this topic have to be opened. Each validator is asked once per topic."""
         return self.enforced and bool(self._of(topic))
 
     def check(self, name: TopicPartition, batch: memoryview) -> None:
-        """Blocking. `BrokerError` INVALID_RECORD with the validator's line when it refuses, and where the records of a
-        batch with the right CRC cannot be read; MESSAGE_TOO_LARGE where they unpack to too much; CORRUPT_MESSAGE for
-        any other batch that is not whole."""
+        """Validates a batch; blocking. Raises `BrokerError`: INVALID_RECORD with the validator's line if it refuses,
+        and if the records of a batch with the right CRC cannot be read; MESSAGE_TOO_LARGE if they decompress to too
+        much; CORRUPT_MESSAGE for any other batch that is not complete.
+        """
         header = BatchHeader.parse(batch)
         if header.size != len(batch):
             raise CorruptRecordError(f"{name}: {len(batch)} bytes of records are not exactly one batch")

@@ -1,8 +1,9 @@
-"""Worker threads: where everything runs that may block, so that the event loop never does.
+"""Worker threads for all calls that may block, so that the event loop never does.
 
-A pool each, because a coordination that is away holds its callers for many seconds, and the disk must not wait with
-them, nor a small read for hundreds of large ones. An offset store may be a client of this very broker: were its calls
-to take the threads of the coordination, the topic that the first of them makes could never be made.
+There are separate pools, because an unavailable coordination blocks its callers for many seconds, during which the disk
+must not wait, and a small read must not wait for hundreds of large ones. An offset store may be a client of this very
+broker: if its calls used the threads of the coordination, the topic that the first of them creates could never be
+created.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ class Workers:
         self._offsets = ThreadPoolExecutor(_OFFSET_THREADS, thread_name_prefix="klamm-offsets")
 
     async def disk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a call that reads, writes or unpacks."""
+        """Returns the result of a call that reads, writes or decompresses."""
         return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: call(*args, **kwargs))
 
     async def bulk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a call that reads much."""
+        """Returns the result of a call that reads much."""
         return await asyncio.get_running_loop().run_in_executor(self._bulk, lambda: call(*args, **kwargs))
 
     async def coordination(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a call that speaks with the coordination."""
+        """Returns the result of a call that uses the coordination."""
         return await asyncio.get_running_loop().run_in_executor(self._coordination, lambda: call(*args, **kwargs))
 
     async def offsets(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a call of the offset store."""
+        """Returns the result of a call of the offset store."""
         return await asyncio.get_running_loop().run_in_executor(self._offsets, lambda: call(*args, **kwargs))
 
     def close(self) -> None:
-        """Wait for what is running."""
+        """Waits for running calls."""
         self._disk.shutdown()
         self._bulk.shutdown()
         self._offsets.shutdown()

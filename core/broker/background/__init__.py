@@ -1,1 +1,1 @@
-"""What runs beside the requests: services that plugins bring, what they may reach, and periodic maintenance."""
+"""The work beside the requests: services of plugins, the context that they are given, and periodic maintenance."""

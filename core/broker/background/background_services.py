@@ -1,7 +1,7 @@
 """The services beside a broker: the audit's, and those that `broker.services` names.
 
-Started in order once the broker serves, stopped in the opposite order while it still does. Each call has a thread of
-its own and a bound: a service that blocks holds up neither the broker's workers nor its end.
+They are started in order once the broker serves, and stopped in the opposite order while it still does. Each call has a
+thread of its own and a time limit: a service that blocks delays neither the broker's workers nor its end.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class _Started:
 
 
 class BackgroundServices:
-    """`start` and `stop` run on the event loop; `health` and `metrics` may be called from any thread. The bounds are
-    those of one service's `start` and `stop`."""
+    """`start` and `stop` run on the event loop; `health` and `metrics` may be called from any thread. The limits are
+    those of one service's `start` and `stop`.
+    """
 
     def __init__(self, *, start_timeout_s: float = START_TIMEOUT_S, stop_timeout_s: float = STOP_TIMEOUT_S) -> None:
         self._start_timeout_s = start_timeout_s
@@ -43,9 +44,10 @@ class BackgroundServices:
         self._services: dict[str, _Started] = {}
 
     async def start(self, name: str, service: Service) -> None:
-        """Starts it. What it raises is the caller's; `stop` stops it even then. One that has not returned in time is
-        logged and not waited for; it is not healthy until it has."""
-        while name in self._services:  # the same plugin twice
+        """Starts the service. An error that it raises is passed to the caller; `stop` stops the service even then. One
+        that has not returned in time is logged and not awaited; it is not healthy until it has returned.
+        """
+        while name in self._services:  # the same plugin may be configured twice
             name += "'"
         start = _on_thread(f"klamm-start-{name}", service.start)
         self._services[name] = _Started(service, start)
@@ -54,8 +56,9 @@ class BackgroundServices:
             start.add_done_callback(partial(_log_late, name))
 
     async def stop(self) -> None:
-        """Stops all of them, the last one first. One that raises, or has not stopped in time, is logged and does not
-        keep the others from being stopped."""
+        """Stops all services, the last one first. One that raises, or has not stopped in time, is logged and does not
+        keep the others from being stopped.
+        """
         while self._services:
             name, started = self._services.popitem()
             try:
@@ -63,14 +66,14 @@ class BackgroundServices:
                 if not await _returned(stop, self._stop_timeout_s):
                     log.error("service %s has not stopped within %g s; the broker goes on", name, self._stop_timeout_s)
             except Exception:  # a third party's service may raise anything
-                log.exception("service %s did not stop in order", name)
+                log.exception("service %s did not stop cleanly", name)
 
     def health(self) -> Mapping[str, str | None]:
-        """By service: None while it does its work, else one line that says what is wrong."""
+        """Returns for each service None if it works, else one line about its problem."""
         return {name: _health(started) for name, started in list(self._services.items())}
 
     def metrics(self) -> Iterator[ServiceMetric]:
-        """The samples of all of them. A service that raises has none."""
+        """Yields the samples of all services; a service that raises has none."""
         for name, started in list(self._services.items()):
             try:
                 yield from list(started.service.metrics())
@@ -116,12 +119,12 @@ def _on_thread(name: str, call: Callable[[], None]) -> Future[None]:
 
 
 async def _returned(call: Future[None], timeout_s: float) -> bool:
-    """Whether the call has returned in time. Raises what it raises."""
+    """Returns True if the call has returned in time. Raises the error that it raised."""
     waiting = asyncio.wrap_future(call)
     try:
         done, _ = await asyncio.wait({waiting}, timeout=timeout_s)
     finally:
-        waiting.cancel()  # so that a call that returns later does not reach for a loop that has ended
+        waiting.cancel()  # so that a call that returns later does not use a loop that has ended
     if done:
         waiting.result()
     return bool(done)

@@ -1,6 +1,6 @@
-"""What a broker does by itself, at intervals: retention, flushes, the memory of idle producers, old offsets.
+"""Periodic work of a broker: retention, flushes, forgetting idle producers, expiring old offsets.
 
-Each runs on a worker thread, one at a time; one that fails is said in one line and tried again at the next interval.
+Each job runs on a worker thread, one at a time; one that fails is logged in one line and retried at the next interval.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BrokerMaintenance:
         self._tasks: list[asyncio.Task[None]] = []
 
     def every(self, interval_s: float, what: str, run: Callable[[], Awaitable[object]]) -> None:
-        """Run it again and again, with so many seconds between the end of one run and the start of the next."""
+        """Runs the job repeatedly, with `interval_s` seconds between the end of one run and the start of the next."""
         self._tasks.append(asyncio.get_running_loop().create_task(_repeat(interval_s, what, run)))
 
     async def stop(self) -> None:
@@ -36,5 +36,5 @@ async def _repeat(interval_s: float, what: str, run: Callable[[], Awaitable[obje
             await run()
         except KlammError as error:
             log.warning("%s: %s", what, error)
-        except Exception as error:  # a broker goes on serving whatever happens to its housekeeping
+        except Exception as error:  # the broker continues to serve, whatever happens to its maintenance
             log.error("%s: unexpected %s", what, describe_error(error))

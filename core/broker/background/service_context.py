@@ -1,4 +1,6 @@
-"""What a service beside the broker may reach: the logs that it leads, the offset store, the cluster's topics."""
+"""The context of a service beside the broker: the logs that the broker leads, the offset store, the cluster's
+topics.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ T = TypeVar("T")
 
 
 class LocalBrokerContext:
-    """`klamm.core.interfaces.service.BrokerContext`. Blocking; for any thread but the event loop's."""
+    """`klamm.core.interfaces.service.BrokerContext`. Its methods block; call them from any thread but the event
+    loop's.
+    """
 
     def __init__(self, services: Services, offsets: OffsetStore, address: tuple[str, int]) -> None:
         self._services = services

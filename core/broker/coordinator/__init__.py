@@ -1,1 +1,1 @@
-"""The broker's part of groups: their state kept, their calls in order."""
+"""The broker's part of classic groups: stores their state and keeps their calls in order."""

@@ -1,8 +1,8 @@
-"""What outlives the broker of its classic groups: saved when they settle, loaded when the broker starts.
+"""Stores the state of classic groups that survives the broker: saves it when a group is stable, loads it at the start.
 
-Rules (Kafka's GroupMetadataManager). A group's new state is stored before its members are told of it; where that fails
-they get COORDINATOR_NOT_AVAILABLE and join again. The saves of one group keep their order. Only a store that is a
-`GroupStore` keeps groups; with another one there is nothing to wait for.
+Rules (Kafka's GroupMetadataManager). A group's new state is stored before its members receive it; if that fails they
+get COORDINATOR_NOT_AVAILABLE and join again. The saves of one group keep their order. Only a store that is a
+`GroupStore` keeps groups; with another one nothing is awaited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupMetadataManager:
-    """Belongs to the event loop. `on_failed(group, generation)`: a state could not be stored."""
+    """Belongs to the event loop. `on_failed(group, generation)` is called if a state could not be stored."""
 
     def __init__(self, store: OffsetStore, workers: Workers, on_failed: Callable[[str, int], None]) -> None:
         self._store = store if isinstance(store, GroupStore) else None
@@ -33,25 +33,25 @@ class GroupMetadataManager:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is stored at all."""
+        """True if states are stored at all."""
         return self._store is not None
 
     def save(self, group: str, state: StoredGroup) -> None:
-        """Begin to store it; `saved` tells how it ended."""
+        """Begins to store the state; `saved` returns the outcome."""
         if self._store is not None:
             self._saving.begin(group, self._save(self._store, group, state))
 
     async def saved(self, group: str) -> ErrorCode:
-        """`none` once all that was to be stored of it is."""
+        """Waits until the group's saves have ended; returns `none` if its last state is stored."""
         task = self._saving.last(group)
         return await asyncio.shield(task) if task is not None else ErrorCode.none
 
     async def stop(self, timeout_s: float) -> None:
-        """Give what is under way this long; a state that is not stored costs the members a rebalance."""
+        """Waits at most `timeout_s` for running saves; a state that is not stored costs the members a rebalance."""
         await self._saving.stop(timeout_s)
 
     async def load(self) -> dict[str, StoredGroup]:
-        """All groups that are stored. Asks until the store answers; one that cannot be read keeps no group."""
+        """Returns all stored groups. Retries until the store answers; a store that cannot be read returns none."""
         if self._store is None:
             return {}
         retrying = AsyncRetrying(

@@ -1,8 +1,9 @@
-"""The second half of a topic's deletion: its offsets are forgotten, in every group and whichever store has them.
+"""The second half of a topic's deletion: deletes its offsets in every group, whichever store has them.
 
 Rules (as Kafka's controller with `/admin/delete_topics`). The transaction that deletes a topic leaves a marker with its
-id; the marker goes once no group has an offset of that topic any more. The controller does this right after a deletion,
-and whatever a killed one has left when it starts or is elected, until the store has answered.
+id; the marker is removed once no group has an offset of that topic any more. The controller does this right after a
+deletion; when it starts or is elected it also finishes the deletions of a killed one, and retries until the store has
+answered.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 10.0
 
 Forget = Callable[[Mapping[UUID, str]], Awaitable[None]]
-"""Forgets all groups' offsets of these topics, their names by id; `KlammError` when a store cannot do it now."""
+"""Deletes all groups' offsets of these topics (their names by id); raises `KlammError` if a store cannot do it now."""
 
 
 class TopicDeletions:
@@ -42,7 +43,7 @@ class TopicDeletions:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Finishes what was left, now and whenever this broker is elected."""
+        """Finishes remaining deletions, now and whenever this broker is elected."""
         self._cluster.on_change(self._changed)
         self._wanted.set()
         self._task = self._loop.create_task(self._run())
@@ -54,7 +55,7 @@ class TopicDeletions:
                 await self._task
 
     async def finish(self) -> None:
-        """Finishes what is left; a store that fails is asked again later."""
+        """Finishes remaining deletions; if the store fails, it is retried later."""
         try:
             await self._finish()
         except KlammError as error:

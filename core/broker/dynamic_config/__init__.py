@@ -1,1 +1,3 @@
-"""Configuration of a running broker: the file read again, and over it what the cluster stores (KIP-226)."""
+"""The configuration of a running broker: the reloaded file, overridden by the settings that the cluster stores
+(KIP-226).
+"""

@@ -1,7 +1,7 @@
-"""The broker's configuration while it runs: what the file said last, and over it what the cluster says (KIP-226).
+"""The broker's configuration while it runs: the file as last read, overridden by the cluster's settings (KIP-226).
 
-Rules: one change at a time, whole or not at all; who has to be told is told in the order of registration, on the event
-loop, with the new configuration. A reload that cannot be leaves everything as it was.
+Rules: one change at a time, applied whole or not at all. Listeners are called in the order of registration, on the
+event loop, with the new configuration. A reload that fails leaves everything unchanged.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ Overlay = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a change did: new values in force by key; keys that wait for a restart; keys of the file that the cluster
-    overrides."""
+    """The effect of a change: new values in force by key; keys that wait for a restart; keys of the file that the
+    cluster overrides.
+    """
 
     applied: Mapping[str, str]
     restart: tuple[str, ...] = ()
@@ -48,12 +49,12 @@ class LiveConfig:
         self._appliers.append(apply)
 
     def begin(self, for_all: Overlay, for_this: Overlay) -> None:
-        """What the cluster says at the start, before there is anybody to be told."""
+        """Takes the cluster's settings at the start, before there is a listener."""
         self._take_over(for_all, for_this)
         self.current = self._overlaid(self.file)
 
     async def reload(self, wanted: BrokerConfig) -> Changed:
-        """Take up the file's new content. `ConfigError` when it cannot be; then nothing has changed."""
+        """Applies the file's new content. Raises `ConfigError` if that is not possible; nothing has then changed."""
         async with self._lock:
             file, restart = apply_dynamic(self.file, wanted)
             overridden = tuple(k for k in differing(self.file, file) if k in {**self.for_all, **self.for_this})
@@ -62,7 +63,9 @@ class LiveConfig:
             return Changed(applied, restart, overridden)
 
     async def overlay(self, for_all: Overlay, for_this: Overlay) -> None:
-        """Take up what the cluster says now; what of it cannot be is left out, and said in one line."""
+        """Applies the cluster's present settings; those that cannot be applied are left out, with one line in the
+        log.
+        """
         async with self._lock:
             if (for_all, for_this) == self._said:
                 return
@@ -90,14 +93,14 @@ class LiveConfig:
             for apply in self._appliers:
                 try:
                     await apply(new)
-                except Exception as error:  # the others must still be told
+                except Exception as error:  # the other listeners must still be called
                     log.error("a changed configuration could not be applied everywhere: %s", describe_error(error))
         shown = values(new)
         return {name: shown[name] for name in changed}
 
 
 def _known(overlay: Overlay) -> dict[str, str]:
-    """Without what another release may have written."""
+    """Returns the settings without keys that another release may have written."""
     found = {}
     for name, value in overlay.items():
         try:

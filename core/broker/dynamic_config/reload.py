@@ -1,6 +1,6 @@
-"""Reading the configuration file again while the broker runs, and saying what came of it.
+"""Reads the configuration file again while the broker runs, and reports the outcome.
 
-Rules: a file that is wrong changes nothing. What came of the last reload is said in the log, and stands in
+Rules: a file that is wrong changes nothing. The outcome of the last reload is logged, and written to
 `reload-outcome.json` in the log directory for `klamm config reload`.
 """
 
@@ -23,13 +23,14 @@ log = logging.getLogger(__name__)
 
 OUTCOME = "reload-outcome.json"
 _SECTIONS = ("coordination", "offsets", "audit", "plugins")
-"""Sections that a broker reads at its start only, besides `broker` and `log`."""
+"""Sections that a broker reads only at its start, besides `broker` and `log`."""
 
 
 @dataclass(frozen=True)
 class ReloadOutcome:
-    """`applied`: new values by key; `restart`: what differs and waits for a restart; `overridden`: keys that the
-    cluster's configuration overrides; `error`: why nothing was changed, "" otherwise."""
+    """The outcome of a reload. `applied`: new values by key; `restart`: changed keys that wait for a restart;
+    `overridden`: keys that the cluster's configuration overrides; `error`: why nothing was changed, "" otherwise.
+    """
 
     file: str
     applied: dict[str, str] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class ReloadOutcome:
     error: str = ""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Returns the outcome as lines of text."""
         if self.error:
             return [f"not reloaded, nothing has changed: {self.error}"]
         said = [f"{name} is {value!r} now" for name, value in self.applied.items()]
@@ -53,7 +54,7 @@ _CODEC = TypeAdapter(ReloadOutcome)
 
 
 def read_outcome(directory: Path) -> ReloadOutcome | None:
-    """Of the last reload; None when there was none, or it cannot be read."""
+    """Returns the outcome of the last reload; None if there was none, or it cannot be read."""
     try:
         return _CODEC.validate_json((directory / OUTCOME).read_bytes())
     except (OSError, ValidationError):
@@ -61,7 +62,9 @@ def read_outcome(directory: Path) -> ReloadOutcome | None:
 
 
 class Reloader:
-    """Of a broker that was started with `settings`; `said` is the process's own log, where it has one."""
+    """Reloads the configuration of a broker that was started with `settings`; `said` is the process's own log, if it
+    has one.
+    """
 
     def __init__(self, settings: Settings, live: LiveConfig, workers: Workers, said: ProcessLog | None) -> None:
         self._settings = settings

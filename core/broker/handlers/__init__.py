@@ -1,1 +1,1 @@
-"""What the broker does for each API: one family a file, and the table that finds the handler."""
+"""The handlers of the broker's APIs: one family per file, and the table that finds the handler."""

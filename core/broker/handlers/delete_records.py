@@ -1,4 +1,4 @@
-"""DeleteRecords (KIP-107): a partition's log start moves forward, durably before the answer."""
+"""DeleteRecords (KIP-107): moves a partition's log start forward, durably before the answer."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ async def delete_records(services: Services, request: Request) -> Entity:
 
 
 async def _delete(services: Services, name: TopicPartition, offset: int) -> tuple[ErrorCode, int]:
-    """Its error and the offset at which it begins now."""
+    """Deletes records; returns the error and the offset at which the partition now begins."""
     led = services.led(*name)
     if not isinstance(led, LedPartition):
         return led, _NO_OFFSET
-    if not led.log.config.deletes:  # Kafka's rule: a table is not cut off
+    if not led.log.config.deletes:  # as in Kafka, records of a compacted topic are not deleted
         return ErrorCode.policy_violation, _NO_OFFSET
     try:
         start = await services.workers.disk(services.logs.delete_records, name, offset)

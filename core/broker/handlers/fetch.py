@@ -1,8 +1,9 @@
-"""Fetch: whole batches from each partition, or a long poll until there is enough (KIP-74, KIP-227, KIP-320).
+"""Fetch: returns whole batches from each partition, or waits until there is enough (KIP-74, KIP-227, KIP-320).
 
-There are no fetch sessions: the answer's session id is 0, so clients send whole requests. Session epochs 0 and -1 say
-that a request is whole, whatever session it names; any other epoch continues a session, which does not exist. At least
-one batch is returned however small the limits are. Nothing polls: a parked fetch is woken by what it waits for.
+There are no fetch sessions: the answer's session id is 0, so clients send full requests. Session epochs 0 and -1 mean
+that a request is full, whatever session it names; any other epoch continues a session, which does not exist. At least
+one batch is returned however small the limits are. Nothing polls: a parked fetch is woken by the event that it waits
+for.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Poll:
-    """One look at all partitions: what they answer, and whether that has to go out now."""
+    """The result of reading all partitions once: their answers, and whether the response must be sent now."""
 
     answers: list[Fetched]
     size: int = 0
     failed: bool = False
 
     def drop(self) -> None:
-        """Hold no records while the request waits."""
+        """Drops the records, so that a waiting request holds none."""
         self.answers.clear()
 
 
@@ -59,7 +60,7 @@ def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any,
     message = request.message
     if request.version >= 7 and message.session_epoch not in _WHOLE_REQUEST_EPOCHS:
         return _respond(services, request, _Poll([]), ErrorCode.fetch_session_id_not_found)
-    if not message.topics:  # nothing can come that is worth a wait
+    if not message.topics:  # no record can arrive that is worth a wait
         return _respond(services, request, _Poll([]))
     access = services.access
     wanted = [
@@ -87,7 +88,7 @@ def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any,
 async def _wait(
     services: Services, request: Request, wanted: list[_Wanted], poll: _Poll | None, max_wait_s: float
 ) -> list[Buffer]:
-    """Park, look again when woken, and answer at the end of the wait with what there is."""
+    """Parks the request, reads again when woken, and answers at the end of the wait with the records that there are."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_s
     poll = poll or await _look_on_disk(services, request, wanted)
@@ -119,7 +120,7 @@ async def _wait(
 
 
 def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
-    """By the event loop; None where that is for a worker thread."""
+    """Reads all partitions on the event loop; returns None if a worker thread must do it."""
     connection = request.connection
     if _reads_much(request):
         return None
@@ -130,7 +131,9 @@ def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -
 
 
 async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
-    """By a worker thread: not all is in the page cache, or it is much. Small reads do not wait for large ones."""
+    """Reads all partitions on a worker thread: not all data is in the page cache, or it is much. Small reads do not
+    wait for large ones.
+    """
     connection = request.connection
     room = services.memory.take(connection)
     if _reads_much(request):
@@ -148,8 +151,9 @@ def _reads_much(request: Request) -> bool:
 
 
 def _learn(connection: ConnectionContext, size: int) -> None:
-    """Answers grow while they are used, as TCP's window does: whoever reads little is answered at once, though hundreds
-    ask for megabytes."""
+    """Adapts the connection's allowance: it grows while answers use it, as TCP's window does, so that clients that read
+    little are answered at once though hundreds request megabytes.
+    """
     if size > connection.allowance // 2:
         connection.allowance = min(connection.allowance * 2, 2 * MOST_CACHED)
     elif size < connection.allowance // 4:
@@ -159,8 +163,9 @@ def _learn(connection: ConnectionContext, size: int) -> None:
 def _look(
     services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, room: int
 ) -> _Poll | None:
-    """All partitions once, `room` bytes at most; with `cached_only`, None as soon as one would have to wait for the
-    disk."""
+    """Reads all partitions once, `room` bytes at most; with `cached_only`, returns None as soon as one would have to
+    wait for the disk.
+    """
     message = request.message
     isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
     room = min(message.max_bytes, services.config.fetch_max_bytes, room)
@@ -199,7 +204,7 @@ def _bounds(led: LedPartition) -> Fetched:
 def _read(
     services: Services, request: Request, led: LedPartition, read: Callable[[], LogRead | None]
 ) -> Fetched | None:
-    """None where the read would have to wait for the disk."""
+    """Reads one partition; returns None if the read would have to wait for the disk."""
     answer = _bounds(led)
     try:
         found = read()
@@ -214,7 +219,9 @@ def _read(
 
 
 def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
-    """Batches up to the first that the client has not said it can read; an error where that is the very first."""
+    """Removes the first batch that the client has not declared it can read, and all after it; sets an error if that is
+    the first batch.
+    """
     for position, header in iter_headers(answer.records):
         if header.codec_id in undeclared:
             if position == 0:

@@ -1,4 +1,4 @@
-"""Classic consumer groups: the requests translated for the coordinator of `core/groups`, which decides everything."""
+"""Classic consumer groups: translates the requests for the coordinator of `core/groups`, which decides everything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
     if not of_groups and request.message.key_type != _TRANSACTION_KEY:
         code = ErrorCode.invalid_request
         return {**row, "error_code": code, "error_message": f"{request.message.key_type} is no kind of key"}
-    if not of_groups:  # the one error at which every client gives up at once, as with InitProducerId
+    if not of_groups:  # the one error at which every client stops at once, as with InitProducerId
         code = ErrorCode.transactional_id_authorization_failed
         return {**row, "error_code": code, "error_message": "transactions are not served"}
     refused = _refusal(services, request, AclOperation.DESCRIBE, key)
@@ -144,7 +144,7 @@ def heartbeat(services: Services, request: Request) -> Entity:
 
 
 def leave_group(services: Services, request: Request) -> Entity:
-    """One member up to version 2, several from 3 on."""
+    """Removes members: one up to version 2, several from version 3 on."""
     m = request.message
     several = request.version >= 3
     leaving = (
@@ -185,7 +185,7 @@ async def describe_groups(services: Services, request: Request) -> Entity:
     try:
         with_offsets = frozenset(await services.groups.with_offsets())
     except KlammError:
-        with_offsets = frozenset()  # the members are known all the same
+        with_offsets = frozenset()  # the members are known even so
     groups = []
     for group_id in request.message.groups:
         refused = _refusal(services, request, AclOperation.DESCRIBE, group_id)

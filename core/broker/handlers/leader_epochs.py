@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (KIP-101, KIP-320): where a leader epoch ended in this broker's log.
+"""OffsetForLeaderEpoch (KIP-101, KIP-320): returns where a leader epoch ended in this broker's log.
 
-A client that resumes at an offset which it read under an epoch compares: an end below its offset says that the records
+A client that resumes at an offset which it read under an epoch compares: an end below its offset means that the records
 it read are no longer part of the log.
 """
 

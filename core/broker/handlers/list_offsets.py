@@ -1,4 +1,4 @@
-"""ListOffsets: the first, the next, or the first at or after a timestamp (KIP-79, KIP-734)."""
+"""ListOffsets: returns the first offset, the next one, or the first at or after a timestamp (KIP-79, KIP-734)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_FOUND = (-1, -1, -1)
 
 
 async def list_offsets(services: Services, request: Request) -> Entity:
-    """A search by time may open batches, so it runs on a worker thread."""
+    """Looks up the offsets. A search by time may open batches, so it runs on a worker thread."""
     topics = []
     for topic in request.message.topics:
         refused = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
@@ -52,7 +52,7 @@ async def _partition(services: Services, request: Request, topic: str, asked: An
 
 
 async def _find(services: Services, request: Request, led: LedPartition, timestamp: int) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch), each -1 where there is none."""
+    """Returns (timestamp, offset, leader epoch), each -1 if there is none."""
     committed = request.version >= 2 and request.message.isolation_level == _READ_COMMITTED
     isolation = ReadIsolation.COMMITTED if committed else ReadIsolation.HIGH_WATERMARK
     if timestamp == LATEST:

@@ -1,4 +1,6 @@
-"""Metadata: brokers, and the partitions of all or some topics; creates topics where the configuration says so."""
+"""Metadata: returns brokers, and the partitions of all or some topics; creates topics where the configuration
+says so.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 def metadata(services: Services, request: Request) -> Entity | Coroutine[Any, Any, Entity]:
-    """Version 0 asks for all topics with an empty list, later ones with null."""
+    """Answers the request. Version 0 requests all topics by an empty list, later versions by null."""
     topics = request.message.topics
     if topics is None or (request.version == 0 and not topics):
         return _answer(services, request, [n for n in sorted(services.image.topics) if _visible(services, request, n)])
@@ -80,7 +82,7 @@ def _answer(
 
 
 def _answer_ids(services: Services, request: Request, ids: Iterable[UUID]) -> Entity:
-    """Topics by their ids (KIP-516); one that is not there is UNKNOWN_TOPIC_ID, without a name."""
+    """Answers topics by their ids (KIP-516); one that does not exist is UNKNOWN_TOPIC_ID, without a name."""
     rows = []
     for topic_id in dict.fromkeys(ids):
         known = services.image.topic_by_id(topic_id)
@@ -122,7 +124,9 @@ def _respond(services: Services, request: Request, topics: Iterable[Entity]) -> 
 
 
 def nodes(services: Services, request: Request) -> list[tuple[int, str, int, str | None]]:
-    """(id, host, port, rack) of each live broker; this one by the address of the listener that was asked."""
+    """Returns (id, host, port, rack) of each live broker; this one by the address of the listener that received the
+    request.
+    """
     found = []
     for node in sorted(services.image.brokers.values(), key=lambda broker: broker.id):
         host, port = node.host, node.port

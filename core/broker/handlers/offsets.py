@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: a group's positions, kept by the offset store that the configuration names."""
+"""OffsetCommit and OffsetFetch: a group's positions, stored by the offset store that the configuration names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ BY_TOPIC_ID = 10
 
 
 async def offset_commit(services: Services, request: Request) -> Entity:
-    """All partitions that pass are stored together, each for the topic id that the request names, or in versions that
-    carry names for the one that this broker knows; the others carry their own error."""
+    """Stores the offsets of all partitions that pass the checks together, each for the topic id that the request names,
+    or in versions with names for the id that this broker knows; the others get their own errors.
+    """
     m = request.message
     committer = OffsetCommitter(
         m.member_id, m.generation_id_or_member_epoch, m.group_instance_id if request.version >= 7 else None
@@ -30,7 +31,7 @@ async def offset_commit(services: Services, request: Request) -> Entity:
     by_id = request.version >= BY_TOPIC_ID
     no_group = services.access.refusal(request, AclOperation.READ, ResourceType.GROUP, m.group_id)
     codes: dict[str | UUID | None, dict[int, ErrorCode]] = {}
-    """By the topic as the request names it, which is how it is answered."""
+    """Keyed by the topic as the request names it, since the answer names it so too."""
     named: dict[TopicPartition, dict[int, ErrorCode]] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for asked in m.topics:
@@ -52,13 +53,13 @@ async def offset_commit(services: Services, request: Request) -> Entity:
             named[tp] = answer
     if offsets:
         for tp, code in (await services.groups.commit(m.group_id, committer, offsets)).items():
-            gone = by_id and code is ErrorCode.unknown_topic_or_partition  # since it was looked up
+            gone = by_id and code is ErrorCode.unknown_topic_or_partition  # deleted since the lookup
             named[tp][tp.partition] = ErrorCode.unknown_topic_id if gone else code
     return request.respond(topics=_committed(request, codes))
 
 
 def _unreadable(services: Services, request: Request, topic: str | None) -> ErrorCode | None:
-    """Why the client may not read the topic; None where it may, or no name is known."""
+    """Returns why the client may not read the topic; None if it may, or no name is known."""
     if topic is None:
         return None
     return services.access.refusal(request, AclOperation.READ, ResourceType.TOPIC, topic)
@@ -96,7 +97,9 @@ def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, 
 
 
 async def offset_fetch(services: Services, request: Request) -> Entity:
-    """One group up to version 7, several from 8 on; null topics (version 2 up) ask for all that is stored."""
+    """Returns the offsets of one group up to version 7, of several from version 8 on; null topics (from version 2 on)
+    request all stored offsets.
+    """
     m = request.message
     if request.version < 8:
         names, code, found = await _fetch(services, request, m.group_id, m.topics)
@@ -120,7 +123,7 @@ async def offset_fetch(services: Services, request: Request) -> Entity:
 async def _fetch(
     services: Services, request: Request, group_id: str, topics: Iterable[Entity] | None
 ) -> tuple[list[TopicPartition], ErrorCode, dict[TopicPartition, CommittedOffset]]:
-    """(partitions to answer, error of the group, what is stored)."""
+    """Returns (partitions to answer, error of the group, stored offsets)."""
     error = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
     error = error or services.groups.not_mine(group_id)
     if error is not None:
@@ -150,7 +153,7 @@ def _fetched(
     found: Mapping[TopicPartition, CommittedOffset],
     code: ErrorCode,
 ) -> tuple[Entity, ...]:
-    """The topics of one group; -1 where nothing is stored."""
+    """Returns the topics of one group; -1 for partitions without a stored offset."""
     suffix = "s" if request.version >= 8 else ""
     topics: dict[str, list[Entity]] = {}
     for name in names:
@@ -170,7 +173,7 @@ def _fetched(
 
 
 async def offset_delete(services: Services, request: Request) -> Entity:
-    """Of topics that no member of the group reads now; the others get GROUP_SUBSCRIBED_TO_TOPIC."""
+    """Deletes offsets of topics that no member of the group reads now; the others get GROUP_SUBSCRIBED_TO_TOPIC."""
     m = request.message
     if not m.group_id:
         return request.respond(error_code=ErrorCode.invalid_group_id, topics=())

@@ -1,9 +1,9 @@
-"""Produce: each batch is checked, appended and acknowledged as it came; only some have to be opened (design D2).
+"""Produce: each batch is checked, appended and acknowledged unchanged; only some have to be opened (design D2).
 
-Every batch takes one path: `_append_now` appends it to the page cache right on the event loop, or `_append_later` on a
-worker thread where that may block (a batch to be opened, an append that flushes, a large one). The fast path is a
-branch in it: a request of one batch that was read and checked in one call (`protocol.produce.fast_path`) passes the
-same functions (`produce_fast`), is stored without a header object, and is answered in one call.
+Every batch takes one path: `_append_now` appends it to the page cache on the event loop, or `_append_later` on a worker
+thread if the append may block (a batch to be opened, an append that flushes, a large one). The fast path is a branch in
+it: a request of one batch that was read and checked in one call (`protocol.produce.fast_path`) passes the same
+functions (`produce_fast`), is stored without a header object, and is answered in one call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 ON_LOOP_BYTES = 512 * 1024
 """A larger batch is appended on a worker thread."""
 MAX_RECORD_ERRORS = 10_000
-"""Records that one response names."""
+"""The most records that one response names."""
 _NO_BATCH = "a Produce request needs one whole record batch"
 
 Response = list[Buffer] | None
@@ -44,8 +44,9 @@ Appended = tuple[LedPartition, AppendResult]
 def produce_fast(
     services: Services, connection: ConnectionContext, fast: FastProduceRequest
 ) -> bytes | Response | Coroutine[Any, Any, Response]:
-    """The fast case of `produce`: the response frame as `bytes` where the batch was appended, else what `produce`
-    returns. A `Request` is made only where an authorizer, a refusal or a worker thread needs one."""
+    """The fast case of `produce`: returns the response frame as `bytes` if the batch was appended, else what `produce`
+    returns. A `Request` is made only if an authorizer, a refusal or a worker thread needs one.
+    """
     version, correlation_id, _, acks, _, topic, partition, checked = fast
     outcome: Appended | Produced | None
     if services.access.enforced and not _may_write(services, Request.of_fast_path(fast, connection), topic):
@@ -84,7 +85,7 @@ def produce(services: Services, request: Request) -> Response | Coroutine[Any, A
 async def _produce_rest(
     services: Services, request: Request, message: ProduceRequest, outcomes: _Outcomes, first: int
 ) -> Response:
-    """The partitions from `first` on, whose batch `_append_now` has accepted and left to a worker thread."""
+    """Appends the partitions from `first` on, whose batch `_append_now` has accepted and left to a worker thread."""
     for index, part in enumerate(message.partitions[first:]):
         outcome: Appended | Produced | None = None
         if index:
@@ -108,7 +109,7 @@ def _may_write(services: Services, request: Request, topic: str) -> bool:
 def _append_if_allowed(
     services: Services, request: Request, part: ProducePartition, acks: int
 ) -> Appended | Produced | None:
-    """`_append_now`, where the client may write to the topic."""
+    """Calls `_append_now` if the client may write to the topic."""
     if services.access.enforced and not _may_write(services, request, part.topic):
         return Produced(part.topic, part.partition, ErrorCode.topic_authorization_failed)
     return _append_now(services, part.topic, part.partition, part.batch, acks)
@@ -117,11 +118,11 @@ def _append_if_allowed(
 def _append_now(
     services: Services, topic: str, partition: int, batch: memoryview, acks: int, checked: CheckedBatch | None = None
 ) -> Appended | Produced | None:
-    """Checks that this broker may take the batch, whose client may write it, and appends it on the event loop; the log
-    checks what is in it.
+    """Appends the batch on the event loop if this broker may accept it; the client's permission was checked before, and
+    the log checks the content.
 
-    Returns the partition and where the batch is, a refusal, or None where appending may block; nothing has then
-    happened. `checked`: the batch, where it was checked while its request was read.
+    Returns the partition and the batch's position, a refusal, or None if appending may block; nothing has then
+    happened. `checked`: the batch, if it was checked while its request was read.
     """
     led = services.partitions.find(topic, partition)
     if led is None:
@@ -146,8 +147,9 @@ def _append_now(
 
 
 async def _append_later(services: Services, part: ProducePartition) -> Appended | Produced:
-    """Appends a batch that `_append_now` has accepted on a worker thread. Time has passed, so the partition is looked
-    up again."""
+    """Appends a batch that `_append_now` has accepted, on a worker thread. Time has passed, so the partition is looked
+    up again.
+    """
     led = services.partitions.find(part.topic, part.partition)
     if led is None:
         return Produced(part.topic, part.partition, services.not_led(part.topic, part.partition))
@@ -160,7 +162,7 @@ async def _append_later(services: Services, part: ProducePartition) -> Appended 
 
 
 def _open_and_append(services: Services, led: LedPartition, batch: memoryview) -> AppendResult:
-    """Blocking: what a worker thread does with a batch."""
+    """Validates and appends a batch; blocking, for a worker thread."""
     if services.validation.applies_to(led.name.topic):
         services.validation.check(led.name, batch)
     return led.log.append_as_leader(batch, led.leader_epoch, commit=True)
@@ -176,7 +178,7 @@ def _failed(led: LedPartition, batch: memoryview, error: KlammError) -> Produced
 
 
 class _Outcomes:
-    """What the partitions of one request answer."""
+    """The answers of the partitions of one request."""
 
     def __init__(self) -> None:
         self.all: list[Produced] = []
@@ -199,7 +201,7 @@ class _Outcomes:
 
 
 def _respond(services: Services, request: Request, acks: int, outcomes: Sequence[Produced]) -> Response:
-    """With acks=0 there is no response; an error then closes the connection, which is how the client learns of it."""
+    """Returns the response. With acks=0 there is none; an error then closes the connection, which tells the client."""
     for outcome in outcomes:
         if outcome.error is not ErrorCode.none:
             services.metrics.count_error(ApiKey.PRODUCE, outcome.error)

@@ -1,4 +1,4 @@
-"""InitProducerId: a fresh id for each idempotent producer; transactions are not served."""
+"""InitProducerId: returns a new id for each idempotent producer; transactions are not served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 
 
 async def init_producer_id(services: Services, request: Request) -> Entity:
-    """A producer that names its old id (KIP-360, version 3 up) gets a new one too, which is as safe as a new epoch."""
+    """Returns a new id. A producer that names its old id (KIP-360, version 3 and later) gets a new one too, which is as
+    safe as a new epoch.
+    """
     message = request.message
     named = request.version >= 3 and (message.producer_id, message.producer_epoch)
     if message.transactional_id == "" or (named and (named[0] < 0) != (named[1] < 0)):
@@ -40,7 +42,7 @@ async def init_producer_id(services: Services, request: Request) -> Entity:
 
 
 def _may_write(services: Services, request: Request) -> bool:
-    """Whether the client may write idempotently, or to any topic at all (KIP-679)."""
+    """Returns True if the client may write idempotently, or write to any topic at all (KIP-679)."""
     access = services.access
     return access.allows(request, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME) or any(
         access.allows(request, AclOperation.WRITE, ResourceType.TOPIC, topic) for topic in services.image.topics

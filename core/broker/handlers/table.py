@@ -1,4 +1,4 @@
-"""Which function handles which API."""
+"""The table of APIs and their handlers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: each topic of a request is done, or refused, for itself.
+"""CreateTopics, DeleteTopics, CreatePartitions: each topic of a request is changed, or refused, separately.
 
-The answer comes when this broker leads its partitions of what was made, so that a client can go on at once.
+The answer is sent when this broker leads its share of the new partitions, so that a client can continue at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEFAULT = -1
 
 @dataclass(frozen=True)
 class _Plan:
-    """A topic to be made, with the broker's defaults filled in; `replicas` where the request places them."""
+    """A topic to be created, with the broker's defaults filled in; `replicas` if the request assigns them."""
 
     name: str
     partitions: int
@@ -40,14 +40,16 @@ class _Plan:
 
 
 def wire_error(error: KlammError) -> tuple[ErrorCode, str]:
-    """What an admin client is told. A coordination that is away is a time-out to clients (they may try again)."""
+    """Returns an error's code and text for an admin client. An unreachable coordination is a time-out to clients (they
+    may retry).
+    """
     if isinstance(error, CoordinationError):
         return ErrorCode.request_timed_out, f"the coordination is away, so nothing can be changed now: {error}"
     return error.code, words_of(error)
 
 
 def words_of(error: KlammError) -> str:
-    """The error's message; its code has a field of its own in an answer."""
+    """Returns the error's message without its code, for which an answer has a separate field."""
     return (error.words if isinstance(error, BrokerError) else "") or str(error)
 
 
@@ -77,7 +79,7 @@ async def create_topics(services: Services, request: Request) -> Entity:
 
 
 def _plan(services: Services, topic: Any) -> _Plan:
-    services.cluster.check_create_topic(topic.name, 1)  # as in Kafka, before its configs
+    services.cluster.check_create_topic(topic.name, 1)  # checked before its configs, as in Kafka
     missing = [c.name for c in topic.configs if c.value is None]
     if missing:
         raise ConfigError(f"{missing[0]}: a value is missing")
@@ -99,7 +101,9 @@ def _plan(services: Services, topic: Any) -> _Plan:
 
 
 def check_topic_config(services: Services, configs: Mapping[str, str]) -> None:
-    """`ConfigError` for an unknown name or value; a codec named by compression.type must be one that is loaded."""
+    """Raises `ConfigError` for an unknown name or value; a codec named by compression.type must be one that is
+    loaded.
+    """
     config = TopicConfig.from_strings(configs, services.config.topic_defaults())
     known = {"producer", "uncompressed", *services.codecs.names()}
     if config.compression_type not in known:
@@ -145,7 +149,7 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
     }
     if request.version >= 5:  # KIP-525: from here on an answer describes the topic
         refused = services.access.refusal(request, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, plan.name)
-        if refused is not None:  # partitions and replication factor are left at -1, as Kafka's controller leaves them
+        if refused is not None:  # partitions and replication factor stay at -1, as in Kafka's controller
             return request.part("CreatableTopicResult", **made, topic_config_error_code=int(refused), configs=())
     configs: tuple[Entity, ...] = ()
     if request.version >= 5:
@@ -170,7 +174,7 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
 
 
 async def delete_topics(services: Services, request: Request) -> Entity:
-    """A topic that is asked for by its id is named in the answer only to a client that may DESCRIBE it."""
+    """Deletes topics. The answer names a topic that was requested by id only to a client that may DESCRIBE it."""
     results = []
     deleted = False
     asked = _asked(services, request)
@@ -189,7 +193,7 @@ async def delete_topics(services: Services, request: Request) -> Entity:
             if topic.times > 1:
                 raise _repeated(topic.name, topic_id)
             services.access.check(request, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
-            if counts[topic.name] > 1:  # by its name and by its id: said only to a client that may delete it
+            if counts[topic.name] > 1:  # named by name and by id: reported only to a client that may delete it
                 raise _twice(ErrorCode.invalid_request, topic.name)
             topic_id = await services.workers.coordination(services.cluster.delete_topic, topic.name, topic_id)
             deleted = True
@@ -198,7 +202,7 @@ async def delete_topics(services: Services, request: Request) -> Entity:
         except KlammError as error:
             code, text = wire_error(error)
         if topic.hidden and topic.times == 1 and code not in (ErrorCode.none, ErrorCode.topic_deletion_disabled):
-            text = f"the topic with the id {topic_id}: {code.name}"  # the error's own message may say the name
+            text = f"the topic with the id {topic_id}: {code.name}"  # the error's own message may contain the name
         results.append(
             request.part(
                 "DeletableTopicResult",
@@ -208,7 +212,7 @@ async def delete_topics(services: Services, request: Request) -> Entity:
                 error_message=text,
             )
         )
-    await services.leadership.refresh()  # from here on nobody commits an offset of theirs at this broker
+    await services.leadership.refresh()  # from now on no offset of theirs is committed at this broker
     if deleted:
         await services.deletions.finish()
     return request.respond(responses=tuple(results))
@@ -218,8 +222,8 @@ async def delete_topics(services: Services, request: Request) -> Entity:
 class _Asked:
     """A topic that a DeleteTopics request names.
 
-    `topic_id` where it is named by that; `problem`: why it cannot be deleted; `times`: how often the request names it
-    so; `hidden`: it is named by its id, and the answer does not say its name.
+    `topic_id` if it is named by id; `problem`: why it cannot be deleted; `times`: how often the request names it so;
+    `hidden`: it is named by its id, and the answer must not contain its name.
     """
 
     name: str | None
@@ -230,7 +234,7 @@ class _Asked:
 
 
 def _asked(services: Services, request: Request) -> list[_Asked]:
-    """By name up to version 5; by name or by id (KIP-516) from version 6 on. Each is there once."""
+    """Returns the requested topics, each once: by name up to version 5; by name or id (KIP-516) from version 6 on."""
     times: Counter[tuple[str | None, UUID | None]]
     if request.version < 6:
         times = Counter((name, None) for name in request.message.topic_names)
@@ -254,7 +258,9 @@ def _asked_for(services: Services, request: Request, name: str | None, topic_id:
 
 
 def _repeated(name: str | None, topic_id: UUID | None) -> BrokerError:
-    """The same name, or the same id, more than once: found before the access check, so it says only what was asked."""
+    """Returns the error for a name or id that occurs more than once; it is found before the access check, so it repeats
+    only the request.
+    """
     if topic_id is not None:
         return BrokerError(ErrorCode.invalid_request, "Duplicate topic id.")
     assert name is not None
@@ -295,7 +301,7 @@ async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
 
 
 def _new_replicas(services: Services, known: TopicImage, topic: Any) -> Replicas:
-    """Where a CreatePartitions request places the partitions that it adds, in their order."""
+    """Returns the replicas that a CreatePartitions request assigns to the added partitions, in their order."""
     count = len(known.partitions)
     if len(topic.assignments) != topic.count - count:
         raise BrokerError(

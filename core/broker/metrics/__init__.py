@@ -1,1 +1,1 @@
-"""What a broker counts, and its Prometheus endpoint."""
+"""The counters of a broker, and its Prometheus endpoint."""

@@ -1,7 +1,6 @@
-"""From the broker's counters to Prometheus' families, at each scrape, on the scraper's thread.
+"""Converts the broker's counters to Prometheus' families, at each scrape, on the scraper's thread.
 
-Nothing here is asked by a request. Copies of dicts are taken in one step, so that the event loop may change them
-meanwhile.
+No request runs this code. Dicts are copied in one step, so that the event loop may change them meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _LOWEST, _HIGHEST = 2 * 14, 2 * 36
 
 @dataclass(frozen=True)
 class Watched:
-    """What is read at a scrape."""
+    """The objects that are read at a scrape."""
 
     broker_id: int
     connections: Connections
@@ -112,7 +111,7 @@ def _empty_family(
 
 
 def of_services(samples: Iterable[ServiceMetric]) -> Iterable[Metric]:
-    """A family for each name; the labels of its first sample name those of all."""
+    """Yields a family for each name; the labels of its first sample name those of all."""
     families: dict[str, tuple[CounterMetricFamily | GaugeMetricFamily, tuple[str, ...]]] = {}
     for sample in samples:
         if sample.name not in families:
@@ -124,7 +123,7 @@ def of_services(samples: Iterable[ServiceMetric]) -> Iterable[Metric]:
 
 
 def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
-    """Buckets by their upper bound in ms: always the same ones, from 16 us to 34 s, and +Inf."""
+    """Yields the buckets by their upper bound in ms: always the same ones, from 16 us to 34 s, and +Inf."""
     total = sum(counts[:_LOWEST])
     for index in range(_LOWEST, _HIGHEST):
         total += counts[index]
@@ -133,12 +132,12 @@ def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
 
 
 def _api_name(name: str) -> str:
-    """As Kafka writes it: ListOffsets."""
+    """Returns the API's name as Kafka writes it, such as ListOffsets."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
 def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
-    """How each metric is read, by its name."""
+    """Returns for each metric name the function that reads it."""
     metrics, memory = watched.connections.metrics, watched.connections.memory
 
     def one(read: Callable[[], float]) -> Callable[[], Iterable[Sample]]:
@@ -241,7 +240,7 @@ def _of_cluster(
 
 
 def registry(watched: Watched) -> CollectorRegistry:
-    """All that the endpoint prints: the broker's metrics and the process's."""
+    """Returns the registry of everything that the endpoint prints: the broker's metrics and the process's."""
     found = CollectorRegistry(auto_describe=False)
     found.register(BrokerCollector(watched))
     ProcessCollector(registry=found)

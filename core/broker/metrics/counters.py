@@ -1,8 +1,8 @@
-"""What a broker counts while it serves: plain integers, written by the event loop and read when somebody scrapes.
+"""The counters of a serving broker: plain integers, written by the event loop and read at a scrape.
 
-Rules: a count costs an addition, nothing is locked and no label is looked up per request; an object that is counted on
-(a topic's traffic, an API's times) is found once and kept by whoever counts. The reader is another thread: each number
-is whole, the numbers together are of about one moment.
+Rules: a count costs an addition, no lock is taken and no label is looked up per request; an object that holds counters
+(a topic's traffic, an API's times) is looked up once and kept by its user. The reader is another thread: each number is
+consistent, and together they are of about one moment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TopicTraffic:
 
 
 class RequestTimes:
-    """How often an API was asked and how long its answers took: a histogram with two buckets per power of two.
+    """The number of an API's requests and the time until their answers: a histogram with two buckets per power of two.
 
     Bucket 2b holds durations in [2^(b-1), 1.5 * 2^(b-1)) ns and bucket 2b + 1 those up to 2^b.
     """
@@ -59,7 +59,7 @@ class RequestTimes:
 
     @staticmethod
     def upper_bound_ns(index: int) -> float:
-        """The end of a bucket; infinite for the last."""
+        """Returns the upper end of a bucket; infinite for the last."""
         if index >= 2 * _BITS - 1:
             return float("inf")
         bits, half = divmod(index, 2)
@@ -74,18 +74,18 @@ class BrokerMetrics:
         self.topics: dict[str, TopicTraffic] = {}
         self.requests: dict[ApiKey, RequestTimes] = {api: RequestTimes() for api in ApiKey}
         self.waits: dict[ApiKey, RequestTimes] = {ApiKey.FETCH: RequestTimes()}
-        """How long requests waited for others: a Fetch for records to come."""
+        """Time that requests spent waiting, as a Fetch for records."""
         self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
-        """Errors that were answered, each topic's and partition's counted."""
+        """Errors in responses; those of each topic and partition are counted."""
         self.connections_accepted = 0
         self.connections_rejected: Counter[str] = Counter()
-        """By the limit that was reached."""
+        """Connections closed at once, by the limit that was reached."""
         self.connections_throttled = 0
-        """How often new ones were left waiting outside."""
+        """How often new connections had to wait in the kernel's queue."""
         self.held_up: Counter[str] = Counter()
         """Connections that had to wait, by the limit over all of them that was reached."""
         self.connections_closed: Counter[str] = Counter()
-        """What the broker closed itself, by reason."""
+        """Connections that the broker closed, by reason."""
         self.session_up = True
         self.session_losses = 0
         self.session_expirations = 0
@@ -93,11 +93,11 @@ class BrokerMetrics:
         self.loop_lag_max_s = 0.0
 
     def traffic(self, topic: str) -> TopicTraffic:
-        """The topic's counters, to be kept by whoever counts."""
+        """Returns the topic's counters, which the caller keeps."""
         return self.topics.setdefault(topic, TopicTraffic())
 
     def session(self, event: SessionEvent) -> None:
-        """What happened to the session with the coordination; called on its thread."""
+        """Counts an event of the session with the coordination; called on its thread."""
         self.session_up = event is SessionEvent.CONNECTED
         self.session_losses += event is SessionEvent.SUSPENDED
         self.session_expirations += event is SessionEvent.EXPIRED
@@ -106,12 +106,12 @@ class BrokerMetrics:
         self.errors[api, error] += 1
 
     def forget(self, topic: str) -> None:
-        """The topic is no more here, so its counters are no more shown, as Kafka does."""
+        """Removes a topic's counters when the topic no longer exists here, as Kafka does."""
         self.topics.pop(topic, None)
 
 
 def errors_in(message: object) -> Iterator[ErrorCode]:
-    """Every error code of a response, at any depth."""
+    """Yields every error code of a response, at any depth."""
     own = getattr(message, "error_code", ErrorCode.none)
     if own is not ErrorCode.none:
         yield own
@@ -124,7 +124,7 @@ _LISTS: dict[type, tuple[str, ...]] = {}
 
 
 def _lists_of(kind: type) -> tuple[str, ...]:
-    """The fields of a message that hold lists of structs."""
+    """Returns the fields of a message that hold lists of structs."""
     if kind not in _LISTS:
         hints = get_type_hints(kind)
         _LISTS[kind] = tuple(field.name for field in fields(kind) if _is_struct_list(hints[field.name]))

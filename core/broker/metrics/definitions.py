@@ -1,4 +1,4 @@
-"""Every metric of the endpoint: its name, its kind, what it means and which of Kafka's it stands for.
+"""Every metric of the endpoint: its name, its kind, its meaning and the metric of Kafka that it corresponds to.
 
 Names are those that Prometheus' JMX exporter gives Kafka's (its example rules), with `klamm` for `kafka`, so that a
 dashboard for Kafka needs only the prefix changed. `docs/metrics.md` is made from here.
@@ -19,7 +19,7 @@ class MetricType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """`kafka` is the MBean that means the same, "" where Kafka has none. A counter's samples end in `_total`."""
+    """`kafka` is the MBean of the same meaning, "" if Kafka has none. A counter's samples end in `_total`."""
 
     name: str
     kind: MetricType
@@ -29,7 +29,7 @@ class MetricSpec:
 
     @property
     def shown(self) -> str:
-        """The name as it is printed."""
+        """Returns the name as it is printed."""
         suffix = {MetricType.COUNTER: "_total", MetricType.INFO: "_info"}.get(self.kind, "")
         return f"klamm_{self.name}{suffix}"
 
@@ -149,4 +149,4 @@ PROCESS = (
     MetricSpec("process_max_fds", _G, (), "File descriptors that there may be."),
     MetricSpec("process_start_time_seconds", _G, (), "When the process started, seconds since the epoch."),
 )
-"""Of prometheus-client's own collector, on Linux; their names have no `klamm_`."""
+"""The metrics of prometheus-client's own collector, on Linux; their names have no `klamm_`."""

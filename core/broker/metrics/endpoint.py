@@ -34,12 +34,12 @@ class _Handler(WSGIRequestHandler):
 
 class _Server(WSGIServer):
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
-        """A scraper that went away, or one that was too slow."""
+        """Logs that a scraper disconnected, or was too slow."""
         log.debug("a scrape from %s failed", client_address, exc_info=True)
 
 
 class MetricsEndpoint:
-    """`start` binds and serves; port 0 takes a free one, which `port` then says."""
+    """`start` binds and serves; port 0 takes a free one, which is then in `port`."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
         self.host, self.port = host, port
@@ -48,7 +48,7 @@ class MetricsEndpoint:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """`ConfigError` where the address cannot be taken."""
+        """Starts the endpoint. Raises `ConfigError` if the address cannot be used."""
         try:
             self._server = _Server((self.host, self.port), _Handler)
         except OSError as error:
@@ -63,7 +63,7 @@ class MetricsEndpoint:
         log.info("metrics are served on http://%s:%d/metrics", self.host, self.port)
 
     def close(self) -> None:
-        """Blocking, for as long as a scrape takes."""
+        """Closes the endpoint; blocks for as long as a scrape takes."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._thread.join(_PATIENCE_S)
@@ -71,7 +71,7 @@ class MetricsEndpoint:
 
 
 async def sample_loop_lag(metrics: BrokerMetrics) -> None:
-    """Until cancelled: how late the event loop wakes, and the worst of the last 30 to 60 seconds."""
+    """Measures until cancelled how late the event loop wakes, and the worst of the last 30 to 60 seconds."""
     worst, worst_before, since = 0.0, 0.0, time.monotonic()
     while True:
         begun = time.monotonic()

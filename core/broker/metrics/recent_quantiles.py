@@ -1,7 +1,7 @@
-"""Quantiles of the last minutes, from the histograms that only grow: what was added since a snapshot.
+"""Quantiles of the last minutes, computed from cumulative histograms as the difference to a snapshot.
 
-Rules: nothing is done while requests are served; whoever asks takes the snapshots, at most one in `WINDOW_S`, and
-counts from the last but one. So an answer is of the last 2.5 to 5 minutes, and of longer where nobody had asked.
+Rules: requests pay nothing; the reader takes the snapshots, at most one in `WINDOW_S`, and counts from the last but
+one. So an answer covers the last 2.5 to 5 minutes, or longer if nothing was read for some time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Counts = dict[ApiKey, list[int]]
 
 
 class RecentTimes:
-    """Belongs to the thread that asks. `clock` gives seconds that never go back."""
+    """Belongs to the thread that reads. `clock` returns monotonic seconds."""
 
     def __init__(self, times: Mapping[ApiKey, RequestTimes], clock: Callable[[], float] = time.monotonic) -> None:
         self._times = times
@@ -31,7 +31,7 @@ class RecentTimes:
         return {api: list(times.buckets) for api, times in self._times.items()}
 
     def quantiles_ns(self) -> dict[ApiKey, list[float]]:
-        """By API that was asked: a duration for each of `QUANTILES`, no more than the width of a bucket off."""
+        """Returns by API that was requested a duration for each of `QUANTILES`, at most the width of a bucket off."""
         now = self._counts()
         if self._clock() - self._taken_at >= WINDOW_S:
             self._older, self._newer, self._taken_at = self._newer, now, self._clock()
@@ -44,7 +44,9 @@ class RecentTimes:
 
 
 def _quantile_ns(counts: list[int], quantile: float) -> float:
-    """As Prometheus does: evenly spread within a bucket; the last bucket's lower end where it lies there."""
+    """Returns the quantile as Prometheus does: evenly spread within a bucket; the last bucket's lower end if it lies
+    there.
+    """
     rank = quantile * sum(counts)
     below = 0
     for index, count in enumerate(counts):

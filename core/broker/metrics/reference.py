@@ -1,4 +1,4 @@
-"""The table of `docs/metrics.md`, made from the definitions so that it cannot say otherwise."""
+"""The table of `docs/metrics.md`, made from the definitions so that the two agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGIN = "<!-- The table from here on is made by klamm.core.broker.metrics.refere
 
 
 def reference() -> str:
-    """Markdown: a row for each metric."""
+    """Returns Markdown with a row for each metric."""
     return "\n".join(_lines()) + "\n"
 
 
@@ -32,7 +32,7 @@ def _row(name: str, definition: MetricSpec) -> str:
 
 
 def main(page: Path) -> None:
-    """Put the table in place of the one on the page."""
+    """Replaces the table on the page."""
     head = page.read_text(encoding="utf-8").partition(BEGIN)[0]
     page.write_text(head + reference(), encoding="utf-8")
 

@@ -56,11 +56,11 @@ Reply = list[Buffer] | None
 
 Dispatch = Callable[[ConnectionContext, bytearray], "Reply | Coroutine[Any, Any, Reply]"]
 
-_LAST_READ: Final = 1024 * 1024  # bytes that a stopping broker still takes from one connection
-_TIGHT_SEND_S: Final = 10.0  # how long nothing may be read while all connections together have too much unread
+_LAST_READ: Final = 1024 * 1024  # bytes that a stopping broker still reads from one connection
+_TIGHT_SEND_S: Final = 10.0  # how long a client may read nothing while all connections together have too much unread
 _READ_WHILE_CROWDED: Final = 4 * 1024
 _BURST: Final = 16  # requests handled before the event loop serves other connections
-_FETCH: Final = 1  # the second byte of a Fetch: of its API key
+_FETCH: Final = 1  # the second byte of a Fetch request: its API key
 
 
 class ConnectionState(Enum):
@@ -71,7 +71,7 @@ class ConnectionState(Enum):
     CLOSED = "closed"
 
 
-_OPEN = ConnectionState.OPEN  # the attribute of an enum costs a call
+_OPEN = ConnectionState.OPEN  # kept here: accessing an enum's attribute costs a call
 _FINISHING = ConnectionState.FINISHING
 
 
@@ -147,9 +147,9 @@ class Connection(TransportHandler):
         self._writer = ResponseWriter(connections)
         self._state = CONNECTION_STATES.initial
         self._transport: Transport | None = None
-        self._task: asyncio.Task[Reply] | None = None  # what handles the oldest request, where that takes a while
-        self._unreadable: FrameLengthError | None = None  # what arrived behind the last request
-        self._finishing = StallTimer()  # of the requests that are left once nothing more is read
+        self._task: asyncio.Task[Reply] | None = None  # handles the oldest request if that takes a while
+        self._unreadable: FrameLengthError | None = None  # the error of what arrived after the last request
+        self._finishing = StallTimer()  # watches the requests that are left once nothing more is read
 
     # -- the transport's side
 
@@ -167,7 +167,7 @@ class Connection(TransportHandler):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         room = self._reader.get_buffer()
         if self._task is not None and self._memory.crowded:
-            return room[:_READ_WHILE_CROWDED]  # it will have to wait here; the rest may wait in the kernel
+            return room[:_READ_WHILE_CROWDED]  # its requests will have to wait here; the rest may wait in the kernel
         return room
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -218,11 +218,11 @@ class Connection(TransportHandler):
 
     @property
     def busy(self) -> bool:
-        """A request is being handled, or waits to be."""
+        """True if a request is being handled, or waits to be."""
         return self._task is not None or bool(self._reader.requests)
 
     def drain(self) -> None:
-        """Takes no more requests than have arrived; closes once they are answered."""
+        """Accepts no more requests than have arrived; closes once they are answered."""
         if self._transport is None:
             return
         if self._state is ConnectionState.OPEN:
@@ -234,7 +234,9 @@ class Connection(TransportHandler):
         self._close_when_done()
 
     def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None:
-        """Why it has to be closed, if so. Asked from time to time, at least twice in each of the limits' periods."""
+        """Returns why the connection has to be closed, or None. Called from time to time, at least twice in each of the
+        limits' periods.
+        """
         if self._transport is None:
             return None
         if self._writer.unread_bytes:
@@ -249,7 +251,7 @@ class Connection(TransportHandler):
         return "idle" if quiet else None
 
     def expel(self, reason: str) -> None:
-        """Closes at once, and says why, once a second for each reason."""
+        """Closes at once, and logs why, once a second for each reason."""
         self._connections.metrics.connections_closed[reason] += 1
         where = f"{self.context.connection_id} of {self.context.peer}"
         level = logging.INFO if reason == "idle" else logging.WARNING
@@ -265,7 +267,7 @@ class Connection(TransportHandler):
             self._transport.abort()
 
     def use_slot(self) -> int:
-        """Goes on with what waited for the write scheduler; returns how many bytes were written."""
+        """Continues with the writes that waited for the write scheduler; returns how many bytes were written."""
         try:
             if self._writer.begin_slot():
                 self._pump()
@@ -276,7 +278,7 @@ class Connection(TransportHandler):
     # -- requests
 
     def _pump(self) -> None:
-        """Handles what waits, until something has to be waited for."""
+        """Handles waiting requests, until one has to wait."""
         if self._transport is None:
             return
         writer, requests = self._writer, self._reader.requests
@@ -296,7 +298,7 @@ class Connection(TransportHandler):
             self._reader.update()
 
     def _must_wait_for_slot(self) -> bool:
-        """Whether a Fetch waits: its response may be large, and others go first."""
+        """Returns True if a Fetch must wait: its response may be large, and others go first."""
         large = self.context.allowance > FIRST_ALLOWANCE
         return large and self._connections.write_scheduler.over and not self._writer.may_fetch
 
@@ -346,7 +348,7 @@ class Connection(TransportHandler):
         taken = self._reader.take_last(count)
         if not self._reader.remaining or not self._transport.expects_input():
             self._end_input()
-            asyncio.get_running_loop().call_soon(self._pump)  # which closes it, if no request has become whole
+            asyncio.get_running_loop().call_soon(self._pump)  # which closes it, if no request has become complete
         return taken
 
     def _end_input(self) -> None:
@@ -362,7 +364,7 @@ class Connection(TransportHandler):
             self._close()
 
     def _refuse(self, error: BaseException) -> None:
-        """Closes, once what is answered is sent, and says why in one line."""
+        """Closes once the responses are sent, and logs why in one line."""
         self._writer.flush(self)
         context = self.context
         where = f"connection {context.connection_id} of {context.peer} ({context.software_name or 'client unknown'})"
@@ -376,13 +378,13 @@ class Connection(TransportHandler):
         self._close()
 
     def _close(self) -> None:
-        """Closes once everything that was answered is sent."""
+        """Closes once all responses are sent."""
         if self._transport is not None:
             self._take(ConnectionEvent.CLOSE)
             self._writer.write()
             self._transport.close()
 
     def _fields(self) -> dict[str, object]:
-        """Of a line in the log that is read by programs."""
+        """Returns the fields of a log line for programs."""
         context = self.context
         return {"event": "connection closed", "connection": context.connection_id, "client": context.peer}

@@ -1,4 +1,4 @@
-"""How many connections per second are accepted: `max.connection.creation.rate` (KIP-612), over all listeners."""
+"""Limits how many connections per second are accepted: `max.connection.creation.rate` (KIP-612), over all listeners."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once. A periodic sweep
 closes connections without traffic for `connections.max.idle.ms`, those whose request stays unfinished and those whose
 client does not read its responses. Over `max.connection.creation.rate` new ones wait in the kernel's queue. A line that
-would be logged again and again is logged once a second. Freed memory of responses is returned to the system once no
-more of it is freed.
+would be logged repeatedly is logged once a second. Freed memory of responses is returned to the system once no more of
+it is being freed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ log = logging.getLogger(__name__)
 _SWEEP_MAX_S: Final = 5.0
 _SAID_EVERY_S: Final = 1.0
 _WORTH_TRIMMING: Final = 16 * 1024 * 1024
-"""Freed bytes of responses from which on they are returned to the system."""
+"""Freed bytes of responses from which on memory is returned to the system."""
 _SLICE: Final = 500
 """Connections that a sweep examines before it lets the event loop run."""
 _FOR_ROOM: Final = 32
-"""Most connections that one sweep closes to free memory of responses: hundreds that are closed together reconnect
-together."""
+"""The most connections that one sweep closes to free memory of responses: hundreds that are closed together would
+reconnect together.
+"""
 
 
 class OpenConnection(Protocol):
-    """What this module asks of a connection."""
+    """The part of a connection that this module uses."""
 
     address: str
 
@@ -121,19 +122,19 @@ class Connections:
         return False
 
     def throttled(self) -> None:
-        """New connections wait in the kernel's queue, because of their rate."""
+        """Counts and logs that new connections wait in the kernel's queue because of their rate."""
         self.metrics.connections_throttled += 1
         rate = self.memory.limits.creation_rate
         self._say("connections throttled", "new connections wait", f"max.connection.creation.rate={rate} is reached")
 
     def exhausted(self, error: OSError) -> None:
-        """New connections wait in the kernel's queue, because no file descriptor is left."""
+        """Counts and logs that new connections wait in the kernel's queue because no file descriptor is left."""
         self.metrics.connections_throttled += 1
         why = f"{error.strerror}; raise the limit of open files, or lower max.connections"
         self._say("connections throttled", "new connections wait", why)
 
     def held_up(self, limit: str) -> None:
-        """A connection has to wait, because of a limit over all of them."""
+        """Counts and logs that a connection has to wait because of a limit over all of them."""
         self.metrics.held_up[limit] += 1
         memory, limits = self.memory, self.memory.limits
         now = {
@@ -144,8 +145,9 @@ class Connections:
         self._say(f"{limit} reached", "connections wait", f"{limit}: {now[limit]}")
 
     def worth_saying(self, event: str) -> str | None:
-        """Returns None if a line about this event was logged less than a second ago; else what to add to the line: how
-        often it was suppressed since, or ""."""
+        """Returns None if a line about this event was logged less than a second ago; else the text to append to it: how
+        often it was suppressed since, or "".
+        """
         self._unsaid[event] += 1
         if self.clock() - self._said_at.get(event, float("-inf")) < _SAID_EVERY_S:
             return None

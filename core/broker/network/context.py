@@ -19,11 +19,11 @@ FIRST_ALLOWANCE: Final = 64 * 1024
 class ConnectionContext:
     """One connection.
 
-    `principal` is who its client is, by the authenticator, which is asked before the first request (`authenticated`).
-    `software_*` is what the client said in ApiVersions. `taken`: bytes that its response may have which is being made.
-    `allowance`: bytes that its next answer to a Fetch may hold; more than the event loop copies: what there is room
-    for. `ended`: the client sends no more, so nothing is waited for on its behalf; whoever waits is told by `on_end`.
-    `throttle_ms` is how long the client is asked to wait before its next request.
+    `principal` is the client's, set by the authenticator, which is called before the first request (`authenticated`).
+    `software_*` is what the client reports in ApiVersions. `taken`: bytes reserved for the response being built.
+    `allowance`: bytes that its next answer to a Fetch may hold; more than the event loop copies means the free room.
+    `ended`: the client sends no more, so that no request waits on its behalf; waiting requests are notified by
+    `on_end`. `throttle_ms` is how long the client is asked to wait before its next request.
     """
 
     connection_id: int
@@ -50,17 +50,17 @@ class ConnectionContext:
             self.on_end()
 
     def introduce(self, name: str, version: str) -> None:
-        """What the client says of itself; takes up the codecs that it declares."""
+        """Records the name and version that the client reports, and the codecs that it declares."""
         self.software_name, self.software_version = name, version
         self.codecs = declared_codecs(version)
 
 
 class Request:
-    """One request: what it asks, who sent it, and what its response says beside its content.
+    """One request: its content, its sender, and the fields of its response beside the content.
 
-    `message` is kio's; of Produce it is what `protocol.produce` reads, and it is None where a version of ApiVersions is
-    asked for that is not served. `reply` is the schema that the response is built with; Produce has none, since its
-    responses are written by hand.
+    `message` is kio's; for Produce it is what `protocol.produce` reads, and it is None if a version of ApiVersions is
+    requested that is not served. `reply` is the schema of the response; Produce has none, since its responses are
+    encoded by separate code.
     """
 
     __slots__ = ("api", "client_id", "connection", "correlation_id", "message", "reply", "version")
@@ -85,7 +85,9 @@ class Request:
 
     @classmethod
     def of_fast_path(cls, fast: FastProduceRequest, connection: ConnectionContext) -> Request:
-        """The fast path of Produce makes one only where something asks for it: it costs as much as three calls."""
+        """Makes a request from the fast path of Produce, which does so only if needed: it costs as much as three
+        calls.
+        """
         return cls(ApiKey.PRODUCE, fast[0], fast, connection, fast[2], fast[1])
 
     @property
@@ -105,11 +107,11 @@ class Request:
         return self.connection.peer
 
     def respond(self, **values: object) -> Entity:
-        """The response message; fields that its version lacks are left out."""
+        """Returns the response message; fields that its version lacks are left out."""
         assert self.reply is not None
         return self.reply.build(throttle_time=timedelta(milliseconds=self.throttle_ms), **values)
 
     def part(self, type_name: str, **values: object) -> Entity:
-        """A nested struct of the response, by its class name in Kafka's definition."""
+        """Returns a nested struct of the response, by its class name in Kafka's definition."""
         assert self.reply is not None
         return self.reply.part(type_name, **values)

@@ -1,9 +1,9 @@
 """The path of every request: its client is authenticated once, then it is read, handled, counted and framed.
 
-Handlers ask `services.access` whether the client may use the resources that the request names.
+Handlers call `services.access` to check whether the client may use the resources that the request names.
 
-An API or version that is not served closes the connection, as Kafka does; only ApiVersions answers an unknown version
-(error 35 in a version-0 body, with what is offered), so that a newer client can come down to it.
+An API or version that is not served closes the connection, as in Kafka; only ApiVersions answers an unknown version
+(error 35 in a version-0 body, with the served ranges), so that a newer client can use a lower version.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .connection import Reply
 from .context import ConnectionContext, Request
 
 Outcome = messages.Entity | list[messages.Buffer] | None
-"""What a handler has made of a request: the response message, its encoded pieces, or None for no response."""
+"""The result of a handler: the response message, its encoded pieces, or None for no response."""
 
 Handler = Callable[[Services, Request], Outcome | Coroutine[Any, Any, Outcome]]
-"""Takes a decoded request; returns its outcome, or a coroutine of it where it has to wait. Errors that belong to the
-protocol go into the response; a `ProtocolError` closes the connection. A handler that returns pieces counts the errors
-in them itself."""
+"""Takes a decoded request; returns its outcome, or a coroutine of it if it has to wait. Errors of the protocol go into
+the response; a `ProtocolError` closes the connection. A handler that returns pieces counts the errors in them itself.
+"""
 
 FastProduce = Callable[[Services, ConnectionContext, FastProduceRequest], "bytes | Reply | Coroutine[Any, Any, Reply]"]
-"""As `Handler`, of a Produce request that the fast path has read; `bytes` are a whole response frame."""
+"""A `Handler` for a Produce request that the fast path has read; `bytes` are a whole response frame."""
 
 _LEASED: Final = frozenset(
     {
@@ -51,8 +51,9 @@ _LEASED: Final = frozenset(
         ApiKey.DELETE_GROUPS,
     }
 )
-"""What speaks of this broker's partitions and groups: not handled while it is unknown whether they are still its own
-(`lease`). All others either change the coordination, which refuses a session that is over, or only tell."""
+"""APIs about this broker's partitions and groups: they are not handled while it is unknown whether these are still its
+own (`lease`). All others either change the coordination, which refuses an expired session, or only read.
+"""
 
 _BY_NUMBER = {int(api): api for api in ApiKey}
 _PRODUCE: Final = ApiKey.PRODUCE
@@ -74,7 +75,7 @@ class Dispatcher:
     def __call__(
         self, connection: ConnectionContext, frame: bytearray, *, confirmed: bool = False
     ) -> Reply | Coroutine[Any, Any, Reply]:
-        """`confirmed`: it is certain that this broker is still registered."""
+        """Handles a frame. `confirmed`: it is certain that this broker is still registered."""
         begun = monotonic_ns()
         if not connection.authenticated:
             self._access.authenticate(connection)
@@ -122,15 +123,16 @@ class Dispatcher:
         return response_frame(request.api, request.version, request.correlation_id, body)
 
     async def _confirmed_first(self, connection: ConnectionContext, frame: bytearray) -> Reply:
-        """Handled once it is certain that this broker is still registered."""
+        """Handles the frame once it is certain that this broker is still registered."""
         if await self._lease.confirmed() is None:
             raise _unconfirmed()
         outcome = self(connection, frame, confirmed=True)
         return await outcome if asyncio.iscoroutine(outcome) else outcome
 
     async def _held_back(self, reply: Reply) -> Reply:
-        """An acknowledgement of what was stored while the lease ran out: it goes out if the registration under which it
-        was stored has held all the time."""
+        """Holds back the acknowledgement of records that were stored while the lease ran out: it is sent if the
+        registration under which they were stored has been valid all the time.
+        """
         epoch = self._lease.epoch
         if await self._lease.confirmed() != epoch:
             raise _unconfirmed()
@@ -144,7 +146,7 @@ def _unconfirmed() -> ProtocolError:
 
 
 def read_request(connection: ConnectionContext, frame: bytearray) -> Request:
-    """Decodes a frame, without its length. `ProtocolError` where it cannot be read or is not served."""
+    """Decodes a frame, without its length. Raises `ProtocolError` if it cannot be read or is not served."""
     header = read_request_header(frame)
     api, version = _served(header)
     client_id, correlation_id = header.client_id or "", header.correlation_id
@@ -155,14 +157,14 @@ def read_request(connection: ConnectionContext, frame: bytearray) -> Request:
     if api is _PRODUCE:
         produced = read_produce_request(frame, offset, version)
         return Request(api, version, produced, connection, client_id, correlation_id)
-    # Kafka's brokers read what they know and pass over the rest; librdkafka relies on it: its request for all topics
+    # Kafka's brokers read the fields they know and ignore the rest; librdkafka relies on it: its request for all topics
     # (Metadata v9) ends in one byte too many.
     message = schema.decode(frame, offset, whole=False)
     return Request(api, version, message, connection, client_id, correlation_id, messages.response(api, version))
 
 
 def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:
-    """The API and version of a request; version None for an ApiVersions that is not served."""
+    """Returns the API and version of a request; version None for an ApiVersions version that is not served."""
     api = _BY_NUMBER.get(header.api_key)
     if api is None:
         raise ProtocolError(f"unknown API key {header.api_key}")

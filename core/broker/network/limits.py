@@ -1,5 +1,4 @@
-"""How many connections, how much memory and how much time clients may take. Made from the configuration, and made again
-when that is reloaded."""
+"""Limits on the clients' connections, memory and time, made from the configuration, and again when that is reloaded."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class Limits:
 
     @classmethod
     def of_config(cls, config: BrokerConfig) -> Limits:
-        """Admits no more connections than the process may have file descriptors for."""
+        """Makes the limits; admits no more connections than the process may have file descriptors for."""
         return cls(
             produce_frame=config.socket_request_max_bytes,
             other_frame=config.control_request_max_bytes,

@@ -1,4 +1,4 @@
-"""The listener: one listening socket, and the connections that come through it; which address clients are told."""
+"""The listener: one listening socket, the connections accepted from it, and the address that clients are told."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .context import ConnectionContext
 
 
 class Listener:
-    """`bind` takes the port; set `dispatch`, then `start` accepts connections."""
+    """`bind` binds the port; set `dispatch`, then `start` accepts connections."""
 
     def __init__(
         self, name: str, host: str, port: int, connections: Connections, accept: Accept = accept_plaintext
@@ -33,7 +33,7 @@ class Listener:
         self._acceptor: Acceptor | None = None
 
     def bind(self) -> int:
-        """Takes the port, before anything else is started, and returns it. `ConfigError` if it is in use."""
+        """Binds the port before any other part is started, and returns it. Raises `ConfigError` if it is in use."""
         limits = self._connections.limits
         try:
             found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -46,7 +46,8 @@ class Listener:
             reason = (error.strerror or str(error)).partition(" (while attempting")[0]
             raise ConfigError(f"listeners: cannot listen on {self.host}:{self.port}: {reason}; {advice}") from error
         bound.setblocking(False)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it: dead peers are found
+        # inherited by connections, so that dead peers are found
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         socket_options.set_send_buffer(bound, limits.send_buffer)
         if limits.receive_buffer > 0:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)

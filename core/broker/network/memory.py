@@ -22,7 +22,7 @@ _STEP = 1024 * 1024  # bytes by which a request may grow before it is examined a
 
 class Waiter(Protocol):
     def review_reading(self) -> None:
-        """There may be memory for its request now."""
+        """Called when there may be memory for its request."""
         ...
 
 
@@ -49,7 +49,7 @@ class Memory:
 
     @property
     def crowded(self) -> bool:
-        """Whether too many requests, or too many bytes of them, wait to be handled."""
+        """True if too many requests, or too many bytes of them, wait to be handled."""
         return self.held > self.limits.request_bytes or self.many_queued
 
     def may_grow(self, request_of: Waiter) -> bool:
@@ -65,7 +65,7 @@ class Memory:
         return False
 
     def done(self, request_of: Waiter) -> None:
-        """Its large request is complete, or its connection lost: others may proceed."""
+        """Records that its large request is complete, or its connection lost: others may proceed."""
         self._waiting.pop(request_of, None)
         if self._first is request_of:
             self._first = None
@@ -82,7 +82,7 @@ class Memory:
 
     @property
     def tight(self) -> bool:
-        """Whether clients have left too many bytes of responses unread."""
+        """True if clients have left too many bytes of responses unread."""
         return self.unread > self.limits.response_bytes
 
     def room(self) -> int:
@@ -91,18 +91,20 @@ class Memory:
         return max(left // 4, LEAST_ROOM)
 
     def responses_gone(self, size: int) -> None:
-        """So many bytes were read by their client, or their connection is lost."""
+        """Records that so many bytes were read by their client, or that their connection is lost."""
         self.unread -= size
         self.freed += size
 
     def take(self, context: ConnectionContext) -> int:
-        """As `room`, and reserves the bytes for the response being built for a connection, until `give_back`."""
+        """Reserves the bytes that `room` returns for the response being built for a connection, until `give_back`;
+        returns their number.
+        """
         self.give_back(context)
         context.taken = self.room()
         self.taken += context.taken
         return context.taken
 
     def give_back(self, context: ConnectionContext) -> None:
-        """Releases the reservation: the response counts as unread by now, or there will be none."""
+        """Releases the reservation: the response now counts as unread, or there will be none."""
         self.taken -= context.taken
         context.taken = 0

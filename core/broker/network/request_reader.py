@@ -55,7 +55,8 @@ class RequestReader:
         self._ended = False
         self._held = 0  # bytes of requests that `Memory` counts for this connection
         self._queued = 0  # requests that it counts as waiting
-        self._unfinished: tuple[float, int] | None = None  # since when a request is unfinished, and its bytes then
+        # the time since when a request is unfinished, and its bytes at that time
+        self._unfinished: tuple[float, int] | None = None
 
     def start(self, transport: Transport) -> None:
         self._transport = transport
@@ -80,7 +81,7 @@ class RequestReader:
         return True
 
     def drain(self, most: int) -> None:
-        """At most so many bytes are taken from now on; see `take_last`."""
+        """Limits the bytes that are still accepted to `most`; see `take_last`."""
         self.remaining = most
 
     def take_last(self, count: int) -> int:
@@ -90,12 +91,12 @@ class RequestReader:
         return taken
 
     def end(self) -> None:
-        """Nothing more is read."""
+        """Reads nothing more."""
         self._ended = True
         self._pause()
 
     def lost(self) -> None:
-        """The connection is gone, and with it everything that it held."""
+        """Releases everything that the lost connection held."""
         self._transport = None
         self.requests.clear()
         self._memory.held -= self._held
@@ -105,11 +106,13 @@ class RequestReader:
 
     @property
     def is_unfinished(self) -> bool:
-        """Part of a request has arrived, and its rest may arrive."""
+        """True if part of a request has arrived, and its rest may arrive."""
         return self._splitter.begun > 0 and not self.paused
 
     def is_too_slow(self, now: float, period_s: float) -> bool:
-        """Whether the unfinished request brought less than 64 KiB in the last period. Asked at least twice in each."""
+        """Returns True if the unfinished request brought less than 64 KiB in the last period. Called at least twice in
+        each.
+        """
         since, bytes_then = self._unfinished or (now, 0)
         self._unfinished = (since, bytes_then)
         if now - since < period_s:
@@ -122,7 +125,7 @@ class RequestReader:
     # -- flow control
 
     def update(self) -> None:
-        """Counts what is held, and pauses or resumes reading; after each change of `requests`."""
+        """Counts what is held, and pauses or resumes reading; call it after each change of `requests`."""
         if self.requests or self._held or self._queued or self.paused or self._splitter.held:
             self._count()
             self.review_reading()

@@ -41,18 +41,18 @@ class UnreadResponses:
         self._timer = StallTimer()
 
     def wrote_behind_others(self, size: int) -> None:
-        """A write begins, and earlier ones are not sent yet."""
+        """Records that a write begins while earlier ones are not sent yet."""
         self.written += size
         self.largest = max(self.largest, size)
 
     def count(self, left: int) -> None:
-        """`left` bytes are not sent, or not written yet."""
+        """Records that `left` bytes are not sent, or not written yet."""
         held = max(left, min(self.written, left + self.largest))
         self._memory.unread += held - self.bytes
         self.bytes = held
 
     def release(self) -> None:
-        """Everything is sent, or the connection is lost."""
+        """Releases all memory: everything is sent, or the connection is lost."""
         self._memory.responses_gone(self.bytes)
         self.bytes = self.written = self.largest = 0
         self._timer.reset()
@@ -95,7 +95,7 @@ class ResponseWriter:
         self._in_slot = False
         self._slot_bytes = 0
         self._blocked = False  # the kernel takes no more
-        self._peer_reads = False  # it has read everything once, after the kernel had taken no more
+        self._peer_reads = False  # the peer once read everything after the kernel had accepted no more
         self._unread = UnreadResponses(self._memory)
 
     def start(self, transport: Transport) -> None:
@@ -139,7 +139,7 @@ class ResponseWriter:
 
     @property
     def may_fetch(self) -> bool:
-        """The connection has a write slot and has sent nothing in it."""
+        """True if the connection has a write slot and has sent nothing in it."""
         return self._in_slot and not self._slot_bytes and not self._size
 
     def wait_for_slot(self, sender: ResponseSender) -> None:
@@ -147,7 +147,7 @@ class ResponseWriter:
         self._scheduler.wait(sender)
 
     def begin_slot(self) -> bool:
-        """Writes what waited for the slot; returns whether the connection may go on."""
+        """Writes the data that waited for the slot; returns whether the connection may continue."""
         self.awaits_slot, self._slot_bytes = False, 0
         if self._transport is None:
             return False
@@ -169,12 +169,12 @@ class ResponseWriter:
         return self._unread.bytes
 
     def block(self) -> None:
-        """The kernel takes no more."""
+        """Records that the kernel accepts no more bytes."""
         self._blocked = True
         self.count()
 
     def unblock(self) -> None:
-        """The kernel has taken everything."""
+        """Records that the kernel has accepted everything."""
         self._blocked = False
         if not self._peer_reads and self._transport is not None and self._connections.limits.send_buffer < 0:
             self._transport.grow_send_buffer()
@@ -182,7 +182,7 @@ class ResponseWriter:
         self._all_sent()
 
     def count(self) -> None:
-        """Counts what is unread, and pauses if that is too much."""
+        """Counts the unread bytes, and pauses if they are too many."""
         if self._transport is not None:
             self._unread.count(self._left)
             if self._memory.tight and not self.paused:
@@ -195,14 +195,14 @@ class ResponseWriter:
         return self._unread.stalled_s(now, self._left)
 
     def lost(self) -> None:
-        """The connection is gone, and with it everything that was not sent."""
+        """Releases everything that the lost connection had not sent."""
         self._transport = None
         self._pieces, self._size = [], 0
         self._unread.release()
 
     @property
     def _left(self) -> int:
-        """Bytes that the kernel does not have yet."""
+        """The number of bytes that the kernel does not have yet."""
         assert self._transport is not None
         return self._transport.get_write_buffer_size() + self._size
 

@@ -1,10 +1,10 @@
-"""How long something that should get less has not got less."""
+"""Measures how long a number that should fall has not fallen."""
 
 from __future__ import annotations
 
 
 class StallTimer:
-    """Asked from time to time with the number of bytes or requests that are left."""
+    """Called from time to time with the number of bytes or requests that are left."""
 
     __slots__ = ("_left", "_since")
 

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final, Protocol
 
 _BUDGET: Final = 256 * 1024
-_MOST_AT_ONCE: Final = 4 * 1024 * 1024  # what the system takes of one write at most
+_MOST_AT_ONCE: Final = 4 * 1024 * 1024  # the most that the system accepts in one write
 
 
 class ResponseSender(Protocol):
@@ -33,11 +33,11 @@ class WriteScheduler:
 
     @property
     def over(self) -> bool:
-        """Whether the budget of this round is spent, or others wait already."""
+        """True if the budget of this round is spent, or others wait already."""
         return self._left <= 0 or bool(self._waiting)
 
     def wait(self, sender: ResponseSender) -> None:
-        """`use_slot` is called in a later round."""
+        """Queues the sender: `use_slot` is called in a later round."""
         self._waiting.append(sender)
         self._spend(0)
 

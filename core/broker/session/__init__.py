@@ -1,1 +1,3 @@
-"""The broker's session with the coordination: for how long it is certain to be alive, and what may be acknowledged."""
+"""The broker's session with the coordination: how long it is certain to be alive, and whether requests may be
+acknowledged.
+"""

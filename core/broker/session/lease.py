@@ -1,13 +1,13 @@
-"""Whether this broker may acknowledge: it knows, by the monotonic clock, that its registration cannot have ended.
+"""Decides whether this broker may acknowledge: only while, by the monotonic clock, its registration cannot have ended.
 
 A process that was stopped for longer than its session time-out (SIGSTOP, a frozen container) does not know it when it
-wakes, and finds requests waiting; another broker may have its id by then. So a deadline is moved on while the event
-loop runs, and requests are compared with it: behind it nothing is acknowledged before the coordination has said that
-this broker is still registered.
+continues, and finds requests waiting; another broker may have its id by then. So a deadline is moved forward while the
+event loop runs, and requests are compared with it: after the deadline nothing is acknowledged before the coordination
+has confirmed that this broker is still registered.
 
-A connected session's last word to the coordination is two thirds of the time-out old at most, so the loop may stand
-still for one third of it. While the coordination is known to be away partitions go on being served (design D5), and it
-may stand still for a whole time-out.
+The last contact of a connected session with the coordination is at most two thirds of the time-out ago, so the loop may
+stand still for one third of it. While the coordination is known to be unavailable, partitions continue to be served
+(design D5), and the loop may stand still for a whole time-out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from ...interfaces.coordination import SessionEvent
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 15.0
-"""How long a request waits for the registration to be checked; then its connection is closed."""
-_LOOKS: Final = 12  # in a session time-out
+"""Seconds that a request waits for the registration to be checked; then its connection is closed."""
+_LOOKS: Final = 12  # checks in a session time-out
 _LEAST_LOOK_S: Final = 0.05
 _RETRY_S: Final = 0.1
 _SECOND_NS: Final = 1_000_000_000
 
 
 class Lease:
-    """Belongs to the event loop, but for `session`. `confirm` asks the coordination whether this broker is registered:
-    the epoch of its registration, or None while it is not; `CoordinationError` when there is no answer."""
+    """Belongs to the event loop, except for `session`. `confirm` asks the coordination whether this broker is
+    registered: it returns the epoch of its registration, or None while it is not registered; raises `CoordinationError`
+    without an answer.
+    """
 
     def __init__(
         self,
@@ -54,10 +56,10 @@ class Lease:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self.deadline_ns = 0
-        """Of `monotonic_ns`: behind it nothing may be acknowledged until `confirmed` says so."""
+        """In `monotonic_ns`: after it nothing may be acknowledged until `confirmed` allows it."""
 
     def start(self) -> None:
-        """Asks for the first time."""
+        """Starts the first check."""
         self._task = self._loop.create_task(self._watch())
 
     def stop(self) -> None:
@@ -65,7 +67,7 @@ class Lease:
             self._task.cancel()
 
     def session(self, event: SessionEvent) -> None:
-        """Called on any thread: what the coordination tells of the session."""
+        """Takes an event of the session with the coordination; called on any thread."""
         if event is SessionEvent.EXPIRED:
             self._expiries += 1
             self.deadline_ns = 0
@@ -77,15 +79,16 @@ class Lease:
             self._wake.set()
 
     def _move(self, deadline_ns: int, expiries: int) -> bool:
-        """Move the deadline, unless another session has expired since `expiries` were counted."""
+        """Moves the deadline, unless another session has expired since `expiries` were counted."""
         self.deadline_ns = deadline_ns
         if self._expiries != expiries:
             self.deadline_ns = 0
         return self._expiries == expiries
 
     async def confirmed(self) -> int | None:
-        """The epoch of the registration that holds now, waited for where it has to be asked for; None when there was no
-        answer in `WAIT_S`."""
+        """Returns the epoch of the registration that is valid now, after a check if needed; None if there was no answer
+        in `WAIT_S`.
+        """
         if self._clock_ns() > self.deadline_ns:
             self._lapse()
         try:
@@ -97,11 +100,11 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """Of the registration that was confirmed last."""
+        """The epoch of the registration that was confirmed last."""
         return self._epoch
 
     def _lapse(self) -> None:
-        """The loop stood still, or the session is over: it has to be asked for."""
+        """Requests a check, because the loop stood still, or the session has ended."""
         self._valid.clear()
         self._wake.set()
 
@@ -121,14 +124,14 @@ class Lease:
                 continue
 
     async def _ask(self) -> None:
-        """Until the coordination has said that this broker is registered."""
+        """Asks repeatedly, until the coordination has confirmed that this broker is registered."""
         self._valid.clear()
         if self._epoch >= 0:
             log.info("the event loop stood still, or the session ended: is this broker still registered?")
         while True:
             expiries, asked = self._expiries, self._clock_ns()
             epoch = await self._answer()
-            # What was asked at `asked` has renewed the session then or later.
+            # A check that was sent at `asked` has renewed the session at that time or later.
             if epoch is not None and self._clock_ns() <= asked + self._timeout_ns * 2 // 3:
                 self._epoch = epoch
                 if self._move(asked + self._timeout_ns, expiries):
@@ -141,6 +144,6 @@ class Lease:
             return await self._confirm()
         except KlammError as error:
             log.info("the registration is not confirmed yet: %s", error)
-        except Exception as error:  # it must go on asking, or nothing is ever acknowledged again
+        except Exception as error:  # it must continue to ask, or nothing would ever be acknowledged again
             log.error("the registration is not confirmed: unexpected %s", describe_error(error))
         return None

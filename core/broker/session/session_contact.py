@@ -1,9 +1,9 @@
-"""For how long a broker's session is certain to be alive: asked while the coordination does not answer.
+"""Computes how long a broker's session is certain to be alive; used while the coordination does not answer.
 
-A session ends one time-out after its last word to the coordination, and others may take over what it had. A connected
-session's last word is two thirds of the time-out old at most, so the session lives for another third of it. A process
-that stood still for longer than that (SIGSTOP, a frozen container) may have outslept its session without knowing it:
-then only a new connection, or a transaction that was made since, says that it lives.
+A session ends one time-out after its last contact with the coordination, and others may then take over its paths. The
+last contact of a connected session is at most two thirds of the time-out ago, so the session lives for another third of
+it. A process that stood still for longer than that (SIGSTOP, a frozen container) may have lost its session without
+knowing it: then only a new connection, or a transaction made since, shows that it is alive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...interfaces.coordination import SessionEvent
 
 
 class SessionContact:
-    """`event` may be called on any thread, as may `heard`; `look` several times in a third of the time-out."""
+    """`event` and `heard` may be called on any thread; call `look` several times in a third of the time-out."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -23,23 +23,23 @@ class SessionContact:
         self._looked = self._lives_until = clock()
 
     def start(self, session_timeout_s: float) -> None:
-        """The session is connected now."""
+        """Starts with a session that is connected now."""
         self._timeout_s = session_timeout_s
         self.heard(self._clock() - session_timeout_s * 2 / 3)
 
     @property
     def expired(self) -> bool:
-        """The session is over, and there is no new one."""
+        """True if the session has ended, and there is no new one."""
         return self._event is SessionEvent.EXPIRED
 
     @property
     def away(self) -> bool:
-        """Nobody answers now; the session may live."""
+        """True if the coordination does not answer now; the session may be alive."""
         return self._event is SessionEvent.SUSPENDED
 
     @property
     def certain(self) -> bool:
-        """Whether the session cannot have ended yet."""
+        """True if the session cannot have ended yet."""
         return not self.expired and self._clock() <= self._lives_until
 
     def event(self, event: SessionEvent) -> None:
@@ -56,6 +56,6 @@ class SessionContact:
             self._lives_until = max(self._lives_until, now + third_s)
 
     def heard(self, asked_s: float) -> None:
-        """The session's transaction that was begun then has been made."""
+        """Records that the session's transaction which began at `asked_s` was carried out."""
         self._looked = max(self._looked, asked_s)
         self._lives_until = max(self._lives_until, asked_s + self._timeout_s)

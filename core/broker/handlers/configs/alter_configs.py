@@ -1,4 +1,4 @@
-"""What IncrementalAlterConfigs (KIP-339) and AlterConfigs ask for, key by key."""
+"""The changes of IncrementalAlterConfigs (KIP-339) and AlterConfigs requests, key by key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....errors import BrokerError, ErrorCode
 
 
 class AlterConfigOp(IntEnum):
-    """What is done with a key."""
+    """The operation on a key."""
 
     SET = 0
     DELETE = 1
@@ -22,7 +22,7 @@ class AlterConfigOp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What is asked for one key; `value` is None only where the key is deleted."""
+    """The change of one key; `value` is None only if the key is deleted."""
 
     name: str
     config_operation: int
@@ -31,7 +31,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What a request asks for one resource. `replaces`: the keys that it does not name go back to their defaults."""
+    """The changes of one resource. `replaces`: keys that the request does not name are reset to their defaults."""
 
     resource_type: int
     resource_name: str
@@ -39,7 +39,7 @@ class Alteration:
     replaces: bool
 
     def changes(self, stored: Iterable[str]) -> tuple[ConfigChange, ...]:
-        """The changes to a resource that sets the keys `stored` itself."""
+        """Returns the changes to a resource on which the keys `stored` are set."""
         if not self.replaces:
             return self.configs
         named = {change.name for change in self.configs}
@@ -48,19 +48,21 @@ class Alteration:
 
 
 def incremental(resource: Any) -> Alteration:
-    """One resource of an IncrementalAlterConfigs request."""
+    """Converts one resource of an IncrementalAlterConfigs request."""
     changes = tuple(ConfigChange(c.name, c.config_operation, c.value) for c in resource.configs)
     return Alteration(resource.resource_type, resource.resource_name, changes, replaces=False)
 
 
 def legacy(resource: Any) -> Alteration:
-    """One resource of an AlterConfigs request, which gives all that is to be set."""
+    """Converts one resource of an AlterConfigs request, which names every key that is to be set."""
     changes = tuple(ConfigChange(c.name, AlterConfigOp.SET, c.value) for c in resource.configs)
     return Alteration(resource.resource_type, resource.resource_name, changes, replaces=True)
 
 
 def check_well_formed(what: str, changes: Iterable[ConfigChange]) -> None:
-    """INVALID_REQUEST where a key is named twice or a value is missing, as Kafka says before it looks at the keys."""
+    """Raises INVALID_REQUEST if a key is named twice or a value is missing, as Kafka does before it examines the
+    keys.
+    """
     given = list(changes)
     if len({change.name for change in given}) < len(given):
         raise BrokerError(ErrorCode.invalid_request, f"{what}: a config is named more than once")
@@ -70,7 +72,7 @@ def check_well_formed(what: str, changes: Iterable[ConfigChange]) -> None:
 
 
 def changed(change: ConfigChange, kind: ConfigType, current: str) -> str | None:
-    """The new value of one config; None: back to what holds without it."""
+    """Returns the new value of one config; None resets it to the value that applies without it."""
     if change.value is None or change.config_operation == AlterConfigOp.DELETE:
         return None
     if change.config_operation == AlterConfigOp.SET:

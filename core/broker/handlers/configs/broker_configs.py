@@ -1,7 +1,8 @@
-"""A broker's configuration as Kafka's admin clients see and change it (KIP-226): the cluster holds what they set.
+"""A broker's configuration as Kafka's admin clients see and change it (KIP-226): the cluster stores the values they
+set.
 
-Resource "" is all brokers, and may be asked of any; a number is one broker, and is asked of that one. As with Kafka,
-what cannot be is INVALID_REQUEST.
+Resource "" stands for all brokers, and any broker answers it; a number stands for one broker, which alone answers it.
+As with Kafka, a value that cannot be applied is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _broker_id(services: Services, name: str) -> int | None:
 def _changed(
     services: Services, broker_id: int | None, stored: Mapping[str, str], changes: tuple[ConfigChange, ...]
 ) -> Mapping[str, str]:
-    """What is stored after the changes; `BrokerError` where the broker could not run with it."""
+    """Returns the stored settings after the changes. Raises `BrokerError` if the broker could not run with them."""
     after = dict(stored)
     live = services.live
     try:

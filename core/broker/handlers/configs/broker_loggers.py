@@ -1,9 +1,9 @@
-"""The levels of a broker's loggers, read and changed while it runs (KIP-412): resource type BROKER_LOGGER.
+"""Reads and changes the levels of a broker's loggers while it runs (KIP-412): resource type BROKER_LOGGER.
 
-Rules, as Kafka's: the resource's name is this broker's number; a level is set or deleted (back to what the file says,
-else to that of the logger above), never added to; the root logger's is only set; a change is checked whole before any
-of it is made, and is forgotten with the process. Levels have Kafka's names: WARN and FATAL are Python's WARNING and
-CRITICAL, and TRACE is DEBUG.
+Rules, as Kafka's: the resource's name is this broker's number; a level is set or deleted (reset to the file's, else to
+that of the parent logger), never added to; the root logger's level can only be set; a change is checked completely
+before any of it is made, and is lost when the process ends. Levels have Kafka's names: WARN and FATAL are Python's
+WARNING and CRITICAL, and TRACE is DEBUG.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _process_log(services: Services, name: str) -> ProcessLog:
 
 
 def _level(known: Mapping[str, str], change: ConfigChange) -> str | None:
-    """What is to be set; None: what holds without."""
+    """Returns the level to be set; None resets it to the inherited one."""
     name, operation = change.name, change.config_operation
     if operation not in (AlterConfigOp.SET, AlterConfigOp.DELETE):
         raise BrokerError(ErrorCode.invalid_request, f"logger {name}: a level is set or deleted, nothing else")

@@ -50,7 +50,7 @@ def describe_configs(services: Services, request: Request) -> Entity:
             entries = _entries(services, resource.resource_type, resource.resource_name)
         except KlammError as error:
             code, text = wire_error(error)
-        wanted = resource.configuration_keys  # null or empty: all of them
+        wanted = resource.configuration_keys  # null or empty requests all of them
         results.append(
             request.part(
                 "DescribeConfigsResult",
@@ -65,7 +65,9 @@ def describe_configs(services: Services, request: Request) -> Entity:
 
 
 def _check_access(services: Services, request: Request, operation: AclOperation, resource: Any) -> None:
-    """`BrokerError` where the client may not see, or change, the configs of a topic, or of the cluster's brokers."""
+    """Raises `BrokerError` if the client may not see, or change, the configs of a topic, or of the cluster's
+    brokers.
+    """
     if resource.resource_type == Resource.TOPIC:
         services.access.check(request, operation, ResourceType.TOPIC, resource.resource_name)
     else:
@@ -165,12 +167,12 @@ async def _alter(services: Services, resource: Alteration, validate_only: bool) 
 
 
 def _changed(services: Services, topic: TopicImage, change: ConfigChange) -> str | None:
-    """The new value of one config; None: back to the default."""
+    """Returns the new value of one config; None resets it to the default."""
     definition = TOPIC_DEFINITIONS.get(change.name)
     if definition is None and change.config_operation == AlterConfigOp.DELETE:
-        return None  # a key of another Kafka's, which is not set
+        return None  # a key that only Kafka has, and that is not set
     if definition is None:
-        check_topic_config(services, {change.name: change.value or ""})  # says which name is meant
+        check_topic_config(services, {change.name: change.value or ""})  # names the nearest valid name
         raise AssertionError(f"{change.name} is unknown, and was accepted")
     current = topic.configs.get(change.name) or topic_values({}, services.config.topic_defaults())[change.name]
     return changed(change, definition.type, current)
