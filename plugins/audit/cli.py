@@ -93,13 +93,14 @@ def audit_command(
     if context.invoked_subcommand is not None:
         return
     if wait_for:
+        began_s = time.monotonic()
         refused = {"--topic": topic, "--wait": wait, "--json": json_, "--by": by, "--html": html}
         for option, given in refused.items():
             if given:
                 raise ConfigError(f"{option} cannot be combined with --wait-complete")
         gate = _gate(wait_for, tier or [], since, until, threshold)
         timeout_s = interval_s("--timeout", timeout or DEFAULT_TIMEOUT)
-        _wait_complete(config, gate, tuple(map(_expected, expect or ())), timeout_s)
+        _wait_complete(config, gate, tuple(map(_expected, expect or ())), began_s, timeout_s)
         return
     if threshold is not None or timeout:
         raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} applies only with --wait-complete")
@@ -234,16 +235,19 @@ def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float
     )
 
 
-def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeout_s: float) -> None:
-    """Waits until the gate opens, and prints the result. A tier that is named with its owner must have counted."""
+def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], began_s: float, timeout_s: float) -> None:
+    """Waits until the gate opens, and prints the result. A tier that is named with its owner must have counted. The
+    time-out includes all connections and requests."""
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
     named = [TierKey(tier, owner) for tier, _, owner in (name.partition("/") for name in gate.tiers) if owner]
     query = AuditQuery((gate.topic,), expect=(*expect, *(each for each in named if each.tier in (CONSUMER, HADOOP))))
-    servers = settings.producer.bootstrap_servers
-    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
-        runner = AuditQueryRunner(client, audit)
+    servers, deadline_s = settings.producer.bootstrap_servers, began_s + timeout_s
+    with ClusterClient(
+        servers, codecs=settings.codec_table(), client_id="klamm-audit", deadline_s=deadline_s
+    ) as client:
+        runner = AuditQueryRunner(client, audit, deadline_s=deadline_s)
 
         asked = 0
 
@@ -256,7 +260,7 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeou
             asked += 1
             return answer
 
-        typer.echo(wait_complete(ask, gate, timeout_s))
+        typer.echo(wait_complete(ask, gate, timeout_s, began_s=began_s))
 
 
 def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, timeout_s: float) -> Answer:

@@ -132,15 +132,18 @@ def wait_complete(
     gate: Gate,
     timeout_s: float,
     *,
+    began_s: float | None = None,
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str:
-    """Returns a line about what is complete; raises `NotCompleteError` with what is not after `timeout_s`.
+    """Returns a line about what is complete; raises `NotCompleteError` with what is not `timeout_s` after `began_s`, or
+    after the call if that is None.
 
     It also waits while the cluster is unreachable. The pause between two queries is as long as a query took, within
-    bounds.
+    bounds. A query that the time-out interrupts does not replace the result of the one before it.
     """
-    deadline = clock_s() + timeout_s
+    deadline = (clock_s() if began_s is None else began_s) + timeout_s
+    closed: str | None = None
     while True:
         begun = clock_s()
         try:
@@ -151,7 +154,8 @@ def wait_complete(
         except (ConfigError, UnknownTopicError):
             raise
         except KlammError as error:
-            closed = f"the audit cannot be queried: {error}"
+            if closed is None or clock_s() < deadline:
+                closed = f"the audit cannot be queried: {error}"
         now = clock_s()
         if now >= deadline:
             raise NotCompleteError(

@@ -55,9 +55,18 @@ class Answer:
 class AuditQueryRunner:
     """Runs queries one after another; each reads only the events stored since the previous one."""
 
-    def __init__(self, client: ClusterClient, config: AuditConfig, reader: AuditReader | None = None) -> None:
-        """`reader`: one that has read before, or keeps only a part of the events."""
+    def __init__(
+        self,
+        client: ClusterClient,
+        config: AuditConfig,
+        reader: AuditReader | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """`reader`: one that has read before, or keeps only a part of the events. `deadline_s`, on the monotonic clock:
+        no query reads or waits beyond it; the client has its own."""
         self._client = client
+        self._deadline_s = deadline_s
         self._config = config
         self._reader = AuditReader(client, config.topic) if reader is None else reader
 
@@ -69,11 +78,13 @@ class AuditQueryRunner:
         config, reader = self._config, self._reader
         now_ms = clock_ms()
         logs = read_log_ends(self._client, lambda topic: config.audits(topic) and topic in (query.topics or (topic,)))
-        reader.read()
+        reader.read(self._deadline_s)
         deadline = time.monotonic() + (2 * config.broker_interval_ms / 1000 + REACH_S if wait else 0)
+        if self._deadline_s is not None:
+            deadline = min(deadline, self._deadline_s)
         while not _reached(logs, reader.events) and time.monotonic() < deadline:
             time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
-            reader.read()
+            reader.read(self._deadline_s)
         wanted = query.topics or config.topics
         told = (*reader.events, *more)
         events = [event for event in told if not query.topics or event.topic in query.topics]

@@ -53,11 +53,12 @@ class AuditReader:
     def unreadable(self) -> list[str]:
         return self._kept.unreadable
 
-    def read(self) -> None:
-        """Reads up to the present end. Raises `KlammError` if the topic does not exist or a partition cannot be read;
-        the next call continues after what was read. A topic that was cut or created again is read from its beginning.
+    def read(self, deadline_s: float | None = None) -> None:
+        """Reads up to the present end. Raises `KlammError` if the topic does not exist or a partition cannot be read
+        by `deadline_s` (monotonic clock); the next call continues after what was read. A topic that was cut or
+        created again is read from its beginning.
         """
-        self._table.catch_up(self._client.partitions(self._topic))
+        self._table.catch_up(self._client.partitions(self._topic), deadline_s=deadline_s)
 
     def log(self) -> AuditLog:
         return AuditLog(tuple(self.events), tuple(self.unreadable))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -74,7 +75,8 @@ class Network:
 
 
 class Caller:
-    """The base of `ClusterClient`; thread-safe."""
+    """The base of `ClusterClient`; thread-safe. `deadline_s`, on the network's clock: no call waits beyond it, whatever
+    its own time-out."""
 
     def __init__(
         self,
@@ -83,11 +85,13 @@ class Caller:
         codecs: CodecTable,
         client_id: str = "klamm",
         request_timeout_s: float = 30.0,
+        deadline_s: float = math.inf,
         network: Network | None = None,
     ) -> None:
         self.network = network or Network()
         self.bootstrap = parse_bootstrap(bootstrap)
         self.request_timeout_s = request_timeout_s
+        self._deadline_s = deadline_s
         self.codecs = codecs
         self.client_id = client_id
         self.software_version = declare_codecs(importlib.metadata.version("klamm"), codecs.ids())
@@ -174,7 +178,7 @@ class Caller:
     def _retries(self, timeout_s: float | None, policy: Backoff | None = None) -> Retries:
         clock = self.network.clock
         deadline = clock() + (self.request_timeout_s if timeout_s is None else timeout_s)
-        return Retries(deadline, policy or self.network.retry, clock, self._sleep)
+        return Retries(min(deadline, self._deadline_s), policy or self.network.retry, clock, self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         if self._closed.wait(seconds):

@@ -186,6 +186,33 @@ def test_it_gives_up_after_the_timeout_with_one_line() -> None:
     assert clock.slept == [3.0, 1.0], "as long as a question took, and not beyond the timeout"
 
 
+def test_a_query_that_the_timeout_interrupts_does_not_hide_what_is_missing() -> None:
+    clock = Clock()
+    late = Answer((audit(pipeline({0: 10, 1: 8, 2: 10})),), ())
+    with pytest.raises(NotCompleteError, match="lacks 2 of 10 records"):
+        waited(iter([late, ConnectionFailedError("no time left")]), clock, cost_s=5.0)
+    with pytest.raises(NotCompleteError, match="cannot be queried: no broker"):
+        waited(iter([late, *[ConnectionFailedError("no broker")] * 3]), Clock(), cost_s=2.0)
+
+
+def test_the_timeout_bounds_a_command_that_reaches_no_broker(tmp_path: Path) -> None:
+    config = tmp_path / "klamm.yaml"
+    servers = f"127.0.0.1:{free_port()}"
+    config.write_text(yaml.safe_dump({"producer": {"bootstrap.servers": servers}, "audit": {"plugin": "klamm"}}))
+    began = time.monotonic()
+    done = CliRunner().invoke(
+        app, ["audit", "-c", str(config), "--wait-complete", "t", "--until", "2013-01-02", "--timeout", "1s"]
+    )
+    assert time.monotonic() - began < 20, "it was 31 s: the time-out of a request on top of its own"
+    assert isinstance(done.exception, NotCompleteError)
+    said = str(done.exception)
+    assert said.startswith(
+        "topic t is not complete before 2013-01-02T00:00Z after 1 s: the audit cannot be queried: no broker answers at "
+        f"{servers} ("
+    )
+    assert "\n" not in said
+
+
 def test_records_that_are_no_events_close_it() -> None:
     with pytest.raises(NotCompleteError, match="1 records of the audit topic cannot be read: x"):
         waited(iter(lambda: Answer((audit(pipeline()),), ("x",)), None), Clock())
