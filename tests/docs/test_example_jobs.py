@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from pyarrow import parquet
 
@@ -66,6 +68,23 @@ class Job:
     def is_complete(self) -> bool:
         return self.stored() == list(range(self._given))
 
+    def kill_driver(self, point: str) -> None:
+        """Runs until the worker has stopped at that point of the sink, and kills the driver with its JVM."""
+        driver = self.start(f"{point}=stop")
+        deadline = time.monotonic() + END_S
+        while not any(is_stopped(process) for process in psutil.Process(driver.pid).children(recursive=True)):
+            assert driver.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_STOPPED
+    return False
+
 
 def start(job: str, faults: str = "", **options: str) -> subprocess.Popen[bytes]:
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
@@ -92,22 +111,21 @@ def ended(process: subprocess.Popen[bytes]) -> int:
             process.wait()
 
 
-@pytest.mark.timeout(1800)
-def test_a_job_that_is_killed_twice_stores_each_line_once(topics: Topics, tmp_path: Path) -> None:
-    """The driver, while a worker of its has sent a part, then a worker at the end of its part; at every point:
-    tests/hadoop/spark/test_sink.py."""
+@pytest.mark.timeout(3000)
+def test_a_job_that_is_killed_again_and_again_stores_each_line_once(topics: Topics, tmp_path: Path) -> None:
+    """The driver is killed when its worker has claimed the micro-batch, has sent a part of it and has stored all of it;
+    then the worker that commits it. tests/hadoop/spark/test_sink.py kills workers at the other points.
+    """
     topics.create("lines", 2)
     job = Job(topics, tmp_path, "lines")
     job.give()
-    driver = job.start("sink.produced=stop")
-    deadline = time.monotonic() + END_S
-    while not job.stored():
-        assert driver.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
+    job.kill_driver("sink.claimed")
+    assert job.stored() == []
+    job.kill_driver("sink.produced")
+    assert job.stored()
     assert not job.is_complete()
+    job.kill_driver("sink.written")
+    assert job.is_complete()
     job.give()  # for the micro-batch after the one that is done again
     assert ended(job.start("sink.commit=kill")) != 0  # a worker of Spark's, which ends the query
     assert len(job.stored()) == len(set(job.stored()))

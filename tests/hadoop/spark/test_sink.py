@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from klamm.core import faults
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, SchemaError
+from klamm.core.faults import VARIABLE
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
@@ -340,3 +343,45 @@ def test_a_write_and_a_query_of_spark_store_each_row(spark: SparkSession, topics
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         assert query.awaitTermination(int(WAIT_S))
     assert sorted(topics.numbers("copied")) == list(range(0, 100, 2))
+
+
+@contextmanager
+def faults_of_workers(spark: SparkSession, rules: str) -> Iterator[None]:
+    """Gives these rules, as in `KLAMM_FAULTS`, to Spark's Python workers of the source and the sink."""
+    environment = spark.sparkContext.environment
+    environment[VARIABLE] = rules
+    spark.dataSource.register(KlammDataSource)  # with the environment of its workers
+    try:
+        yield
+    finally:
+        del environment[VARIABLE]
+        spark.dataSource.register(KlammDataSource)
+
+
+@pytest.mark.parametrize("point", ["sink.claimed", "sink.produced", "sink.written"])
+def test_a_query_whose_workers_are_killed_is_completed_from_its_checkpoint(
+    spark: SparkSession, topics: Topics, tmp_path: Path, point: str
+) -> None:
+    """Each worker of the micro-batch gets SIGKILL. tests/docs/test_example_jobs.py kills the driver at these points."""
+    source, sink = f"from-{point}", f"to-{point}"
+    for topic in (source, sink):
+        topics.create(topic, 2)
+    for partition in range(2):
+        topics.produce(source, partition, range(30 * partition, 30 * partition + 30))
+
+    def run() -> None:
+        reader = spark.readStream.format("klamm").option("kafka.bootstrap.servers", topics.bootstrap)
+        frame = reader.options(subscribe=source, startingOffsets="earliest").load().select("value")
+        writer = frame.writeStream.format("klamm").option("kafka.bootstrap.servers", topics.bootstrap)
+        writer = writer.option("topic", sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(int(WAIT_S))
+
+    with (
+        faults_of_workers(spark, f"{point}=kill"),
+        pytest.raises(StreamingQueryException, match="Python worker exited unexpectedly"),
+    ):
+        run()
+    assert bool(topics.numbers(sink)) == (point != "sink.claimed")
+    topics.produce(source, 0, range(60, 70))  # for the micro-batch after the one that is done again
+    run()
+    assert sorted(topics.numbers(sink)) == list(range(70))

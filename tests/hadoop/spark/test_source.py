@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
@@ -13,6 +16,7 @@ from klamm.core.client.producer.producer import Producer
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.ports import free_port
 
 START_MS = 1_357_016_400_000
 ROWS = 3000
@@ -20,11 +24,18 @@ COLUMNS = "key binary, value binary, topic string, partition int, offset bigint,
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+def metrics_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, metrics_port: int) -> Iterator[RunningBroker]:
     topics = {"t": {"partitions": 3, "config": {"retention.ms": -1}}, "empty": {"partitions": 1}}
-    with running_broker(tmp_path_factory.mktemp("broker"), topics=topics) as running:
-        config = {"producer": {"bootstrap.servers": running.bootstrap, "compression.type": "zstd", "linger.ms": 1}}
-        with Producer(config) as producer:
+    keys = {"metrics.port": metrics_port}
+    with running_broker(tmp_path_factory.mktemp("broker"), topics=topics, broker=keys) as running:
+        # A Fetch gets whole batches: small ones, so that a filter leaves some out.
+        batches = {"compression.type": "zstd", "linger.ms": 1, "batch.size": 1024}
+        with Producer({"producer": {"bootstrap.servers": running.bootstrap, **batches}}) as producer:
             for number in range(ROWS):
                 producer.send(
                     "t", str(number).encode(), key=b"k" if number % 2 else None, partition=number % 3,
@@ -72,6 +83,20 @@ def test_offsets_are_taken_as_given(spark: SparkSession, broker: RunningBroker) 
     assert values(frame) == sorted([*range(30, 60, 3), 2])
 
 
+def test_a_batch_ends_before_the_first_record_of_its_ending_time(spark: SparkSession, broker: RunningBroker) -> None:
+    assert values(read(spark, broker, subscribe="t", endingTimestamp=str(START_MS + 300))) == list(range(300))
+    times = {"0": START_MS + 30, "1": START_MS + 60, "2": START_MS + ROWS}  # no record is as late as the last one
+    frame = read(spark, broker, subscribe="t", endingOffsetsByTimestamp=json.dumps({"t": times}))
+    assert values(frame) == sorted([*range(0, 30, 3), *range(1, 60, 3), *range(2, ROWS, 3)])
+
+
+def test_min_partitions_are_spark_partitions(spark: SparkSession, broker: RunningBroker) -> None:
+    assert read(spark, broker, subscribe="t").rdd.getNumPartitions() == 3
+    frame = read(spark, broker, subscribe="t", minPartitions="12")
+    assert frame.rdd.getNumPartitions() == 12
+    assert values(frame) == list(range(ROWS))
+
+
 def test_an_empty_topic_has_columns_and_no_rows(spark: SparkSession, broker: RunningBroker) -> None:
     assert read(spark, broker, subscribe="empty").collect() == []
 
@@ -115,3 +140,36 @@ def test_filters_are_applied_before_anything_is_fetched(spark: SparkSession, bro
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert read(spark, broker, subscribe="t").where("partition = 1").count() == ROWS // 3
+
+
+def bytes_given(metrics_port: int) -> float:
+    """Returns the bytes of `t` that the broker has given to readers."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=60) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    name = "klamm_server_brokertopicmetrics_bytesout_total"
+    return sum(s.value for family in families for s in family.samples if s.name == name and s.labels["topic"] == "t")
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("partition = 1", 1000),
+        ("offset >= 950", 150),
+        (f"timestamp >= timestamp_millis({START_MS + ROWS - 30})", 30),
+    ],
+)
+def test_the_broker_gives_less_where_filters_are_pushed_down(
+    spark: SparkSession, broker: RunningBroker, metrics_port: int, where: str, rows: int
+) -> None:
+    """The broker itself counts the bytes. The rows are the same with and without the setting."""
+    given = []
+    for pushed in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+        try:
+            before = bytes_given(metrics_port)
+            assert read(spark, broker, subscribe="t").where(where).count() == rows
+            given.append(bytes_given(metrics_port) - before)
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    everything, part = given
+    assert 0 < part < everything / 2

@@ -15,8 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from klamm.core.broker.network import dispatch
+from klamm.core.broker.network.context import Request
 from klamm.core.client.errors import DataLossError, UnknownTopicError
 from klamm.core.errors import ConfigError
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.options import Reading, parse_options
 from klamm.hadoop.source import KlammDataSource
@@ -410,6 +413,65 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, topics: Topics
     run()
     run()
     assert sorted(found) == list(range(25))
+
+
+def test_brokers_see_the_client_id_that_group_id_prefix_gives(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source has no consumer group. ListOffsets is the driver's request, Fetch a task's."""
+    topics.create("named", 1)
+    topics.produce("named", 0, range(5))
+    asked: dict[ApiKey, set[str]] = {}
+
+    class SeenRequest(Request):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            asked.setdefault(self.api, set()).add(self.client_id)
+
+    monkeypatch.setattr(dispatch, "Request", SeenRequest)
+    frame = stream(spark, topics, subscribe="named", startingOffsets="earliest", groupIdPrefix="nightly")
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(int(WAIT_S))
+    found = {*asked[ApiKey.LIST_OFFSETS], *asked[ApiKey.FETCH]}
+    assert found
+    assert all(name.startswith("nightly") for name in found), found
+
+
+def test_a_query_waits_for_so_many_offsets_but_no_longer_than_the_delay(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    """Two queries of one topic, which differ in `maxTriggerDelay` alone."""
+    topics.create("delayed", 1)
+    topics.produce("delayed", 0, range(3))
+    sizes: dict[str, list[int]] = {"1s": [], "1h": []}  # of the micro-batches, by the delay
+
+    def start(delay: str) -> StreamingQuery:
+        def keep(frame: DataFrame, _: int) -> None:
+            sizes[delay].append(frame.count())
+
+        options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10", "maxTriggerDelay": delay}
+        writer = stream(spark, topics, subscribe="delayed", **options).writeStream.foreachBatch(keep)
+        return writer.option("checkpointLocation", str(tmp_path / delay)).start()
+
+    queries = [start(delay) for delay in sizes]
+
+    def until(impatient: list[int], patient: list[int]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while sizes != {"1s": impatient, "1h": patient}:
+            for query in queries:
+                assert query.exception() is None
+            assert time.monotonic() < deadline, sizes
+            time.sleep(0.1)
+
+    try:
+        until([3], [3])  # the first micro-batch does not wait
+        topics.produce("delayed", 0, range(3, 6))
+        until([3, 3], [3])
+        topics.produce("delayed", 0, range(6, 16))
+        until([3, 3, 10], [3, 13])
+    finally:
+        for query in queries:
+            query.stop()
 
 
 def test_a_partition_that_is_new_while_the_query_runs_is_read(

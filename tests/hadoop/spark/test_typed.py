@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.records.codecs import CodecTable
 from klamm.hadoop.options import parse_options
-from klamm.hadoop.source import KlammReader
+from klamm.hadoop.source import KlammDataSource, KlammReader
 from klamm.hadoop.spark.claims import TaskIdentity
 from klamm.hadoop.spark.columns import source_columns
 from klamm.hadoop.spark.sink import parse_sink_options, write_task
@@ -102,6 +103,21 @@ def test_rows_that_columns_cannot_write_are_the_same_beside_those_that_they_can(
     write_task(parse_sink_options(given), TaskIdentity("mixed", 0, 0), batches)
     assert asked == 4
     assert values(reader(topics, "trips-mixed")) == [row for part in rows for row in part]
+
+
+def test_sparks_values_are_structs_of_the_topics_schema(spark: SparkSession, topics: Topics) -> None:
+    topics.create("rides", 1)
+    register(topics, "rides", 1, 11, FIRST)
+    spark.dataSource.register(KlammDataSource)
+    broker, typed = {"kafka.bootstrap.servers": topics.bootstrap}, {"klamm.typed": "true"}
+    rows = [(1, "Rome"), (2, "Oslo")]
+    frame = spark.createDataFrame(rows, "id long, to string").selectExpr("struct(id, `to`) value")
+    frame.write.format("klamm").options(topic="rides", **broker, **typed).mode("append").save()
+    read = spark.read.format("klamm").options(subscribe="rides", **broker)
+    assert {bytes(row["value"][:5]) for row in read.load().collect()} == {b"\0\0\0\0\x0b"}
+    found = read.options(**typed).load()
+    assert found.schema["value"].dataType.simpleString() == "struct<id:bigint,to:string>"
+    assert found.select("value.id", "value.to").orderBy("id").collect() == rows
 
 
 def test_what_does_not_fit_is_named(topics: Topics) -> None:
