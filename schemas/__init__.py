@@ -24,7 +24,7 @@ def _avro(options: AvroOptions, context: SerdeContext) -> Serde:
 
 @hookimpl
 def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
-    """The serde `avro`."""
+    """Registers the serde `avro`."""
     from .options import AvroOptions  # here, so that `klamm --help` does not load it
 
     return [Provider("avro", _avro, AvroOptions, "Avro by a registered schema: dicts or dataclasses")]

@@ -37,7 +37,7 @@ class SchemaIdClaims:
         return sorted(int(name) for name in self._children(_IDS))
 
     def entry(self, schema_id: int) -> SchemaEntry | None:
-        """What an id was claimed for."""
+        """Returns the entry for which an id was claimed."""
         data = self._data(f"{_IDS}/{schema_id}")
         if data is None:
             return None
@@ -45,7 +45,7 @@ class SchemaIdClaims:
         return SchemaEntry(said["subject"], said["version"], schema_id, said["schema"])
 
     def id_of(self, text: str) -> int | None:
-        """The id of the schema that is equivalent to `text`."""
+        """Returns the id of the schema that is equivalent to `text`."""
         data = self._data(f"{_IDENTITIES}/{identity_digest(text)}")
         return None if data is None else int(data)
 
@@ -57,7 +57,7 @@ class SchemaIdClaims:
         return sorted(unquote(name) for name in self._children(_SUBJECTS))
 
     def versions(self, subject: str) -> dict[int, int]:
-        """Version → id, in order."""
+        """Returns version → id, in order."""
         base = _subject(subject)
         found = {}
         for version in sorted(int(name) for name in self._children(base)):
@@ -67,8 +67,9 @@ class SchemaIdClaims:
         return found
 
     def claim(self, subject: str, version: int, text: str, known_id: int | None) -> int | None:
-        """The id under which `text` is now the subject's `version`; None when another process was faster. `SchemaError`
-        when its fingerprint names another schema."""
+        """Claims `text` as the subject's `version` and returns its id; None if another process was faster. Raises
+        `SchemaError` if its fingerprint names another schema.
+        """
         if known_id is None:
             self._refuse_shared_fingerprint(subject, text)
         for path in (_IDS, _IDENTITIES, _FINGERPRINTS, _subject(subject)):

@@ -1,7 +1,7 @@
-"""Whether data written with one schema can be read with another, by Avro's resolution rules.
+"""Checks whether data written with one schema can be read with another, by Avro's resolution rules.
 
-A topic says how its schema may change: BACKWARD: the new version reads data of the last one; FORWARD: the last version
-reads data of the new one; FULL: both; …_TRANSITIVE: the same against all versions; NONE: no check.
+A topic's rule limits how its schema may change: BACKWARD: the new version reads data of the last one; FORWARD: the last
+version reads data of the new one; FULL: both; …_TRANSITIVE: the same against all versions; NONE: no check.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Compatibility(StrEnum):
 
 
 def check(subject: str, new: str, versions: Sequence[tuple[int, str]], rule: Compatibility) -> None:
-    """`versions` are (number, text), the oldest first. `SchemaError` names the version, the field and the rule."""
+    """Checks a new schema against `versions`, (number, text), the oldest first. Raises `SchemaError`, which names the
+    version, the field and the rule.
+    """
     from .parsing import parse  # imports fastavro, which a caller that only needs the rules' names does not load
 
     asked = versions if rule.transitive else versions[-1:]
@@ -112,7 +114,7 @@ class _Comparison:
         elif read in ("record", "enum", "fixed"):
             yield from self._named(read, reader, writer, at)
         if _logical(reader) != _logical(writer) and "decimal" in (_logical(reader)[0], _logical(writer)[0]):
-            yield _at(at, f"{_name(writer)} and {_name(reader)} have not the same decimal precision and scale")
+            yield _at(at, f"{_name(writer)} and {_name(reader)} differ in decimal precision or scale")
 
     def _named(self, kind: str, reader: Any, writer: Any, at: str) -> Iterator[str]:
         if not _names_match(reader, writer):

@@ -15,8 +15,9 @@ _BOUNDS = {"int": 2**31, "long": 2**63}
 
 
 def exactness(schema: ParsedSchema) -> Check | None:
-    """A check of one plain value; it raises `SchemaError` naming the field. None when nothing can be lost. Unions are
-    left out: fastavro checks their branches itself. Recursive types are checked at their first level."""
+    """Returns a check of one plain value, which raises `SchemaError` with the field's name; None if nothing can be
+    lost. Unions are left out: fastavro checks their branches itself. Recursive types are checked at their first level.
+    """
     return _Checks(schema).of(schema.tree, "")
 
 

@@ -1,7 +1,7 @@
-"""The topic in which schemas live: one partition of JSON records, as Confluent's registry writes them.
+"""The topic that stores schemas: one partition of JSON records, as Confluent's registry writes them.
 
 A record's key is `{"keytype": "SCHEMA", "subject": …, "version": …, "magic": 1}`, its value the subject, version, id
-and text. The same record may be there twice: it says the same, and compaction keeps one.
+and text. A record may be stored twice: both copies are equal, and compaction keeps one.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class SchemaEntry:
 
 
 class SchemaLog(Protocol):
-    """Where entries are stored; thread-safe."""
+    """The store of entries; thread-safe."""
 
     def append(self, entry: SchemaEntry) -> None:
-        """Returns when it is stored."""
+        """Appends an entry; returns when it is stored."""
         ...
 
     def read(self) -> list[SchemaEntry]:
@@ -90,7 +90,7 @@ class TopicSchemaLog:
         exists = self._exists()
         with self._lock:
             if not exists:
-                self._table.start_over()  # what is created under this name later is another topic
+                self._table.start_over()  # a topic created later under this name is another topic
                 return []
             self._table.catch_up([self._partition])
             return list(self._contents.entries)
@@ -120,8 +120,9 @@ class _Entries:
 
 
 def read_entry(key: bytes | None, value: bytes | None, where: str) -> Iterator[SchemaEntry]:
-    """The entry of a record. Records of other kinds (Confluent's CONFIG, NOOP, tombstones) have none; one that cannot
-    be read is logged and skipped, or a stray record would stop every consumer."""
+    """Yields the entry of a record. Records of other kinds (Confluent's CONFIG, NOOP, tombstones) have none; one that
+    cannot be read is logged and skipped, since a stray record would otherwise stop every consumer.
+    """
     try:
         kind = json.loads(key or b"null")
         if not isinstance(kind, dict) or kind.get("keytype") != "SCHEMA" or value is None:
@@ -134,7 +135,7 @@ def read_entry(key: bytes | None, value: bytes | None, where: str) -> Iterator[S
 
 
 def writers_by_key(entries: Iterable[SchemaEntry]) -> dict[SchemaKey, str]:
-    """Every schema's text, by all that an envelope may name it by."""
+    """Returns every schema's text, by all keys that an envelope may use."""
     writers: dict[SchemaKey, str] = {}
     for entry in entries:
         schema = registered(entry.schema_id, entry.text)
@@ -145,5 +146,5 @@ def writers_by_key(entries: Iterable[SchemaEntry]) -> dict[SchemaKey, str]:
 
 
 def newest_first(entries: Iterable[SchemaEntry], subject: str) -> list[SchemaEntry]:
-    """The versions of a subject; none when it is not registered."""
+    """Returns the versions of a subject; none if it is not registered."""
     return sorted((e for e in entries if e.subject == subject), key=lambda entry: entry.version, reverse=True)

@@ -1,4 +1,4 @@
-"""What YAML says to the `avro` serde: in a topic's own section, or under `serdes.avro` for all topics."""
+"""The YAML keys of the `avro` serde: in a topic's own section, or under `serdes.avro` for all topics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AvroOptions(Section):
         return value
 
     def load_class(self, topic: str) -> type | None:
-        """`ConfigError` when `record.class` names no dataclass."""
+        """Returns the class; raises `ConfigError` if `record.class` does not name a dataclass."""
         if self.record_class is None:
             return None
         module, _, name = self.record_class.partition(":")
@@ -40,5 +40,5 @@ class AvroOptions(Section):
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"topics.{topic}.record.class: {self.record_class} cannot be loaded: {error}") from error
         if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-            raise ConfigError(f"topics.{topic}.record.class: {self.record_class} is no dataclass")
+            raise ConfigError(f"topics.{topic}.record.class: {self.record_class} is not a dataclass")
         return found

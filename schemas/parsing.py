@@ -34,7 +34,7 @@ class ParsedSchema:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> ParsedSchema:
-    """`SchemaError` in one line when the text is no Avro schema."""
+    """Parses a schema; raises `SchemaError` in one line if the text is not an Avro schema."""
     if len(text) > MAX_TEXT:
         raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
     try:
@@ -68,7 +68,7 @@ def tree_for_writing(parsed: ParsedSchema) -> Any:
 
 
 def _as_written(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
-    """A default as a value of its type; a union's is of its first branch."""
+    """Returns a default as a value of its type; a union's is of its first branch."""
     if isinstance(schema, list):
         return _as_written(default, schema[0], named)
     if isinstance(schema, str):
@@ -99,14 +99,16 @@ def _problems(parsed: ParsedSchema) -> Iterator[str]:
         for member in record["fields"]:
             where = f"field {name}.{member['name']}"
             if member["name"] in names:
-                yield f"{where} is there twice"
+                yield f"{where} occurs twice"
             names.add(member["name"])
             if "default" in member and not default_fits(member["default"], member["type"], parsed.named):
                 yield f"the default of {where} is {member['default']!r}, which is not of its type"
 
 
 def default_fits(value: Any, schema: Any, named: Mapping[str, Any]) -> bool:
-    """As the Avro specification writes defaults: bytes as text, a union's by its first branch."""
+    """Returns True if a default has the form that the Avro specification requires: bytes as text, a union's by its
+    first branch.
+    """
     if isinstance(schema, list):
         return any(default_fits(value, branch, named) for branch in schema)
     if isinstance(schema, str) and schema in named:
@@ -131,7 +133,7 @@ def default_fits(value: Any, schema: Any, named: Mapping[str, Any]) -> bool:
 
 
 def identity(text: str) -> str:
-    """Equal for equivalent texts: white space, the order of keys and `doc` do not count."""
+    """Returns a text that is equal for equivalent schemas: white space, the order of keys and `doc` do not count."""
     return json.dumps(_without_doc(json.loads(text)), sort_keys=True, separators=(",", ":"))
 
 

@@ -59,7 +59,7 @@ class SchemaRegistry:
         self._log.close()
 
     def lookup(self, key: SchemaKey) -> RegisteredSchema:
-        """`SchemaError` when no schema has this key."""
+        """Returns the schema; raises `SchemaError` if none has this key."""
         found = self._cached(key)
         if found is not None:
             return found
@@ -89,7 +89,7 @@ class SchemaRegistry:
         raise SchemaError(f"{subject}: {MAX_RACES} other registrations came first; try again")
 
     def versions(self, subject: str) -> list[SchemaEntry]:
-        """All versions of a subject, the oldest first."""
+        """Returns all versions of a subject, the oldest first."""
         claims = SchemaIdClaims(self._coordination())
         return _entries(claims, subject)
 
@@ -97,7 +97,7 @@ class SchemaRegistry:
         return SchemaIdClaims(self._coordination()).subjects()
 
     def _claim(self, claims: SchemaIdClaims, subject: str, text: str, rule: Compatibility) -> SchemaEntry | None:
-        """One try; None when another process was faster."""
+        """Makes one attempt to claim; returns None if another process was faster."""
         known = claims.id_of(text)
         versions = _entries(claims, subject)
         for entry in versions:
@@ -137,8 +137,9 @@ class SchemaRegistry:
             self._add(entry)
 
     def _stored(self, entry: SchemaEntry) -> RegisteredSchema:
-        """The schema of an entry that is in the topic. `SchemaError` when the topic, made with another coordination,
-        has another one in its place: values written under this id would be read by the wrong schema."""
+        """Returns the schema of an entry that is in the topic. Raises `SchemaError` if the topic, made with another
+        coordination, has another one in its place: values written under this id would be read by the wrong schema.
+        """
         found = self._by_id.get(entry.schema_id)
         if found is not None and found.fingerprint == registered(entry.schema_id, entry.text).fingerprint:
             return found
@@ -154,7 +155,7 @@ class SchemaRegistry:
         )
 
     def _complete(self, key: SchemaKey) -> RegisteredSchema | None:
-        """Writes schemas that were claimed and never written; then reads again."""
+        """Writes schemas that were claimed and never written; then looks the key up again."""
         try:
             claims = SchemaIdClaims(self._coordination())
             for schema_id in claims.ids():
@@ -181,7 +182,7 @@ class SchemaRegistry:
                 _log.warning("schema %d of %s in the topic: %s", entry.schema_id, entry.subject, error)
 
     def _forget(self) -> None:
-        """Drops all that is known of the topic."""
+        """Forgets everything known about the topic."""
         self._written.clear()
         self._by_id.clear()
         self._by_md5.clear()
@@ -213,7 +214,7 @@ class SchemaRegistry:
 
 
 def _entries(claims: SchemaIdClaims, subject: str) -> list[SchemaEntry]:
-    """A subject's versions with the text of their ids."""
+    """Returns a subject's versions with the text of their ids."""
     found = []
     for version, schema_id in claims.versions(subject).items():
         first = claims.entry(schema_id)
@@ -226,7 +227,7 @@ def _entries(claims: SchemaIdClaims, subject: str) -> list[SchemaEntry]:
 
 
 def describe(key: SchemaKey) -> str:
-    """`id 7`, `MD5 …` or `fingerprint …`."""
+    """Returns `id 7`, `MD5 …` or `fingerprint …`."""
     if key.schema_id is not None:
         return f"id {key.schema_id}"
     if key.md5 is not None:

@@ -34,7 +34,7 @@ Decode = Callable[[io.BytesIO], Any]
 
 
 def open_registry(bootstrap_servers: str, context: SerdeContext, topic: str) -> SchemaRegistry:
-    """The registry of a cluster, with a client of its own."""
+    """Returns the registry of a cluster, with a client of its own."""
     client = ClusterClient(bootstrap_servers, codecs=plugin_host().codec_table(), client_id="klamm-schemas")
     return SchemaRegistry(TopicSchemaLog(client, topic), context.coordination)
 
@@ -69,13 +69,16 @@ class AvroSerde:
             parse(said.schema)
 
     def serializer(self, topic: str) -> Serializer:
-        """Registers the topic's schema; `SchemaError` when it has none, or when the registry refuses it."""
+        """Registers the topic's schema and returns its serializer; raises `SchemaError` if the topic has none, or the
+        registry refuses it.
+        """
         registered, envelope = self._registered(topic)
         return row_writer(topic, parse(registered.text), envelope.prefix(registered))
 
     def arrow_serializer(self, topic: str) -> tuple[bytes, ColumnWriter] | None:
-        """As `serializer`, for the columns of a table; None where a table's columns cannot have the schema's types.
-        Needs pyarrow."""
+        """Returns the serializer for the columns of a table; None if columns cannot have the schema's types. Needs
+        pyarrow.
+        """
         from .columns.avrotype import parse_type
         from .columns.writer import ColumnWriter
 
@@ -87,7 +90,7 @@ class AvroSerde:
         return envelope.prefix(registered), writer
 
     def arrow_deserializer(self, topic: str) -> ColumnReader | None:
-        """As `deserializer`, to columns; `record.class` is ignored. Needs pyarrow."""
+        """Returns the deserializer to columns; `record.class` is ignored. Needs pyarrow."""
         from .columns.avrotype import parse_type
         from .columns.reader import ColumnReader
 
@@ -124,7 +127,7 @@ class AvroSerde:
 
 
 def row_writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
-    """Of single values, for a schema that is registered."""
+    """Returns the serializer of single values for a registered schema."""
     tree, check = tree_for_writing(schema), exactness(schema)
 
     def serialize(value: Any) -> bytes | None:
@@ -156,7 +159,9 @@ def _why(error: Exception, tree: Any, value: Any) -> str:
 
 
 def _misfit(tree: Any, value: Any) -> str | None:
-    """The field that fastavro finds fault with, less the name of the whole; its writer does not always say."""
+    """Returns the field that fastavro rejects, without the name of the whole record; fastavro's writer does not always
+    report it.
+    """
     try:
         validate(value, tree, raise_errors=True)
     except ValidationError as error:
@@ -221,7 +226,7 @@ class _Reader:
         """Raises one clear error before the first record fails."""
         fields = [field["name"] for field in tree["fields"]] if isinstance(tree, dict) and "fields" in tree else None
         if fields is None:
-            raise SchemaError(f"topic {self._topic}: {kind.__name__} cannot hold values that are no records")
+            raise SchemaError(f"topic {self._topic}: {kind.__name__} cannot hold values that are not records")
         unknown = set(fields) - set(field_names(kind) or ())
         if unknown:
             raise SchemaError(f"topic {self._topic}: {kind.__name__} has no field {', '.join(sorted(unknown))}")

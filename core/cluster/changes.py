@@ -71,7 +71,7 @@ class MetadataChange:
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> MetadataChange:
-        """`CoordinationError` naming the path when the data is no change."""
+        """Decodes a change. Raises `CoordinationError`, which names the path, if the data is not a change."""
         try:
             found = json.loads(data)
             states = {
@@ -94,19 +94,21 @@ def incarnation_path(incarnation: str) -> str:
 
 
 def controller_guard(lease_version: int) -> list[Operation]:
-    """Holds while the writer is the controller: `lease_version` is that of `/controller_epoch` after its election."""
+    """Returns the checks that hold while the writer is the controller: `lease_version` is that of `/controller_epoch`
+    after its election.
+    """
     return [Check(paths.CONTROLLER_EPOCH, lease_version)]
 
 
 def leader_guard(incarnation: str, added: Sequence[str] = ()) -> list[Operation]:
-    """Holds while the leader's registration and those of the members that it adds are live."""
+    """Returns the checks that hold while the leader's registration and those of the members that it adds are live."""
     return [Check(incarnation_path(name)) for name in (incarnation, *added)]
 
 
 def change_operations(
     guard: Sequence[Operation], base: MetadataStates, states: Mapping[TopicPartition, PartitionState], by: str
 ) -> list[Operation]:
-    """The transaction that changes `states` from `base`."""
+    """Returns the transaction that changes `states` from `base`."""
     stored = {tp: StoredState(state, base.states[tp].path_version + 1) for tp, state in states.items()}
     change = MetadataChange(base.version + 1, by, stored)
     marker = json.dumps({"version": 1, "by": by, "topics": sorted({tp.topic for tp in states})}).encode()
@@ -122,7 +124,9 @@ def change_operations(
 
 
 def write_change(operations: Sequence[Operation]) -> Steps[ProposalOutcome]:
-    """One attempt. After UNKNOWN the caller reads the metadata until they have moved past the change's base."""
+    """Makes one attempt. After UNKNOWN the caller reads the metadata until their version has passed the change's
+    base.
+    """
     try:
         yield from transact(*operations)
     except (BadVersionError, NoNodeError, NodeExistsError, SessionExpiredError):
@@ -133,7 +137,8 @@ def write_change(operations: Sequence[Operation]) -> Steps[ProposalOutcome]:
 
 
 def read_states(known: MetadataStates | None, partitions: Sequence[TopicPartition]) -> Steps[MetadataStates]:
-    """The newest states: by the ring from what is known on, or all of `partitions` where the ring does not reach back.
+    """Reads the newest states: from the ring those after `known`, or all of `partitions` if the ring does not reach
+    back so far.
 
     Registrations that these states are judged by are read afterwards (R10).
     """
@@ -144,14 +149,14 @@ def read_states(known: MetadataStates | None, partitions: Sequence[TopicPartitio
             if caught_up is not None:
                 return caught_up
         states = yield from _read_all(partitions)
-        # A change during the read is applied again from the ring at the next one: its entries are whole states.
+        # A change during the read is applied from the ring at the next read: its entries are complete states.
         known = MetadataStates(stat.version, states)
     assert known is not None
     return known
 
 
 def _read_ring(known: MetadataStates, version: int) -> Steps[MetadataStates | None]:
-    """None when an entry has been overwritten."""
+    """Reads the changes from the ring; returns None if an entry has been overwritten."""
     states = dict(known.states)
     for number in range(known.version + 1, version + 1):
         path = ring_path(number)

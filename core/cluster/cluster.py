@@ -118,7 +118,7 @@ class Cluster:
 
     @property
     def is_controller(self) -> bool:
-        """Whether this broker is the controller as far as it knows; only a write makes sure."""
+        """True if this broker is the controller as far as it knows; only a write makes sure."""
         return self._controller.lease is not None
 
     def on_change(self, callback: OnChange) -> None:

@@ -41,11 +41,14 @@ __all__ = [
 ]
 
 Publish = Callable[[bytes, bytes], "Future[None]"]
-"""Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored. It may be
-sent only when somebody asks for a result, with those that were given before."""
+"""Sends one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored. It may be sent
+only when a result is requested, together with those passed before.
+"""
 
 Counted = tuple[tuple[int, int, int], ...]
-"""A batch, each window once: (a timestamp of the window, records in it, their keys' and values' bytes)."""
+"""The counts of a batch, each window once: (a timestamp of the window, its records, the bytes of their keys and
+values).
+"""
 
 NO_WINDOW = -1
 """The window of records without a timestamp (any below 0)."""
@@ -53,9 +56,10 @@ NO_WINDOW = -1
 
 @dataclass(frozen=True, slots=True)
 class AuditIdentity:
-    """Who counts: `tier` producer, broker, consumer or hadoop; `owner` the group, or the load job's name (not
-    one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the marks of
-    batches."""
+    """The counting party: `tier` is producer, broker, consumer or hadoop; `owner` the group, or the load job's name
+    (not one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the
+    marks of batches.
+    """
 
     tier: str
     owner: str
@@ -74,8 +78,9 @@ class WindowCount:
 
 @dataclass(frozen=True, slots=True)
 class RangeCount:
-    """What the offsets [from_offset, to_offset) of a partition held. `topic_id`: of the topic that these offsets belong
-    to; None when it is not known. `load`: the number of the load that published them; None in other tiers."""
+    """The content of the offsets [from_offset, to_offset) of a partition. `topic_id`: the topic of these offsets; None
+    when it is not known. `load`: the number of the load that published them; None in other tiers.
+    """
 
     partition: TopicPartition
     from_offset: int
@@ -86,43 +91,49 @@ class RangeCount:
 
 
 class ProducerAudit(Protocol):
-    """Counts attempted and acknowledged apart, by topic and window of record time. Thread-safe; does not wait, except
-    in `flush` and `close`."""
+    """Counts attempted and acknowledged records separately, by topic and window of record time. Thread-safe; does not
+    wait, except in `flush` and `close`.
+    """
 
     def begin(self, topic: str) -> bool:
-        """Whether a batch of the topic may be sent now. Not, for some seconds at most, while it is being stored that
-        this producer sends again; it is asked again once an event is stored."""
+        """Returns True if a batch of the topic may be sent now. It may not, for some seconds at most, while an event is
+        being stored that says that this producer sends again; `begin` is called again once an event is stored.
+        """
         ...
 
     def end(self, topic: str) -> None:
-        """After each `begin` that said yes, once `attempted` was told of what is sent, or nothing is."""
+        """Called after each `begin` that returned True, once `attempted` was called for the records sent, or none is
+        sent.
+        """
         ...
 
     def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        """`count` records of one window, `timestamp_ms` in it; `size` is key plus value in bytes of all of them, as
-        serialized, without headers."""
+        """Counts `count` records of one window, with `timestamp_ms` in it; `size` is key plus value in bytes of all of
+        them, as serialized, without headers.
+        """
         ...
 
     def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        """With a timestamp of the window that `attempted` got (where the broker stamps, its time); the sums over all
-        calls are the same."""
+        """Counts acknowledged records, with a timestamp of the window that `attempted` got (if the broker sets
+        timestamps, its time); the sums over all calls are the same.
+        """
         ...
 
     def failed(self, topic: str, count: int = 1) -> None:
-        """So many that were attempted are given up: they will not be acknowledged any more."""
+        """Reports that this many attempted records are abandoned: they will not be acknowledged."""
         ...
 
     def flush(self) -> None:
-        """Publish all counts and wait until they are stored."""
+        """Publishes all counts and waits until they are stored."""
         ...
 
     def close(self) -> None:
-        """Publish the rest as the last counts of this producer, then stop. Called when all records are settled."""
+        """Publishes the rest as the last counts of this producer, then stops. Called when all records are settled."""
         ...
 
 
 class RangeAudit(Protocol):
-    """Counts what an offset range [from, to) of a partition held; for the broker, consumer and hadoop tiers.
+    """Counts the content of an offset range [from, to) of a partition; for the broker, consumer and hadoop tiers.
 
     Called from one thread at a time.
     """
@@ -130,37 +141,41 @@ class RangeAudit(Protocol):
     def start(
         self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
     ) -> None:
-        """The partition is this owner's from here on: `from` of the next event is the committed offset. Counts that
-        were not committed are dropped, since their records will be read again. `epoch` grows with each change of
-        owner."""
+        """Begins the owner's count of the partition: `from` of the next event is the committed offset. Uncommitted
+        counts are dropped, since their records will be read again. `epoch` grows with each change of owner.
+        """
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The user moved the position. Records below what was counted already are not counted again; below the last
-        commit they make events marked as replay, which no sum includes."""
+        """Records that the user moved the position. Records below those counted already are not counted again; below
+        the last commit they make events marked as replay, which no sum includes.
+        """
         ...
 
     def count(
         self, partition: TopicPartition, offsets: Sequence[int], timestamps_ms: Sequence[int], sizes: Sequence[int]
     ) -> None:
-        """Records handed out, in order; sizes are key plus value in bytes."""
+        """Counts returned records, in order; sizes are key plus value in bytes."""
         ...
 
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
-        """Publish events for [from, to) and wait until stored; the caller commits `to` only after this returns."""
+        """Publishes events for [from, to) and waits until they are stored; the caller commits `to` only after this
+        returns.
+        """
         ...
 
     def committed(self, to: Mapping[TopicPartition, int]) -> None:
-        """The commit that followed `publish` succeeded: the next events begin here."""
+        """Records that the commit after `publish` succeeded: the next events begin here."""
         ...
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are no longer this owner's; what was counted and not committed is dropped."""
+        """Records that these partitions are no longer this owner's; uncommitted counts are dropped."""
         ...
 
     def publish_ranges(self, ranges: Iterable[RangeCount]) -> None:
-        """Publish counts that were made elsewhere, and wait until they are stored. Doing it again changes nothing:
-        for one (tier, owner, topic, topic id, partition, from) one event wins."""
+        """Publishes counts that were made by another component, and waits until they are stored. Repeating it changes
+        nothing: for one (tier, owner, topic, topic id, partition, from) one event wins.
+        """
         ...
 
     def close(self) -> None: ...
@@ -183,8 +198,10 @@ class Audit(Protocol):
     def audits(self, topic: str) -> bool: ...
 
     def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
-        """What a producer adds to the first record of each batch that it sends to a partition: who it is, by the owner
-        in its events, and what the batch holds. Other records get none: a batch has one sender."""
+        """Returns the headers that a producer adds to the first record of each batch that it sends to a partition: its
+        identity, by the owner in its events, and the content of the batch. Other records get none: a batch has one
+        sender.
+        """
         ...
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit: ...
@@ -192,5 +209,5 @@ class Audit(Protocol):
     def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit: ...
 
     def broker(self, context: BrokerContext) -> Service:
-        """The broker tier of one broker, not started."""
+        """Returns the broker tier of one broker, not started."""
         ...

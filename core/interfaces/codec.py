@@ -1,6 +1,6 @@
 """The codec interface: compression of a batch's records.
 
-A codec that raises refuses the request or the read that needed it; nothing is stored or served half.
+A codec that raises refuses the request or the read that needed it; nothing is stored or served in part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class DecompressionBombError(CorruptRecordError):
-    """The output would be larger than the bound."""
+    """The output would be larger than the limit."""
 
 
 class Codec(Protocol):
@@ -32,9 +32,11 @@ class Codec(Protocol):
     def codec_id(self) -> int: ...
 
     def compress(self, data: Buffer) -> bytes:
-        """The compressed form of `data`, in the framing that Kafka's own clients write."""
+        """Returns the compressed form of `data`, in the framing that Kafka's own clients write."""
         ...
 
     def decompress(self, data: Buffer, max_size: int) -> bytes:
-        """The original; `CorruptRecordError` for bad input, `DecompressionBombError` past `max_size` bytes."""
+        """Returns the original; raises `CorruptRecordError` for bad input, `DecompressionBombError` above `max_size`
+        bytes.
+        """
         ...

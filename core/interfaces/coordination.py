@@ -1,8 +1,10 @@
-"""The coordination interface: what the Kafka paper needs of ZooKeeper, and conditional writes (design D5).
+"""The coordination interface: the operations that the Kafka paper needs of ZooKeeper, and conditional writes (design
+D5).
 
 Blocking and thread-safe: the broker calls it from worker threads, clients from theirs. Callbacks (watches, session
-events) come on a thread of the implementation, must return at once, and may not call methods of the coordination.
-A coordination that fails at start stops the broker; one that goes away later raises `CoordinationUnavailableError`.
+events) run on a thread of the implementation, must return at once, and may not call methods of the coordination. A
+coordination that fails at start stops the broker; one that becomes unavailable later raises
+`CoordinationUnavailableError`.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ ANY_VERSION = -1
 
 
 class NoNodeError(CoordinationError):
-    """The path, or the parent of one to be created, is not there."""
+    """The path, or the parent of one to be created, does not exist."""
 
 
 class NodeExistsError(CoordinationError):
-    """The path is there already."""
+    """The path already exists."""
 
 
 class BadVersionError(CoordinationError):
-    """The node's version is not the one that the write asked for."""
+    """The node's version is not the one that the write requires."""
 
 
 class NotEmptyError(CoordinationError):
@@ -53,18 +55,19 @@ class NotEmptyError(CoordinationError):
 
 
 class SessionExpiredError(CoordinationError):
-    """The session is over: its ephemeral paths are gone; call `restart` for a new one and register again."""
+    """The session has ended: its ephemeral paths are deleted; call `restart` for a new one and register again."""
 
 
 class CoordinationUnavailableError(CoordinationError):
-    """No answer in time: the write may or may not have happened."""
+    """No answer arrived in time: the write may or may not have happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is known of a path. `creation_id` grows over all creations (ZooKeeper's czxid; those of one transaction may
+    """The properties of a path. `creation_id` grows over all creations (ZooKeeper's czxid; those of one transaction may
     share it): a broker's epoch or a group's generation. `ephemeral_owner` is the session id, 0 for a persistent path.
-    Times in ms since the epoch."""
+    Times in ms since the epoch.
+    """
 
     version: int
     creation_id: int
@@ -75,7 +78,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The path is there, at this version of its data (`ANY_VERSION`: at any)."""
+    """Checks that the path exists, at this version of its data (`ANY_VERSION`: at any)."""
 
     path: str
     version: int = ANY_VERSION
@@ -106,16 +109,16 @@ Operation = Check | Create | Set | Delete
 
 class SessionEvent(Enum):
     CONNECTED = "connected"
-    """A session is up, new or the old one resumed."""
+    """A session is up, a new one or the old one resumed."""
     SUSPENDED = "suspended"
-    """The connection is gone; the session, and its ephemeral paths, may come back."""
+    """The connection is lost; the session, and its ephemeral paths, may come back."""
     EXPIRED = "expired"
-    """The session is over; ephemeral paths are gone; nothing works until `restart`."""
+    """The session has ended; ephemeral paths are deleted; every operation fails until `restart`."""
 
 
 class Watch(Protocol):
     def cancel(self) -> None:
-        """No callback starts after this returns (one may be running)."""
+        """Cancels the watch: no callback starts after this returns (one may be running)."""
         ...
 
 
@@ -123,21 +126,24 @@ class Coordination(Protocol):
     """A tree of small nodes (data ≤ 1 MB) with ephemeral paths, watches and transactions. Paths begin with `/`."""
 
     def start(self, timeout_s: float = 10.0) -> None:
-        """Open a session; `CoordinationUnavailableError` in one line (address, what to do) when it does not come up."""
+        """Opens a session. Raises `CoordinationUnavailableError` in one line (address, what to do) if it cannot be
+        opened.
+        """
         ...
 
     def restart(self, timeout_s: float = 10.0) -> None:
-        """A new session after `SessionEvent.EXPIRED`; watches set before are gone. Nothing while a session is live: of
-        several users of one object, the first to hear of the expiry has restarted it."""
+        """Opens a new session after `SessionEvent.EXPIRED`; watches set before are void. Does nothing while a session
+        is live: of several users of one object, the first that learns of the expiry has restarted it.
+        """
         ...
 
     def close(self) -> None:
-        """End the session at once: its ephemeral paths go."""
+        """Ends the session at once: its ephemeral paths are deleted."""
         ...
 
     @property
     def session_id(self) -> int:
-        """Of the live session; 0 when there is none. Compare with `Stat.ephemeral_owner`."""
+        """The id of the live session; 0 when there is none. Compare it with `Stat.ephemeral_owner`."""
         ...
 
     @property
@@ -158,12 +164,16 @@ class Coordination(Protocol):
         ...
 
     def transaction(self, operations: Sequence[Operation]) -> None:
-        """All or none, in order; raises the error of the first operation that fails, with its path in the message."""
+        """Carries out all operations or none, in order; raises the error of the first one that fails, with its path in
+        the message.
+        """
         ...
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Call back, with nothing, after *any* change to the path (made, deleted, data) or its list of children, and
-        after a reconnect. Level, not edge: callbacks may be merged or spurious, never lost; the callee reads again."""
+        """Calls back, without arguments, after *any* change to the path (created, deleted, data) or its list of
+        children, and after a reconnect. Level, not edge: callbacks may be merged or spurious, never lost; the
+        callback's owner reads again.
+        """
         ...
 
     def on_session(self, callback: Callable[[SessionEvent], None]) -> None: ...

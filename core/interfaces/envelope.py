@@ -24,7 +24,7 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaKey:
-    """What an envelope names a schema by; exactly one is set."""
+    """The key by which an envelope names a schema; exactly one field is set."""
 
     schema_id: int | None = None
     md5: bytes | None = None
@@ -37,7 +37,7 @@ class Envelope(Protocol):
 
     @property
     def prefix_size(self) -> int:
-        """Bytes before the Avro payload; the same for every record."""
+        """The number of bytes before the Avro payload; the same for every record."""
         ...
 
     def prefix(self, schema: RegisteredSchema) -> bytes:
@@ -45,5 +45,5 @@ class Envelope(Protocol):
         ...
 
     def parse(self, data: bytes | memoryview) -> SchemaKey:
-        """The key in the first `prefix_size` bytes; `SchemaError` if they are not this envelope's."""
+        """Returns the key in the first `prefix_size` bytes; raises `SchemaError` if they are not this envelope's."""
         ...

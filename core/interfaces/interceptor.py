@@ -1,6 +1,6 @@
 """The interceptor interfaces: they see, and may change, records in producer and consumer.
 
-An interceptor that raises is counted and passed over: the record goes on as it was.
+An interceptor that raises is counted and skipped: the record continues unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["ConsumerInterceptor", "ProducerInterceptor"]
 
 class ProducerInterceptor(Protocol):
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Before serialization and partitioning; returns the record to send."""
+        """Called before serialization and partitioning; returns the record to send."""
         ...
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
-        """Once per record: one of the two is set."""
+        """Called once per record; one of the two arguments is set."""
         ...
 
 

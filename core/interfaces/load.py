@@ -20,6 +20,7 @@ class Load(Protocol):
         ...
 
     def check(self, on_bad_record: str) -> None:
-        """Checks the section, `on.bad.record` included. `ValueError` that names the key and says what is expected of
-        it. Connects to nothing."""
+        """Checks the section, `on.bad.record` included. Raises `ValueError`, which names the key and the expected
+        value. Connects to nothing.
+        """
         ...

@@ -1,10 +1,10 @@
-"""The offset-store interface: where groups store their positions; one store per cluster serves both group protocols
-(design D6).
+"""The offset-store interface: stores the positions of groups; one store per cluster serves both group protocols (design
+D6).
 
-A store that raises refuses the commit or the fetch; the group goes on from its last stored offset.
+A store that raises refuses the commit or the fetch; the group continues from its last stored offset.
 
-A store may also be a `GroupStore`: it keeps who the members of classic groups are, so that they outlive their broker's
-restart without a rebalance. Where it is none, members rejoin.
+A store may also be a `GroupStore`: it stores the members of classic groups, so that they survive their broker's restart
+without a rebalance. Without it, members rejoin.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ __all__ = ["CommittedOffset", "GroupStore", "OffsetStore", "PartitionedStore", "
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`offset` is the next to read; negative as a client may have stored it, and then as if nothing was stored.
-    `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`:
-    the offset means something in this topic only, not in one of the same name that was created later (design D5a); None
-    when unknown, as in offsets that were stored by older versions."""
+    """`offset` is the next to read; a negative one, which a client may have stored, counts as no offset.
+    `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`: the offset is valid in this topic
+    only, not in one of the same name that was created later (design D5a); None when unknown, as in offsets that older
+    versions stored.
+    """
 
     offset: int
     leader_epoch: int = -1
@@ -36,8 +37,9 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """One member of a classic group. `subscription` is its metadata for the group's protocol; both it and
-    `assignment` are the clients' own bytes."""
+    """One member of a classic group. `subscription` is its metadata for the group's protocol; both it and `assignment`
+    are the clients' own bytes.
+    """
 
     member_id: str
     instance_id: str | None
@@ -51,8 +53,9 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A classic group as it was when it last became stable, or empty (no members). `changed_ms` since the epoch, -1
-    unknown."""
+    """A classic group as it was when it last became stable, or empty (no members). `changed_ms` since the epoch, -1 if
+    unknown.
+    """
 
     protocol_type: str
     generation: int
@@ -66,19 +69,24 @@ class OffsetStore(Protocol):
     """Blocking and thread-safe. Made with the cluster's coordination."""
 
     needs_coordination: bool
-    """True if nothing can be stored or read while the coordination is away: callers then get the error at once."""
+    """True if nothing can be stored or read while the coordination is unavailable: callers then get the error at
+    once.
+    """
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
     ) -> None:
-        """Store all, or raise and store none. `guards` (a registry member's owner paths) hold in the same
-        transaction: `BadVersionError` or `NoNodeError` when the owner has changed."""
+        """Stores all offsets, or raises and stores none. `guards` (a registry member's owner paths) hold in the same
+        transaction: raises `BadVersionError` or `NoNodeError` when the owner has changed.
+        """
         ...
 
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Those stored; `None` means every partition of the group. A partition without an offset is left out."""
+        """Returns the stored offsets; `None` means every partition of the group. A partition without an offset is left
+        out.
+        """
         ...
 
     def delete(
@@ -89,42 +97,48 @@ class OffsetStore(Protocol):
         *,
         seen: Mapping[TopicPartition, CommittedOffset] | None = None,
     ) -> None:
-        """Forget them; `None`: the whole group, and what a `GroupStore` keeps of it. What is not there is no
-        error. `guards` as for a commit. `seen`: only those whose offset is still the one in it, for somebody may have
-        committed since; a group that keeps an offset is kept whole."""
+        """Deletes the offsets; `None`: the whole group, and what a `GroupStore` keeps of it. Missing offsets are not an
+        error.
+
+        `guards` as for a commit. `seen`: delete only those whose offset is still the one in it, since another may have
+        been committed meanwhile; a group that keeps an offset is kept whole.
+        """
         ...
 
     def groups(self) -> list[str]:
-        """Groups with a stored offset, sorted."""
+        """Returns the groups with a stored offset, sorted."""
         ...
 
     def close(self) -> None:
-        """Close the store's own connections; the coordination belongs to the caller."""
+        """Closes the store's own connections; the coordination belongs to the caller."""
         ...
 
 
 @runtime_checkable
 class GroupStore(Protocol):
-    """What an `OffsetStore` may be besides. Blocking and thread-safe."""
+    """An optional part of an `OffsetStore`: it stores groups. Blocking and thread-safe."""
 
     def save_group(self, group: str, state: StoredGroup) -> None:
-        """Store it, or raise: the group's members then get COORDINATOR_NOT_AVAILABLE and join again."""
+        """Stores the state, or raises: the group's members then get COORDINATOR_NOT_AVAILABLE and join again."""
         ...
 
     def load_groups(self) -> dict[str, StoredGroup]:
-        """All that are stored. A store that raises `CoordinationUnavailableError` is asked again until it answers."""
+        """Returns all stored groups. A store that raises `CoordinationUnavailableError` is called again until it
+        answers.
+        """
         ...
 
 
 @runtime_checkable
 class PartitionedStore(Protocol):
-    """What an `OffsetStore` may be besides: it keeps all of a group in one partition of a topic. The leader of that
-    partition coordinates the group, as in Kafka, so nobody else can store its offsets: a leader that was paused had no
-    successor, or is refused as a leader."""
+    """An optional part of an `OffsetStore`: it keeps all of a group in one partition of a topic. The leader of that
+    partition coordinates the group, as in Kafka, so no other broker can store its offsets: a leader that was paused had
+    no successor, or is refused as a leader.
+    """
 
     @property
     def topic(self) -> str: ...
 
     def partition_of(self, group: str, partitions: int) -> int:
-        """Of so many partitions, the group's."""
+        """Returns the group's partition among this number of partitions."""
         ...

@@ -30,24 +30,27 @@ __all__ = [
 ]
 
 Serializer = Callable[[Any], "bytes | None"]
-"""The bytes of one value (None stays None); raises `SchemaError`, naming topic and field."""
+"""Returns the bytes of one value (None stays None); raises `SchemaError`, which names topic and field."""
 
 Deserializer = Callable[["bytes | None"], Any]
 
 ArrowSerializer = tuple[bytes, Callable[["pa.Array"], "pa.Array | None"]]
 """The prefix of each payload, and a function of a struct array that returns the payloads as (large) binary. It returns
-None where it cannot guarantee what the serializer of single records returns; that one is then called, and says what
-does not fit."""
+None if it cannot guarantee the same bytes as the serializer of single records; that one is then called, and reports the
+value that is wrong.
+"""
 
 ArrowDeserializer = Callable[["pa.Array"], "tuple[pa.Array, KlammError | None] | None"]
-"""Converts payloads (binary) to the values before the first that cannot be decoded, and says why that one cannot. None:
-the records are decoded one by one."""
+"""Converts payloads (binary) to the values before the first that cannot be decoded, and that one's error. None: the
+records are decoded one by one.
+"""
 
 
 @dataclass(frozen=True)
 class TopicFormat:
-    """What YAML says of a topic's values: `schema` is Avro schema text (None: raw bytes, or by the stored schema when
-    reading), `envelope` how a payload names its schema, `options` the rest of the serde's own section."""
+    """The format of a topic's values in YAML: `schema` is Avro schema text (None: raw bytes, or by the stored schema
+    when reading), `envelope` how a payload names its schema, `options` the rest of the serde's own section.
+    """
 
     envelope: Envelope
     schema: str | None = None
@@ -56,8 +59,9 @@ class TopicFormat:
 
 @dataclass(frozen=True)
 class SerdeContext:
-    """What a serde may reach: the cluster (`bootstrap_servers`, host:port,…), the coordination (opened on first call,
-    owned by the client) and the formats by topic."""
+    """The context of a serde: the cluster (`bootstrap_servers`, host:port,…), the coordination (opened on first call,
+    owned by the client) and the formats by topic.
+    """
 
     bootstrap_servers: str
     coordination: Callable[[], Coordination]
@@ -76,10 +80,10 @@ class Serde(Protocol):
 
 @runtime_checkable
 class CheckedSerde(Protocol):
-    """A serde that can tell whether a topic's section is right."""
+    """A serde that can check a topic's section."""
 
     def check(self, topic: str) -> None:
-        """`SchemaError` when the topic's schema is none. Connects to nothing: for `klamm config check`."""
+        """Raises `SchemaError` if the topic's schema is not a schema. Connects to nothing: for `klamm config check`."""
         ...
 
 

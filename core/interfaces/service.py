@@ -1,9 +1,10 @@
-"""The service interface: what runs beside a broker, in its process: the audit's follower, a schema registry, pages.
+"""The service interface: a component that runs beside a broker, in its process: the audit's follower, a schema
+registry, pages.
 
 The broker starts its services in the order of `broker.services` once it serves, and stops them in the opposite order
 while it still serves. All methods may be called from any thread but the event loop's. A service that raises in `start`
-stops the broker; one that fails later says so in `health`, and the broker goes on. `start` has a minute and `stop` half
-a minute: one that takes longer is logged, and the broker goes on without it.
+stops the broker; one that fails later reports it in `health`, and the broker continues. `start` has a minute and `stop`
+half a minute: one that takes longer is logged, and the broker continues without it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ __all__ = ["BrokerContext", "Service", "ServiceMetric", "ServiceRead"]
 
 
 class ServiceRead(NamedTuple):
-    """Whole record batches, the first of which may begin before the offset asked for. `topic_id` and `leader_epoch`
-    are those of the log that was read."""
+    """Whole record batches, the first of which may begin before the requested offset. `topic_id` and `leader_epoch` are
+    those of the log that was read.
+    """
 
     data: bytes
     high_watermark: int
@@ -32,14 +34,14 @@ class ServiceRead(NamedTuple):
 
 
 class BrokerContext(Protocol):
-    """What a broker lets its services reach. Blocking, thread-safe."""
+    """The parts of a broker that its services may use. Blocking, thread-safe."""
 
     @property
     def host(self) -> str: ...
 
     @property
     def bootstrap_servers(self) -> str:
-        """The broker's own listener: a service that produces or consumes does so as any client."""
+        """The broker's own listener: a service produces and consumes as any client does."""
         ...
 
     @property
@@ -47,25 +49,27 @@ class BrokerContext(Protocol):
 
     @property
     def offsets(self) -> OffsetStore:
-        """Where a service keeps its positions, under a group id of its own."""
+        """The store for a service's positions, under a group id of its own."""
         ...
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
-        """Those that this broker leads now, and the ids of their topics."""
+        """Returns the partitions that this broker leads now, with the ids of their topics."""
         ...
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
-        """From the local log, up to the high watermark; at least one batch if there is any, and no data at an offset
-        outside of the log. A `KlammError` when the partition is not led here any more."""
+        """Reads from the local log, up to the high watermark; returns at least one batch if there is any, and no data
+        at an offset outside of the log. Raises `KlammError` if the partition is no longer led here.
+        """
         ...
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
-        """Where the log's batches of this leader epoch, or of the last one before it, end; -1 when that is unknown. A
-        position of that epoch beyond it is one of another history: the log was cut, or restored from a backup."""
+        """Returns the end of the log's batches of this leader epoch, or of the last one before it; -1 if unknown. A
+        position of that epoch after this end belongs to another history: the log was cut, or restored from a backup.
+        """
         ...
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Creates the topic unless it is there."""
+        """Creates the topic unless it exists."""
         ...
 
 
@@ -85,7 +89,7 @@ class Service(Protocol):
     """One service of one broker."""
 
     def start(self) -> None:
-        """Starts its threads and returns. `KlammError` in one line where it cannot start."""
+        """Starts its threads and returns. Raises `KlammError` in one line if it cannot start."""
         ...
 
     def stop(self) -> None:
@@ -94,7 +98,7 @@ class Service(Protocol):
         ...
 
     def health(self) -> str | None:
-        """None while the service does its work, else one line that says what is wrong. Answers at once."""
+        """Returns None while the service works, else one line about its problem. Must return at once."""
         ...
 
     def metrics(self) -> Iterable[ServiceMetric]:

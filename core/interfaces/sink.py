@@ -27,8 +27,9 @@ __all__ = ["BadRecords", "BatchSink", "HistorySink", "LogCut", "QuarantineSink",
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
-    """What cannot be read: the offsets [from_offset, to_offset), one record or a whole batch. `value` is the record's
-    value as stored, or the batch's bytes; both it and `key` are None where they are deleted by now."""
+    """Records that cannot be read: the offsets [from_offset, to_offset), one record or a whole batch. `value` is the
+    record's value as stored, or the batch's bytes; both it and `key` are None if they have been deleted since.
+    """
 
     partition: TopicPartition
     from_offset: int
@@ -53,9 +54,10 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """The records of a partition from `offset` on that were read are no longer in its log; those of them had leader
-    epochs up to `lost_epoch`, and what takes their place has larger ones. A cut that is told again is equal to what it
-    was, unless other commits were made meanwhile."""
+    """A partition's records from `offset` on that were read are no longer in its log; those had leader epochs up to
+    `lost_epoch`, and the records that replace them have larger ones. A cut that is reported again equals the first
+    report, unless other commits were made meanwhile.
+    """
 
     partition: TopicPartition
     offset: int
@@ -64,21 +66,23 @@ class LogCut:
 
 class Sink(Protocol):
     """Takes decoded records. Made once per task; called from one thread. A task whose topic is deleted and created
-    again closes its sink and makes another one. Making one connects to nothing: `klamm config check` makes one."""
+    again closes its sink and makes another one. Making one connects to nothing: `klamm config check` makes one.
+    """
 
     def open(self) -> None: ...
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
-        """Take records of any of the task's partitions, in order within each."""
+        """Takes records of any of the task's partitions, in order within each."""
         ...
 
     def flush(self) -> None:
-        """Returns when all that was written is durable; only then are the offsets committed. Called only while each
-        topic has the id that the sink was given: the records written before belong to that topic."""
+        """Returns when all written records are durable; only then are the offsets committed. Called only while each
+        topic has the id that the sink was given: the records written before belong to that topic.
+        """
         ...
 
     def close(self) -> None:
-        """What was not flushed is not kept, or is delivered again. Closing twice is no error."""
+        """Closes the sink. Unflushed records are not kept, or are delivered again. Closing twice is not an error."""
         ...
 
 
@@ -94,11 +98,11 @@ class BatchSink(Protocol):
         ...
 
     def flush(self) -> None:
-        """As `Sink.flush`."""
+        """Flushes as `Sink.flush` does."""
         ...
 
     def close(self) -> None:
-        """As `Sink.close`."""
+        """Closes as `Sink.close` does."""
         ...
 
 
@@ -107,14 +111,15 @@ class TopicIdSink(Protocol):
     """A sink that keeps positions of its own."""
 
     def topic_ids(self, ids: Mapping[str, UUID]) -> None:
-        """Called once, between `open` and the first `write`: the ids of the sink's topics. Not called where the brokers
-        give none."""
+        """Called once, between `open` and the first `write`, with the ids of the sink's topics. Not called if the
+        brokers report none.
+        """
         ...
 
 
 @runtime_checkable
 class HistorySink(Protocol):
-    """A sink that keeps positions of its own, and is told where a log lost its end."""
+    """A sink that keeps positions of its own, and is notified if a log lost its end."""
 
     def log_cut(self, cut: LogCut) -> None:
         """Called after a `flush` and before the first record that was written after the cut: what the sink has of the
@@ -126,8 +131,8 @@ class HistorySink(Protocol):
 
 @runtime_checkable
 class QuarantineSink(Protocol):
-    """A sink with a place for what cannot be read."""
+    """A sink with a place for records that cannot be read."""
 
     def quarantine(self, bad: BadRecords) -> None:
-        """Set it aside; it is durable when the next `flush` returns. Doing it again changes nothing."""
+        """Sets the records aside; they are durable when the next `flush` returns. Repeating it changes nothing."""
         ...

@@ -15,9 +15,9 @@ __all__ = ["TopicValidator"]
 
 class TopicValidator(Protocol):
     def applies_to(self, topic: str) -> bool:
-        """Asked once per topic: whether its batches are to be opened for this validator."""
+        """Returns True if the topic's batches are to be opened for this validator. Called once per topic."""
         ...
 
     def validate(self, topic: str, partition: int, records: Sequence[Record]) -> None:
-        """Raise `KlammError` to refuse; `records` have offsets relative to the batch (from 0)."""
+        """Raises `KlammError` to refuse the batch; `records` have offsets relative to the batch (from 0)."""
         ...

@@ -1,7 +1,7 @@
 """The APIs that Klamm speaks, and the versions it offers.
 
-A version is listed only when its semantics are there (design D1). Produce is advertised from 0 and served from 3 up:
-librdkafka 2.0.2 sends gzip, snappy and lz4 uncompressed to a broker whose minimum is 3 (design, section 5).
+A version is listed only when its semantics are implemented (design D1). Produce is advertised from 0 and served from 3
+on: librdkafka 2.0.2 sends gzip, snappy and lz4 uncompressed to a broker whose minimum is 3 (design, section 5).
 """
 
 from __future__ import annotations

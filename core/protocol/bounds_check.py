@@ -1,10 +1,10 @@
-"""The bounds check of a message: goes through it by its schema without building it.
+"""The bounds check of a message: walks through it by its schema without building it.
 
 It bounds element counts and finds unknown tagged fields. kio refuses a tag that it does not know; KIP-482 says that a
-reader skips it. The check follows the same schema that kio reads by (its dataclasses), so that unknown fields can be
-cut out and the rest be read as usual. It compares what arrays claim with the bytes that are there, because kio's native
-reader trusts a claim and ends the process when there is not that much memory; and it counts their elements, so that a
-frame of a million empty names is refused before it holds up the event loop.
+reader skips it. The check follows the same schema as kio (its dataclasses), so that unknown fields can be cut out and
+the rest be read as usual. It compares the counts that arrays claim with the bytes that are present, because kio's
+native reader trusts a claim and ends the process if there is not that much memory; and it counts their elements, so
+that a frame of a million empty names is refused before it blocks the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Union, cast, get_args, get_origin
 from ..errors import ProtocolError
 
 MAX_ELEMENTS = 100_000
-"""Array elements in one message, at all levels together; a Fetch of 90,000 partitions still fits."""
+"""The most array elements in one message, at all levels together; a Fetch of 90,000 partitions still fits."""
 
 _FIXED_SIZES = {
     "int8": 1,
@@ -47,7 +47,7 @@ class BoundsCheck:
     elements: int = 0
 
     def count(self, elements: int, smallest: int, position: int) -> None:
-        """Room for this many more elements of at least `smallest` bytes each, or `ProtocolError`."""
+        """Counts elements of at least `smallest` bytes each; raises `ProtocolError` if there is no room for them."""
         self.elements += elements
         if elements * smallest > len(self.data) - position:
             raise ProtocolError(f"an array at byte {position} claims {elements} elements, more than the frame holds")
@@ -55,7 +55,7 @@ class BoundsCheck:
             raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message")
 
     def remains(self, offset: int) -> bytes:
-        """`data[offset:]` without what was cut."""
+        """Returns `data[offset:]` without the pieces that were cut."""
         out = bytearray()
         position = offset
         for start, end, replacement in self.cuts:
@@ -67,11 +67,11 @@ class BoundsCheck:
 
 
 Step = Callable[[BoundsCheck, int], int]
-"""From a position to the one after the field; may run past the end, which the caller checks."""
+"""Returns the position after the field; it may be past the end, which the caller checks."""
 
 
 def check_bounds(root: type[Any], data: memoryview, offset: int) -> BoundsCheck:
-    """Checks one message of this kio class; `ProtocolError` where it runs over the end or the bounds."""
+    """Checks one message of this kio class; raises `ProtocolError` if it exceeds the data or the bounds."""
     state = BoundsCheck(data)
     try:
         end = _entity(cast(Hashable, root))(state, offset)
@@ -83,7 +83,9 @@ def check_bounds(root: type[Any], data: memoryview, offset: int) -> BoundsCheck:
 
 
 def read_uvarint(data: memoryview | bytes | bytearray, position: int) -> tuple[int, int]:
-    """(value, next position) of an unsigned varint of at most 5 bytes; `ProtocolError` past that."""
+    """Returns (value, next position) of an unsigned varint of at most 5 bytes; raises `ProtocolError` for a
+    longer one.
+    """
     value = 0
     for shift in range(0, 35, 7):
         byte = data[position]
@@ -105,7 +107,7 @@ def write_uvarint(value: int) -> bytes:
 
 @cache
 def _entity(cls: Hashable) -> Step:
-    """The check of one struct, compiled once."""
+    """Returns the check of one struct, compiled once."""
     entity = cast("type[Any]", cls)
     flexible: bool = entity.__flexible__
     steps = [_field(f, flexible)[0] for f in fields(entity) if "tag" not in f.metadata]
@@ -120,8 +122,9 @@ def _entity(cls: Hashable) -> Step:
 
 
 def _tagged(state: BoundsCheck, position: int, known: Mapping[int, Step]) -> int:
-    """Past a tag section: unknown tags are cut, known ones entered, counts and sizes corrected where that shortens
-    them."""
+    """Skips a tag section: unknown tags are cut, known ones checked, counts and sizes corrected where that shortens
+    them.
+    """
     section, first_cut = position, len(state.cuts)
     count, position = read_uvarint(state.data, position)
     after_count = position
@@ -144,7 +147,7 @@ def _tagged(state: BoundsCheck, position: int, known: Mapping[int, Step]) -> int
 
 
 def _enter(state: BoundsCheck, step: Step, size_at: int, start: int, size: int) -> None:
-    """Checks a known tagged field, and shortens its size by what was cut within."""
+    """Checks a known tagged field, and shortens its size by the bytes that were cut in it."""
     first_cut = len(state.cuts)
     if step(state, start) != start + size:
         raise ProtocolError(f"the tagged field at byte {size_at} does not have the size it claims")
@@ -154,7 +157,7 @@ def _enter(state: BoundsCheck, step: Step, size_at: int, start: int, size: int) 
 
 
 def _field(f: Field[Any], flexible: bool) -> tuple[Step, int]:
-    """(step, smallest size in bytes) of a field's value."""
+    """Returns (step, smallest size in bytes) of a field's value."""
     kind = _inner(f.type)
     if get_origin(kind) is not tuple:
         if "kafka_type" not in f.metadata:
@@ -174,14 +177,16 @@ def _smallest(entity: type[Any], flexible: bool) -> int:
 
 
 def _inner(kind: Any) -> Any:
-    """`X` for `X | None`."""
+    """Returns `X` for `X | None`."""
     if get_origin(kind) in (UnionType, Union):
         return next(arm for arm in get_args(kind) if arm is not type(None))
     return kind
 
 
 def _array(element: Step, smallest: int, flexible: bool, *, nullable: bool) -> Step:
-    """kio reads a null where Kafka's definition allows none; handlers rely on the definition."""
+    """Returns the check of an array. kio reads a null where Kafka's definition allows none; handlers rely on the
+    definition.
+    """
 
     def run(state: BoundsCheck, position: int) -> int:
         if flexible:

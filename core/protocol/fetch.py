@@ -1,6 +1,6 @@
-"""Fetch responses by hand (v4 to v12): record batches go to the socket as they came from the file, without a copy.
+"""Fetch responses (v4 to v12), encoded here: record batches go to the socket as they are in the file, without a copy.
 
-A test holds the bytes against kio's, for every version.
+A test compares the bytes with kio's, for every version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_REPLICA = INT32.pack(-1)
 
 @dataclass(slots=True)
 class Fetched:
-    """What one partition answers: whole batches, or an error. Offsets are -1 where unknown."""
+    """The answer of one partition: whole batches, or an error. Offsets are -1 where unknown."""
 
     topic: str
     partition: int
@@ -42,8 +42,9 @@ def write_fetch_response(
     error: ErrorCode = ErrorCode.none,
     throttle_ms: int = 0,
 ) -> list[Buffer]:
-    """The body in pieces. `committed`: the reader asked for READ_COMMITTED, and gets an (empty) list of aborted
-    transactions instead of null. The session id is 0: there are no sessions (KIP-227 allows that)."""
+    """Returns the body in pieces. `committed`: the reader requests READ_COMMITTED, and gets an (empty) list of aborted
+    transactions instead of null. The session id is 0: there are no sessions (KIP-227 allows that).
+    """
     flexible = version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     topics: dict[str, list[Fetched]] = {}

@@ -1,10 +1,10 @@
-"""Frames: splitting a stream of bytes into length-prefixed messages. Sans-IO: bytes in, frames out.
+"""Frames: splits a stream of bytes into length-prefixed messages. Sans-IO: bytes in, frames out.
 
-Rules: a frame is a big-endian int32 length and that many bytes; a negative length, or one over the limit, is a
-`FrameLengthError`, after which the splitter is of no more use and the connection is to be closed; the whole frames that
-came ahead of it are in the error, since nothing is wrong with them. Memory is taken as bytes
-arrive (at most four times as much), never on the word of the length alone. Each frame is a `bytearray` of its own, so
-that the broker may rewrite a record batch in place. A client that asked for what comes may `reserve` a frame whole.
+Rules: a frame is a big-endian int32 length and that many bytes. A negative length, or one over the limit, is a
+`FrameLengthError`, after which the splitter must not be used and the connection is to be closed; the error contains the
+whole frames before it, which are valid. Memory is allocated as bytes arrive (at most four times as much), never on the
+word of the length alone. Each frame is a `bytearray` of its own, so that the broker may rewrite a record batch in
+place. A client that has requested the data may `reserve` a whole frame.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LENGTH_AND_KEY = struct.Struct(">ih")
 
 
 class FrameLengthError(ProtocolError):
-    """A length that no frame may have. `ahead`: the whole frames that came with the bytes before it."""
+    """A length that no frame may have. `ahead`: the whole frames before it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -62,8 +62,9 @@ class FrameSplitter:
         self._size = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go: straight into a large frame under way, else into a chunk; never over 64 KB (1 MB
-        with `reserve`)."""
+        """Returns the buffer for the next bytes: part of a large frame under way, else a chunk; at most 64 KB (1 MB
+        with `reserve`).
+        """
         if self._frame is None:
             return memoryview(self._chunk)
         if self._filled == len(self._frame):
@@ -72,8 +73,9 @@ class FrameSplitter:
         return memoryview(self._frame)[self._filled : self._filled + self._read_size]
 
     def received(self, count: int) -> list[bytearray]:
-        """The frames that are whole now that `count` bytes were written into the buffer; `FrameLengthError`, with those
-        ahead of it, where there is no frame behind them."""
+        """Returns the frames that are complete now that `count` bytes were written into the buffer; raises
+        `FrameLengthError`, with the frames before it, if the next length is invalid.
+        """
         if self._frame is None:
             return self._split(memoryview(self._chunk)[:count])
         self._filled += count
@@ -84,11 +86,11 @@ class FrameSplitter:
 
     @property
     def begun(self) -> int:
-        """Bytes that have come of a frame that is not whole yet."""
+        """The bytes that have arrived of an incomplete frame."""
         return self._filled if self._frame is not None else len(self._kept)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytearray]:
-        """The frames that are whole now that these bytes have come; as `received`."""
+        """Returns the frames that are complete now that these bytes have arrived; errors as `received`."""
         frames: list[bytearray] = []
         rest = memoryview(data)
         while len(rest):
@@ -126,7 +128,7 @@ class FrameSplitter:
         return frames
 
     def _size_at(self, data: memoryview, position: int) -> int | None:
-        """The length of the frame at this position, checked; None when too few bytes have come."""
+        """Returns the checked length of the frame at this position; None if too few bytes have arrived."""
         if len(data) - position < _LENGTH_AND_KEY.size:
             if len(data) - position >= 4:
                 self._check(_LENGTH.unpack_from(data, position)[0], self._limit)
@@ -136,7 +138,7 @@ class FrameSplitter:
         limit = self._limit
         if self._limit_by_key is not None and (own := self._limit_by_key(key)) < limit:
             limit = own
-        if not 2 <= size <= limit:  # every request pays for this, so `_check` is called only where it raises
+        if not 2 <= size <= limit:  # every request pays for this, so `_check` is called only if it raises
             self._check(size, limit)
         return size
 
@@ -155,7 +157,8 @@ class FrameSplitter:
             self.held = size
             self._frame = self._reserve(size)
         else:
-            # a length alone takes no memory: never more than twice what has come; the frame grows when more does
+            # a length alone allocates no memory: never more than twice the arrived bytes; the frame grows as more
+            # arrive
             self.held = size if size <= 2 * self._filled else self._filled
             self._frame = bytearray(self.held)
         self._frame[: self._filled] = start

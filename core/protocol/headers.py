@@ -45,7 +45,9 @@ class RequestHeader:
 
 
 def read_request_header(frame: Buffer) -> RequestHeader:
-    """The part that all versions share; `ProtocolError` for a frame that is too short or has a bad client id."""
+    """Reads the part that all versions share; raises `ProtocolError` for a frame that is too short or has a bad client
+    id.
+    """
     try:
         api_key, api_version, correlation_id, size = _FIXED.unpack_from(frame)
     except struct.error as error:
@@ -63,7 +65,7 @@ def read_request_header(frame: Buffer) -> RequestHeader:
 
 
 def skip_tags(data: Buffer, position: int) -> int:
-    """The position after a section of tagged fields."""
+    """Returns the position after a section of tagged fields."""
     try:
         count, position = read_uvarint(data, position)
         if count > _MAX_TAGS:
@@ -80,7 +82,7 @@ def skip_tags(data: Buffer, position: int) -> int:
 
 
 def response_frame(api: ApiKey, version: int, correlation_id: int, body: Sequence[Buffer]) -> list[Buffer]:
-    """A whole response frame, in pieces to be written one after the other."""
+    """Returns a whole response frame, in pieces to be written one after the other."""
     size = sum(map(len, body))
     if api is not ApiKey.API_VERSIONS and messages.response(api, version).header_flexible:
         return [_LENGTH_AND_CORRELATION.pack(size + 5, correlation_id) + b"\0", *body]
@@ -88,14 +90,14 @@ def response_frame(api: ApiKey, version: int, correlation_id: int, body: Sequenc
 
 
 def request_frame(api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Buffer) -> bytes:
-    """A whole request frame; for clients."""
+    """Returns a whole request frame; for clients."""
     return b"".join(request_pieces(api, version, correlation_id, client_id, [body]))
 
 
 def request_pieces(
     api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Sequence[Buffer]
 ) -> list[Buffer]:
-    """A whole request frame, in pieces to be written one after the other."""
+    """Returns a whole request frame, in pieces to be written one after the other."""
     name = client_id.encode() if client_id is not None else b""
     tags = b"\0" if messages.request(api, version).header_flexible else b""
     size = _FIXED.size + len(name) + len(tags) + sum(map(len, body))
@@ -104,7 +106,7 @@ def request_pieces(
 
 
 def read_response_header(frame: Buffer, api: ApiKey, version: int) -> tuple[int, int]:
-    """(correlation id, position of the body); for clients."""
+    """Returns (correlation id, position of the body); for clients."""
     if len(frame) < _CORRELATION.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes is too short for a response header")
     (correlation_id,) = _CORRELATION.unpack_from(frame)

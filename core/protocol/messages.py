@@ -53,13 +53,13 @@ class Schema:
         self._write: Callable[..., None] = entity_writer(root)
 
     def decode(self, data: Buffer, offset: int = 0, *, whole: bool = True) -> Any:
-        """The message in `data[offset:]`; unknown tagged fields are skipped (KIP-482); `ProtocolError` if it cannot be
-        read, holds too many elements, or (unless `whole` is false) bytes are left over.
+        """Returns the message in `data[offset:]`; unknown tagged fields are skipped (KIP-482).
 
-        The bounds of each message are checked first: kio reserves memory for as many elements as an array claims, and
-        a claim that is too large ends the process.
+        Raises `ProtocolError` if it cannot be read, holds too many elements, or (unless `whole` is false) bytes are
+        left over. The bounds of each message are checked first: kio reserves memory for as many elements as an array
+        claims, and a claim that is too large ends the process.
         """
-        view = memoryview(data).toreadonly()  # kio refuses what could change under it
+        view = memoryview(data).toreadonly()  # kio refuses data that could change while it reads
         found = check_bounds(self.root, view, offset)
         if found.cuts:
             view, offset = memoryview(found.remains(offset)), 0
@@ -80,11 +80,11 @@ class Schema:
         return buffer.getvalue()
 
     def build(self, **values: object) -> Entity:
-        """The root message; names that this version lacks are left out."""
+        """Returns the root message; names that this version lacks are left out."""
         return _construct(self.root, values)
 
     def part(self, type_name: str, **values: object) -> Entity:
-        """A nested struct of the message by its class name in Kafka's definition, e.g. `PartitionData`."""
+        """Returns a nested struct of the message by its class name in Kafka's definition, e.g. `PartitionData`."""
         return _construct(getattr(self.module, type_name), values)
 
 
@@ -112,6 +112,6 @@ def response(api: ApiKey, version: int) -> Schema:
 
 @cache
 def data(name: str, version: int) -> Schema:
-    """What lies within other messages, such as a consumer's subscription; by its snake-case name."""
+    """Returns the schema of data within other messages, such as a consumer's subscription; by its snake-case name."""
     root = load_entity_schema(name, version, EntityType.data)
     return Schema(root, load_entity_module(name, version, EntityType.data))

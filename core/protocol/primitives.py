@@ -68,12 +68,12 @@ class Reader:
         return text
 
     def nullable_bytes(self) -> memoryview | None:
-        """A view into the frame, not a copy."""
+        """Reads bytes as a view into the frame, not a copy."""
         size = self._uvarint() - 1 if self._flexible else self.int32()
         return None if size == -1 else self._take(size)
 
     def count(self) -> int:
-        """Of an array's elements; null reads as none."""
+        """Reads the number of an array's elements; null reads as none."""
         count = self._uvarint() - 1 if self._flexible else self.int32()
         if count > len(self._data) - self.position:
             raise ProtocolError(f"an array claims {count} elements, more than the frame holds")
@@ -83,7 +83,7 @@ class Reader:
         return max(count, 0)
 
     def tags(self) -> None:
-        """Skip a section of tagged fields."""
+        """Skips a section of tagged fields."""
         if self._flexible:
             for _ in range(self.count_of_tags()):
                 self._uvarint()
@@ -97,7 +97,7 @@ class Reader:
 
 
 def string(text: str | None, flexible: bool) -> bytes:
-    """A nullable string, encoded."""
+    """Returns an encoded nullable string."""
     if text is None:
         return b"\0" if flexible else b"\xff\xff"
     data = text.encode()
@@ -105,5 +105,5 @@ def string(text: str | None, flexible: bool) -> bytes:
 
 
 def array(count: int, flexible: bool) -> bytes:
-    """The length of an array, encoded."""
+    """Returns the encoded length of an array."""
     return write_uvarint(count + 1) if flexible else INT32.pack(count)

@@ -71,7 +71,7 @@ class ArrowColumns:
         return [tuple((one["key"], one["value"]) for one in headers) for headers in found]
 
     def part(self, first: int, last: int, /) -> ArrowColumns:
-        """Records [first, last), without a copy."""
+        """Returns records [first, last), without a copy."""
         return ArrowColumns(self.batch[first:last], self._stamps[first:last])
 
 
@@ -81,13 +81,15 @@ def _offsets(column: pa.Array) -> memoryview[int]:
 
 
 def _numbers(column: pa.Array) -> Sequence[int]:
-    """An int64 column without nulls, as it lies in memory: a view that cannot be written to."""
+    """Returns an int64 column without nulls as a read-only view of its memory."""
     raw = memoryview(column.buffers()[1]).toreadonly().cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
     return raw.cast("q")
 
 
 def arrow_columns(areas: list[RecordArea], from_offset: int = 0, to_offset: int | None = None) -> ArrowColumns:
-    """The records with offsets in [from_offset, to_offset). `CorruptRecordError` names a batch by its base offset."""
+    """Returns the records with offsets in [from_offset, to_offset). Raises `CorruptRecordError`, which names a batch by
+    its base offset.
+    """
     given = [(area.data, 0, len(area.data), *area[1:]) for area in areas]
     last = _INT64_MAX if to_offset is None else to_offset
     rows, keys, values, offsets, stamps, ends, names, items = native.columns(given, from_offset, last)

@@ -14,8 +14,9 @@ from .header import Buffer
 
 
 class Chain(NamedTuple):
-    """What a stretch of whole batches holds. `epochs`: (leader epoch, base offset where it begins) at each change, for
-    comparison with an epoch checkpoint."""
+    """The content of a stretch of whole batches. `epochs`: (leader epoch, base offset where it begins) at each change,
+    for comparison with an epoch checkpoint.
+    """
 
     batches: int
     end: int
@@ -23,10 +24,10 @@ class Chain(NamedTuple):
     first_offset: int
     """-1 when there is no batch."""
     next_offset: int
-    """The one after the last batch's last record; what was `expected` when there is no batch."""
+    """The offset after the last batch's last record; `expected` if there is no batch."""
     max_timestamp: int
     last_at: int
-    """Where the last batch begins, -1 when there is none."""
+    """The position of the last batch, -1 if there is none."""
     epochs: list[tuple[int, int]]
 
 

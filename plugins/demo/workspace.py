@@ -20,7 +20,7 @@ POSITION = Struct(">iq")
 
 @dataclass(frozen=True)
 class HdfsAddress:
-    """Where a run's own HDFS is, or will be: its two processes' ports, which were free when they were chosen."""
+    """The address of a run's own HDFS: the ports of its two processes, which were free when they were chosen."""
 
     name_node: int
     name_node_http: int
@@ -34,7 +34,7 @@ class HdfsAddress:
 
     @property
     def web_url(self) -> str:
-        """Of WebHDFS."""
+        """The address of WebHDFS."""
         return f"http://127.0.0.1:{self.name_node_http}"
 
 
@@ -64,7 +64,7 @@ class Workspace:
         return made
 
     def with_lake_on(self, hdfs: HdfsAddress) -> Workspace:
-        """The same with its lake there, in `klamm.yaml` too."""
+        """Returns the same workspace with its lake there, in `klamm.yaml` too."""
         moved = replace(self, hdfs=hdfs)
         moved._configure()
         return moved
@@ -93,12 +93,12 @@ class Workspace:
 
     @property
     def logs(self) -> Path:
-        """What the processes print."""
+        """The output of the processes."""
         return self.root / "logs"
 
     @property
     def lake(self) -> str:
-        """As Spark names it."""
+        """The lake's path, as Spark names it."""
         return self.hdfs.lake if self.hdfs else str(self.root / "lake")
 
     @property

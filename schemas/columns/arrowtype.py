@@ -41,7 +41,7 @@ LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
 
 
 def is_decimal(avro: AvroType) -> bool:
-    """Whether it is a decimal that Arrow can hold; an invalid one is read as its bytes, as Avro requires."""
+    """Returns True for a decimal that Arrow can hold; an invalid one is read as its bytes, as Avro requires."""
     return (
         avro.kind in ("bytes", "fixed")
         and avro.logical == "decimal"
@@ -51,12 +51,12 @@ def is_decimal(avro: AvroType) -> bool:
 
 
 def physical_type(avro: AvroType) -> pa.DataType:
-    """The stored type of a primitive, an enum or a fixed."""
+    """Returns the stored type of a primitive, an enum or a fixed."""
     return _PRIMITIVE[avro.kind]
 
 
 def arrow_type(avro: AvroType) -> pa.DataType:
-    """The column's type."""
+    """Returns the column's type."""
     if is_decimal(avro):
         return pa.decimal128(avro.precision, avro.scale)
     if avro.kind in _PRIMITIVE:

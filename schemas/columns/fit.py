@@ -19,7 +19,7 @@ from .avrotype import MISSING, AvroField, AvroType
 from .resolve import field_default, list_offsets
 
 DAYS: Final = (-719_162, 2_932_896)
-"""Of `date`: the years 1 to 9999, as Python has them."""
+"""The range of `date` in days: the years 1 to 9999, as in Python."""
 MICROS: Final = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
@@ -89,7 +89,7 @@ def _primitive(array: pa.Array, avro: AvroType) -> pa.Array:
 
 
 def _number(array: pa.Array, avro: AvroType) -> pa.Array:
-    """By way of a double, as Python's floats go."""
+    """Converts numbers through a double, as Python's floats are."""
     wide = pc.cast(array, pa.float64(), safe=False)
     if avro.kind == "double":
         return wide
@@ -174,7 +174,7 @@ def _map(array: pa.Array, avro: AvroType) -> pa.Array:
     keys, items = entries.flatten()
     keys = _text(keys, AvroType("string"))
     if pa.table({"of": owners, "key": keys}).group_by(["of", "key"]).aggregate([]).num_rows < len(keys):
-        raise Misfit  # a key twice: a dict has it once
+        raise Misfit  # a key occurs twice, which a dict cannot hold
     found = fit(items, avro.inner)
     return pa.MapArray.from_arrays(list_offsets(pairs), keys, found, type=arrow_type(avro), mask=pc.is_null(array))
 

@@ -24,7 +24,7 @@ _LOGICAL: Final = frozenset({("int", "date"), ("long", "timestamp-millis"), ("lo
 
 
 def can_decode(avro: AvroType) -> bool:
-    """Whether pyruhvro decodes this top-level type correctly. A type that the tests do not cover is refused."""
+    """Returns True if pyruhvro decodes this top-level type correctly. A type that the tests do not cover is refused."""
     return pyruhvro is not None and avro.kind == "record" and _proven(avro)
 
 
@@ -74,7 +74,7 @@ def fields(text: str) -> pa.Schema:
 
 
 def encode(rows: pa.StructArray, text: str, wanted: pa.Schema) -> pa.Array | None:
-    """The payloads of rows without null that are of `arrow_type`; None where pyruhvro does not take them."""
+    """Returns the payloads of rows without null that are of `arrow_type`; None if pyruhvro does not accept them."""
     try:
         columns = [c.cast(field.type) for c, field in zip(rows.flatten(), wanted, strict=True)]
         (payloads,) = pyruhvro.serialize_record_batch(pa.RecordBatch.from_arrays(columns, schema=wanted), text, 1)

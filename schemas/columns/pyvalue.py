@@ -101,7 +101,9 @@ def _branch_of(raw: Any, branches: tuple[AvroType, ...]) -> int:
 
 
 def default_value(avro: AvroType, default: Any) -> Any:
-    """A default's JSON as fastavro would read it (design: defaults of unions are of the first branch that takes it)."""
+    """Returns a default's JSON as fastavro would read it (design: a union's default is of the first branch that accepts
+    it).
+    """
     if avro.kind in ("bytes", "fixed"):
         return default.encode("latin-1")
     if avro.kind in ("float", "double"):

@@ -23,8 +23,9 @@ before it, which happens only if the topic has no schema of its own."""
 
 
 class ColumnReader:
-    """Of one topic. `schema_text` is asked for the writer's schema of a payload, by its first `prefix_size` bytes;
-    `reader` None: values are of their writer's type."""
+    """The reader of one topic. `schema_text` returns the writer's schema of a payload, by its first `prefix_size`
+    bytes; `reader` None: values are of their writer's type.
+    """
 
     def __init__(self, prefix_size: int, schema_text: Callable[[bytes], str], reader: AvroType | None) -> None:
         self._size = prefix_size
@@ -33,7 +34,7 @@ class ColumnReader:
         self._decoders: dict[bytes, PayloadDecoder | None] = {}
 
     def __call__(self, values: pa.Array) -> Decoded | None:
-        """Null payloads are null. None: to be decoded record by record."""
+        """Decodes the payloads; null payloads are null. Returns None if they must be decoded record by record."""
         prefixes = pc.binary_slice(values, 0, self._size).dictionary_encode()
         found = prefixes.dictionary.to_pylist()
         if len(found) == 1 and not values.null_count:

@@ -41,7 +41,7 @@ _UNITS: Final = {
         for unit, nanos in (("millis", 1_000_000), ("micros", 1000), ("nanos", 1))
     },
 }
-"""What a logical type's numbers count, and in how many nanoseconds."""
+"""The unit that a logical type's numbers count, and its length in nanoseconds."""
 _TIMES: Final = frozenset({"timestamp-millis", "timestamp-micros"})
 _LOCAL_TIMES: Final = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
 
@@ -71,7 +71,9 @@ def resolve(array: pa.Array, writer: AvroType, reader: AvroType, live: pa.Array 
 
 
 def matches(writer: AvroType, reader: AvroType) -> bool:
-    """Whether a value written as `writer` may be read as `reader`, by the rules that Avro uses to choose a branch."""
+    """Returns True if a value written as `writer` may be read as `reader`, by the rules that Avro uses to choose a
+    branch.
+    """
     if writer.kind != reader.kind:
         return (writer.kind, reader.kind) in PROMOTIONS
     if reader.kind in ("record", "enum", "fixed"):
@@ -154,7 +156,7 @@ def _record(array: pa.Array, writer: AvroType, reader: AvroType, live: pa.Array)
 
 
 def _sources(writer: AvroType, reader: AvroType) -> dict[str, int]:
-    """The reader's field → the index of the writer's: by name, else by one of the reader's aliases."""
+    """Returns for each field of the reader the index of the writer's: by name, else by one of the reader's aliases."""
     written = {field.name: index for index, field in enumerate(writer.fields)}
     sources = {field.name: written[field.name] for field in reader.fields if field.name in written}
     for field in reader.fields:
@@ -245,7 +247,7 @@ def _in_units(stored: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
 
 
 def _physical(array: pa.Array, avro: AvroType) -> pa.Array:
-    """The stored numbers of a logical type."""
+    """Returns the stored numbers of a logical type."""
     if arrow_type(avro) == physical_type(avro):
         return array
     stored = _cast(array, physical_type(avro))
@@ -263,7 +265,7 @@ def _logical(array: pa.Array, avro: AvroType) -> pa.Array:
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """A number may lose digits in a float, as in every Avro reader; text must be UTF-8."""
+    """Casts a column. A number may lose digits in a float, as in every Avro reader; text must be UTF-8."""
     try:
         return pc.cast(array, target, safe=not pa.types.is_floating(target))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -65,7 +65,7 @@ def test_identity_ignores_white_space_key_order_and_doc_only() -> None:
         ),
         (
             '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}',
-            "R.a is there twice",
+            "R.a occurs twice",
         ),
         ("[" * 100_000, "not an Avro schema"),
         ("3", "not an Avro schema"),

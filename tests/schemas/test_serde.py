@@ -222,7 +222,7 @@ def test_the_topics_rule_is_kept(schemas: SchemaRegistry) -> None:
 
 def test_a_class_that_does_not_fit_is_said_once_and_clearly(schemas: SchemaRegistry) -> None:
     made = serde(schemas, {"t": (text(("a", "int")), "confluent", {"record.class": "dataclasses:Field"})})
-    with pytest.raises(ConfigError, match=r"topics.t.record.class: dataclasses:Field is no dataclass"):
+    with pytest.raises(ConfigError, match=r"topics.t.record.class: dataclasses:Field is not a dataclass"):
         made.deserializer("t")
     made = serde(schemas, {"t": (text(("a", "int")), "confluent", {"record.class": "no.such:Thing"})})
     with pytest.raises(ConfigError, match="cannot be loaded"):

@@ -1,1 +1,1 @@
-"""What the coordination stores about one broker: its registration, incarnation, log directory and configuration."""
+"""The coordination's data about one broker: its registration, incarnation, log directory and configuration."""

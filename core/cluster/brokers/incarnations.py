@@ -1,7 +1,7 @@
 """Registrations of brokers under two paths: `/brokers/ids/<id>` and `/brokers/incarnations/<uuid>`.
 
-Both are made and deleted in one transaction. The incarnation is what other transactions check: the version of the
-broker's own path begins at 0 with each registration, and so says nothing of which one it is.
+Both are created and deleted in one transaction. Other transactions check the incarnation: the version of the broker's
+own path begins at 0 with each registration, and so does not identify it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..tree.steps import Steps, children, find
 
 
 class FoundRegistration(NamedTuple):
-    """A registration and whose session holds it."""
+    """A registration and the session that holds it."""
 
     registration: BrokerRegistration
     session_id: int
 
 
 def registration_fields(incarnation: str, data_ids: tuple[str, ...], *, leaving: bool) -> dict[str, object]:
-    """What `/brokers/ids/<id>` holds beside the fields of `BrokerIdNode`."""
+    """Returns the fields of `/brokers/ids/<id>` that `BrokerIdNode` does not have."""
     return {"incarnation": incarnation, "data": list(data_ids), "state": "leaving" if leaving else "serving"}
 
 
@@ -42,7 +42,7 @@ def register_operations(
 
 
 def evict_operations(registration: BrokerRegistration) -> list[Operation]:
-    """Ends a registration, and no later one of the same broker."""
+    """Returns the operations that end a registration, but no later one of the same broker."""
     return list(_delete_operations(registration))
 
 
@@ -73,7 +73,9 @@ def read_registration(broker_id: int) -> Steps[FoundRegistration | None]:
 
 
 def read_registrations() -> Steps[dict[int, BrokerRegistration]]:
-    """The live brokers; one that registers or leaves during the read may be missed, and the watch tells."""
+    """Reads the live brokers; one that registers or leaves during the read may be missed, and the watch then reports
+    it.
+    """
     found = {}
     for name in (yield from children(paths.BROKER_IDS)):
         registration = yield from read_registration(int(name))

@@ -33,8 +33,9 @@ _ATTEMPTS = 10
 
 
 class DisplacedError(BrokerError):
-    """Another broker has registered with this one's id: clients go there, and nobody would read what this broker
-    acknowledges."""
+    """Another broker has registered with this one's id: clients connect to that one, and would not see what this one
+    acknowledges.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Conversations with the coordination as generators: each request is yielded, and its answer sent or its error thrown.
+"""Sequences of coordination requests as generators: each request is yielded, and its answer sent or its error thrown.
 
-So what is asked for, and in which order, is written once: `run_steps` carries it out on a worker thread, and the
-simulation one request at a time, with failures between any two.
+So the requests and their order are written once: `run_steps` carries them out on a worker thread, and the simulation
+one request at a time, with failures between any two.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def get(path: str) -> Steps[tuple[bytes, Stat]]:
 
 
 def find(path: str) -> Steps[tuple[bytes, Stat] | None]:
-    """As `get`; None where the path is not there."""
+    """Reads a path as `get` does; returns None if it does not exist."""
     try:
         return (yield from get(path))
     except NoNodeError:
@@ -61,7 +61,7 @@ def transact(*operations: Operation) -> Steps[None]:
 
 
 def carry_out(coordination: Coordination, request: Request) -> Answer:
-    """One request; raises what the coordination raises."""
+    """Carries out one request; raises the coordination's errors."""
     if isinstance(request, Get):
         return coordination.get(request.path)
     if isinstance(request, Children):

@@ -1,1 +1,1 @@
-"""The interfaces of access control: who a client is, and what it may do."""
+"""The interfaces of access control: a client's identity, and its permissions."""

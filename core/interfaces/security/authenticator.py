@@ -1,4 +1,4 @@
-"""The authentication interface: who the client of a connection is."""
+"""The authentication interface: determines the client of a connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class AuthenticationContext(Protocol):
 
 class Authenticator(Protocol):
     def authenticate(self, connection: AuthenticationContext) -> str:
-        """The principal, such as `User:alice`, for all requests of the connection. Raise `KlammError` to refuse: the
-        connection is closed, with the error's line in the broker's log. Called once per connection, on the event loop:
-        answer at once."""
+        """Returns the principal, such as `User:alice`, for all requests of the connection. Raise `KlammError` to
+        refuse: the connection is closed, with the error's line in the broker's log. Called once per connection, on the
+        event loop: it must return at once.
+        """
         ...

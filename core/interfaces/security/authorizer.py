@@ -1,8 +1,8 @@
-"""The authorization interface: what a principal may do with a topic, a group or the cluster.
+"""The authorization interface: decides what a principal may do with a topic, a group or the cluster.
 
-The broker asks on the one path that every request takes, for each resource that the request names, with Kafka's
+The broker calls it on the one path that every request takes, for each resource that the request names, with Kafka's
 operations. A resource that is refused is answered with its authorization error (TOPIC_AUTHORIZATION_FAILED, …), or is
-left out where the request asks for all of its kind. Without an authorizer nothing is asked and everything is allowed.
+left out if the request asks for all of its kind. Without an authorizer everything is allowed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class AuthorizableRequestContext(Protocol):
-    """Who sent a request."""
+    """The sender of a request."""
 
     @property
     def principal(self) -> str:
-        """What the authenticator said: `User:alice`; `User:ANONYMOUS` without one."""
+        """The authenticator's result, such as `User:alice`; `User:ANONYMOUS` without one."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class AuthorizableRequestContext(Protocol):
 
     @property
     def client_id(self) -> str:
-        """As the client says; "" for none. Any client may say anything."""
+        """The id that the client sends; "" for none. It is not verified."""
         ...
 
 
@@ -66,7 +66,8 @@ class Authorizer(Protocol):
     def authorize(
         self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Whether the principal may. Called for each resource of each request, on the event loop: answer from memory,
-        at once. Unlike in Kafka, no operation implies another: a principal that may READ but not
-        DESCRIBE a topic does not see it in Metadata."""
+        """Returns True if the principal may do this. Called for each resource of each request, on the event loop: it
+        must return at once, from memory. Unlike in Kafka, no operation implies another: a principal that may READ but
+        not DESCRIBE a topic does not see it in Metadata.
+        """
         ...

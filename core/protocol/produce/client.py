@@ -1,8 +1,9 @@
-"""A Produce request as clients write it, by hand (v3 to v9): its record batches are pieces of it, not copies, and the
-rest costs a fifth of what the generated writer takes, on the thread that all of a producer's requests go through. (To
-read the response by hand, field by field, is no quicker than kio.)
+"""Produce requests of clients (v3 to v9), encoded here: the record batches are pieces of the request, not copies.
 
-A test holds it against kio, for every version.
+The rest costs a fifth of the generated writer's time, on the thread that sends all of a producer's requests. (Reading
+the response here, field by field, would not be faster than kio.)
+
+A test compares the bytes with kio's, for every version.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _FLEXIBLE_FROM = 9
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _NUMBER_AND_SIZE = struct.Struct(">ii")
 _SMALL = 4096
-"""Bytes below which a batch is cheaper to copy than to write by itself."""
+"""The size in bytes below which a batch is cheaper to copy than to write separately."""
 
 
 def write_produce_request(
     batches: Mapping[str, Mapping[int, Buffer]], acks: int, timeout_ms: int, version: int
 ) -> list[Buffer]:
-    """One batch for each partition, by topic; to be written one piece after the other."""
+    """Returns a request with one batch for each partition, by topic, in pieces to be written one after the other."""
     flexible = version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     pieces: list[Buffer] = []

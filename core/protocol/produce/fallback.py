@@ -26,7 +26,7 @@ _COMPACT_AFTER_TOPIC = struct.Struct(">Bi")
 _NO_TAGS = b"\0\0\0"  # of the partition, the topic, the request
 _ONE = 2  # compact arrays and strings say one more than their length
 _LONGEST_COMPACT: Final = 126
-"""Bytes of a name whose length takes one byte."""
+"""The most bytes of a name whose length takes one byte."""
 _LONGEST_TOPIC: Final = 255
 
 _Parts = tuple[int, int, bytes, int, memoryview]
@@ -34,7 +34,8 @@ _Parts = tuple[int, int, bytes, int, memoryview]
 
 
 def read_fast_produce_request(frame: Buffer, /) -> FastProduceRequest | None:
-    """Reads a frame, without its length; None where the request or its batch is of another form, or wrong in any way.
+    """Reads a frame, without its length; returns None if the request or its batch has another form, or is wrong in any
+    way.
 
     The batch is a view into the frame.
     """
@@ -58,7 +59,7 @@ def read_fast_produce_request(frame: Buffer, /) -> FastProduceRequest | None:
 
 
 def _read_legacy(view: memoryview, at: int) -> _Parts | None:
-    """From the end of the client id on; raises where the frame ends before."""
+    """Reads from the end of the client id on; raises if the frame ends before."""
     transactional, acks, timeout_ms, topics, name = _BEFORE_TOPIC.unpack_from(view, at)
     topic_at = at + _BEFORE_TOPIC.size
     topic_end = topic_at + name
@@ -72,7 +73,7 @@ def _read_legacy(view: memoryview, at: int) -> _Parts | None:
 
 
 def _read_compact(view: memoryview, at: int) -> _Parts | None:
-    """As `_read_legacy`, of the flexible version."""
+    """Reads a flexible version, as `_read_legacy` does."""
     tags, transactional, acks, timeout_ms, topics, name = _COMPACT_BEFORE_TOPIC.unpack_from(view, at)
     if tags or transactional or topics != _ONE or not 1 < name <= _LONGEST_COMPACT + 1:
         return None
@@ -97,7 +98,9 @@ def write_fast_produce_response(
     throttle_ms: int,
     /,
 ) -> bytes:
-    """The whole frame of the response to a batch that was stored; `ValueError` for what does not fit into one."""
+    """Returns the whole frame of the response to a stored batch; raises `ValueError` for values that do not fit into
+    one.
+    """
     name = topic.encode()
     longest = _LONGEST_COMPACT if version == _FLEXIBLE else _LONGEST_TOPIC
     if not _FIRST <= version <= _FLEXIBLE or len(name) > longest:

@@ -22,7 +22,7 @@ _NO_BATCH: Final = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class ProducePartition:
-    """What a request has for one partition."""
+    """The part of a request for one partition."""
 
     topic: str
     partition: int
@@ -43,8 +43,9 @@ class ProduceRequest:
 
 
 def read_produce_request(frame: bytearray, offset: int, version: int) -> ProduceRequest:
-    """Reads the body of any Produce request. `ProtocolError` when it cannot be read; bytes behind it are ignored, as
-    Kafka does."""
+    """Reads the body of any Produce request. Raises `ProtocolError` if it cannot be read; bytes after it are ignored,
+    as in Kafka.
+    """
     reader = Reader(memoryview(frame), offset, version >= FLEXIBLE_FROM)
     transactional_id = reader.nullable_string()
     acks, timeout_ms = reader.int16(), reader.int32()
@@ -60,6 +61,6 @@ def read_produce_request(frame: bytearray, offset: int, version: int) -> Produce
 
 
 def as_produce_request(fast: FastProduceRequest) -> ProduceRequest:
-    """The same request in the general form."""
+    """Returns the same request in the general form."""
     _, _, _, acks, timeout_ms, topic, partition, checked = fast
     return ProduceRequest(None, acks, timeout_ms, [ProducePartition(topic, partition, checked[0])])

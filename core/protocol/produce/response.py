@@ -1,4 +1,4 @@
-"""Produce responses (v3 to v9), written by hand: a tenth of what the generated writer costs.
+"""Produce responses (v3 to v9), encoded here: a tenth of the generated writer's cost.
 
 A test compares the bytes with kio's, for every version.
 """
@@ -29,7 +29,7 @@ class Produced:
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()
-    """The records for which the batch was refused (KIP-467): each by its place in the batch, and why."""
+    """The records for which the batch was refused (KIP-467): each by its index in the batch, with the reason."""
 
 
 def write_produce_response(outcomes: Sequence[Produced], version: int, throttle_ms: int = 0) -> bytes:
