@@ -113,7 +113,7 @@ def test_an_instant_that_the_allowed_lateness_has_not_passed_is_waited_for() -> 
     assert obstacle(found, Gate("flights", 2 * WINDOW_MS)) is None
     told = obstacle(found, Gate("flights", 3 * WINDOW_MS))
     assert told is not None
-    assert told.startswith("records from 1970-01-01T00:20Z on may still come")
+    assert told.startswith("records from 1970-01-01T00:20Z on may still arrive")
 
 
 def test_a_window_in_which_a_live_producer_counted_lately_is_open() -> None:
@@ -292,9 +292,9 @@ def scraped(port: int) -> str:
             ["--wait-complete", "trips", "--until", "2013-01-02", "--json"],
             "--json cannot be combined with --wait-complete",
         ),
-        (["--wait-complete", "trips", "--until", "2013-01-02", "--topic", "x"], "--topic does not go with"),
+        (["--wait-complete", "trips", "--until", "2013-01-02", "--topic", "x"], "--topic cannot be combined with"),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--tier", "lake"], "--tier: expected producer, broker"),
-        (["--wait-complete", "trips", "--until", "2013-01-02", "--html", "x"], "--html does not go with"),
+        (["--wait-complete", "trips", "--until", "2013-01-02", "--html", "x"], "--html cannot be combined with"),
         (["--html", "/nowhere/at/all/x.html"], "--html: there is no directory /nowhere/at/all"),
         (["--html", "/"], "--html: / is a directory"),
         (["--timeout", "10m"], "--timeout applies only with --wait-complete"),
