@@ -25,8 +25,9 @@ from klamm.core.records.partition import TopicPartition
 RECORD = 1_000
 RECORDS = 64
 STOPS = ("clean", "killed", "tail", "unflushed")
-"""How the broker stopped: cleanly; killed when all was flushed, as `log.flush.offset.checkpoint.interval.ms` ensures;
-killed with the last hundredth not flushed; killed with nothing flushed.
+"""The ways in which the broker stopped: cleanly; killed when all was flushed, as
+`log.flush.offset.checkpoint.interval.ms` ensures; killed with the last hundredth not flushed; killed with nothing
+flushed.
 """
 
 

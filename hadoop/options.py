@@ -70,7 +70,9 @@ class Typing:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a task reads its range; `poll_timeout_s` and `quarantine` are those of `SourceOptions`."""
+    """The settings with which a task reads its range; `poll_timeout_s` and `quarantine` are those of
+    `SourceOptions`.
+    """
 
     bootstrap: str
     plugins: tuple[str, ...]

@@ -231,7 +231,9 @@ class ClassicGroupLocks:
             raise
 
     def join_delivered(self, group: str) -> bool:
-        """Says that the coordinator has got the join. Returns True if that left the group empty: call `release`."""
+        """Records that the coordinator has received the join. Returns True if that left the group empty: then call
+        `release`.
+        """
         return not self._join_ended(group) and not self._populated(group)
 
     def release(self, group: str) -> None:
@@ -258,8 +260,9 @@ class ClassicGroupLocks:
             return held is None or self._coordination.get(paths.group(group))[1].version == held.version
 
     def mark_lost(self, group: str) -> None:
-        """Says that the guard has failed: another holder has acquired the lock. The next join here acquires it
-        again."""
+        """Records that the guard has failed: another holder has acquired the lock. The next join here acquires it
+        again.
+        """
         if group in self._held:
             self._held[group] = _NOT_HELD
 
@@ -284,7 +287,7 @@ class ClassicGroupLocks:
         self._held[group] = _Held(self._coordination.session_id, acquired.version)
 
     def _join_ended(self, group: str) -> bool:
-        """Counts one join less on its way; returns whether there are more."""
+        """Counts one pending join less; returns whether there are more."""
         with self._counts:
             self._joining[group] -= 1
             if self._joining[group] <= 0:

@@ -78,7 +78,7 @@ class RecordColumns(NamedTuple):
         )
 
     def extend(self, more: RecordColumns) -> None:
-        """Append another batch's records in place."""
+        """Appends another batch's records in place."""
         self.offsets.extend(more.offsets)
         self.timestamps_ms.extend(more.timestamps_ms)
         self.keys.extend(more.keys)
@@ -87,7 +87,7 @@ class RecordColumns(NamedTuple):
 
 
 def _lengths(items: list[bytes | None]) -> list[int]:
-    """Of null: 0. Mostly none is."""
+    """Returns the length of each item, 0 for null; usually few are null."""
     try:
         return list(map(len, cast("list[bytes]", items)))
     except TypeError:
@@ -102,7 +102,9 @@ def decode_batch(
     max_size: int = MAX_DECOMPRESSED,
     partition: TopicPartition | None = None,
 ) -> list[Record]:
-    """The records of the batch at `pos`. Checks the CRC; `UnsupportedCodecError` for an unknown codec."""
+    """Returns the records of the batch at `pos`. Checks the CRC; raises `UnsupportedCodecError` for an unknown
+    codec.
+    """
     return list(starmap(Record, zip(*decode_columns(buf, pos, header, codecs, max_size, partition), strict=True)))
 
 
@@ -114,7 +116,7 @@ def decode_columns(
     max_size: int = MAX_DECOMPRESSED,
     partition: TopicPartition | None = None,
 ) -> RecordColumns:
-    """As `decode_batch`, without an object per record."""
+    """Returns the records as `decode_batch` does, without an object per record."""
     area = read_area(buf, pos, header, codecs, max_size, partition)
     try:
         return RecordColumns(*native.lists(*area))
@@ -142,7 +144,7 @@ def read_area(
     max_size: int = MAX_DECOMPRESSED,
     partition: TopicPartition | None = None,
 ) -> RecordArea:
-    """The records' bytes of the batch at `pos`, its CRC checked; errors as `decode_batch` raises them."""
+    """Returns the records' bytes of the batch at `pos`, its CRC checked; raises the errors of `decode_batch`."""
     if not crc_matches(buf, pos, header):
         raise _corrupt(header, partition, "the CRC does not match the bytes")
     if header.record_count < 0:

@@ -360,7 +360,7 @@ def lengths(key_offsets: Buffer, value_offsets: Buffer, /) -> bytes:
 
 
 def _raw_headers(data: bytes) -> Iterator[bytes]:
-    """Of each record, which must all be right: the bytes behind the number of its headers."""
+    """Yields for each record the bytes after the number of its headers; all records must be valid."""
     pos = 0
     while pos < len(data):
         n, pos = read_varint(data, pos)

@@ -49,7 +49,7 @@ MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 CRC_FROM: Final = 21
 LENGTH_OVERHEAD: Final = 12
-"""Base offset and length: what `batch_length` does not count."""
+"""Bytes of base offset and length, which `batch_length` does not count."""
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -91,7 +91,9 @@ class BatchHeader(NamedTuple):
 
     @classmethod
     def parse(cls, buf: Buffer, pos: int = 0) -> BatchHeader:
-        """The header at `pos`; `CorruptRecordError` when it is cut off, of another magic, or of no possible length."""
+        """Returns the header at `pos`. Raises `CorruptRecordError` if it is cut off, has another magic, or an
+        impossible length.
+        """
         if len(buf) - pos < HEADER_SIZE:
             raise CorruptRecordError(f"a record batch needs {HEADER_SIZE} bytes of header, {len(buf) - pos} are there")
         header = cls._make(HEADER.unpack_from(buf, pos))
@@ -129,12 +131,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may take the batch's tombstones; None until it has seen them once."""
+        """The time from which compaction may remove the batch's tombstones; None until it has seen them once."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def log_append_time(self) -> bool:
-        """Whether every record's timestamp is `max_timestamp`, set by the broker."""
+        """True if every record's timestamp is `max_timestamp`, set by the broker."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
@@ -145,12 +147,14 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     def rebased(self, base_offset: int, leader_epoch: int) -> BatchHeader:
-        """With what `rewrite_base` sets; half the cost of `_replace`."""
+        """Returns the header with the values that `rewrite_base` sets; half the cost of `_replace`."""
         return BatchHeader._make((base_offset, self.batch_length, leader_epoch, *self[3:]))
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch's position and header; a trailing partial batch ends it, a wrong one is `CorruptRecordError`."""
+    """Yields each whole batch's position and header; ends at a trailing partial batch; raises `CorruptRecordError` at
+    an invalid one.
+    """
     pos, end = 0, len(buf)
     while end - pos >= HEADER_SIZE:
         header = BatchHeader.parse(buf, pos)
@@ -161,12 +165,12 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def crc_of(buf: Buffer, pos: int, size: int) -> int:
-    """The CRC-32C over attributes and all that follows in the batch of `size` bytes at `pos`."""
+    """Returns the CRC-32C over attributes and all that follows in the batch of `size` bytes at `pos`."""
     return crc32c(memoryview(buf)[pos + CRC_FROM : pos + size])
 
 
 def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
-    """Whether the stored CRC is that of the bytes; false as well when the batch is cut off."""
+    """Returns True if the stored CRC is that of the bytes; False as well if the batch is cut off."""
     return len(buf) - pos >= header.size and crc_of(buf, pos, header.size) == header.crc
 
 
@@ -175,13 +179,13 @@ def set_crc(buf: bytearray | memoryview, pos: int, crc: int) -> None:
 
 
 def rewrite_base(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """Set base offset and leader epoch in place; the CRC stays right."""
+    """Sets base offset and leader epoch in place; the CRC stays valid."""
     _BASE_OFFSET.pack_into(buf, pos, base_offset)
     _LENGTH.pack_into(buf, pos + _LEADER_EPOCH_AT, leader_epoch)
 
 
 def rewrite_max_timestamp(buf: bytearray | memoryview, pos: int, header: BatchHeader, largest_ms: int) -> BatchHeader:
-    """Set the max timestamp and the CRC that goes with it; returns the new header."""
+    """Sets the max timestamp and the matching CRC; returns the new header."""
     _MAX_TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, largest_ms)
     crc = crc_of(buf, pos, header.size)
     set_crc(buf, pos, crc)
@@ -189,7 +193,7 @@ def rewrite_max_timestamp(buf: bytearray | memoryview, pos: int, header: BatchHe
 
 
 def rewrite_log_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:
-    """Make `now_ms` the timestamp of all records (KIP-32): type bit, max timestamp, CRC; returns the new header."""
+    """Makes `now_ms` the timestamp of all records (KIP-32): type bit, max timestamp, CRC; returns the new header."""
     attributes = header.attributes | LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(buf, pos + CRC_FROM, attributes)
     _MAX_TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, now_ms)

@@ -24,7 +24,7 @@ class ProducerRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where an acknowledged record went. `offset` -1 with acks=0. `timestamp_ms` is the stored one."""
+    """The position of an acknowledged record. `offset` is -1 with acks=0. `timestamp_ms` is the stored one."""
 
     topic: str
     partition: int

@@ -14,13 +14,13 @@ _INT64_MIN = -(2**63)
 
 
 class _Wrong(Exception):
-    """What is wrong with the record at hand."""
+    """The error of the record that is being read."""
 
 
 def explain(
     data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool
 ) -> CorruptRecordError | None:
-    """The first thing that is wrong with a batch's records; None when all is right."""
+    """Returns the first error in a batch's records; None if there is none."""
     pos, previous = 0, -1
     for index in range(count):
         start = pos

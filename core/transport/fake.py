@@ -26,7 +26,7 @@ class FakeTransport:
         self.handler = handler
         self.peer = peer
         self.more_input = False
-        """What `expects_input` returns."""
+        """The result of `expects_input`."""
         self.written: list[bytes] = []
         self.kernel_room = UNLIMITED
         self.unsent = 0
@@ -55,24 +55,24 @@ class FakeTransport:
             self.handler.buffer_updated(count)
 
     def feed_end(self) -> None:
-        """The client sends no more."""
+        """Ends the client's sending side."""
         if not self.handler.eof_received():
             self.close()
 
     def sent(self, count: int = UNLIMITED) -> None:
-        """The kernel takes `count` bytes of what waits for it."""
+        """Lets the kernel accept `count` of the waiting bytes."""
         self.unsent -= min(count, self.unsent)
         if self._writing_paused and self.unsent <= self._low:
             self._writing_paused = False
             self.handler.resume_writing()
 
     def lose(self, error: Exception | None = None) -> None:
-        """The connection is gone."""
+        """Loses the connection."""
         self.events.append("abort")
         self.handler.connection_lost(error)
 
     def take_written(self) -> bytes:
-        """Returns what was written since the last call."""
+        """Returns the bytes written since the last call."""
         data, self.written = b"".join(self.written), []
         return data
 
@@ -129,7 +129,7 @@ class FakeByteStream:
         self.answer = answer
         self.written = bytearray()
         self.unread = bytearray()
-        """What the broker has sent; a test may add to it."""
+        """The bytes that the broker has sent; a test may add to them."""
         self.ended = False
         """The broker has closed the stream behind what is unread."""
         self.failure: OSError | None = None

@@ -1,4 +1,4 @@
-"""What the broker's and the clients' connections may ask of the byte stream that they run on.
+"""The operations that the broker's and the clients' connections require of their byte stream.
 
 There are two interfaces, because there are two ways of working:
 
@@ -25,7 +25,7 @@ from ..protocol.messages import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens."""
+    """The address of a broker's listener."""
 
     host: str
     port: int
@@ -69,8 +69,9 @@ class Transport(Protocol):
         ...
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
-        """Sets where the handler's `pause_writing` (over `high` bytes) and `resume_writing` (`low` or fewer) are
-        called."""
+        """Sets the limits at which the handler's `pause_writing` (over `high` bytes) and `resume_writing` (`low` or
+        fewer) are called.
+        """
         ...
 
     def pause_reading(self) -> None: ...
@@ -93,8 +94,8 @@ class Transport(Protocol):
 
 
 class TransportHandler(asyncio.BufferedProtocol, ABC):
-    """What a transport calls, on the event loop: the methods of asyncio's `BufferedProtocol`, but `connected` where
-    asyncio has `connection_made`.
+    """The methods that a transport calls, on the event loop: those of asyncio's `BufferedProtocol`, with `connected` in
+    place of `connection_made`.
 
     `eof_received` returns True to keep the stream open for writing. `connection_lost` is the last call.
     """
@@ -108,7 +109,7 @@ class TransportHandler(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns where the next bytes are to be written; `buffer_updated` says how many were."""
+        """Returns the buffer for the next bytes; `buffer_updated` receives their number."""
 
 
 Accept = Callable[[socket.socket, Callable[[], TransportHandler]], Awaitable[None]]
@@ -156,7 +157,7 @@ class ByteStream(Protocol):
 
     @property
     def has_buffered_input(self) -> bool:
-        """Whether there are received bytes that a selector does not see; read until there are none."""
+        """Returns True if there are received bytes that a selector does not see; read until there are none."""
         ...
 
     def write_available(self, pieces: Iterable[memoryview]) -> int:

@@ -58,7 +58,7 @@ def share(table: pa.Table, number: int, of: int) -> pa.Table:
 
 
 def split_late(table: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """What is sent in time, and the day that arrives late."""
+    """Returns the flights that are sent in time, and the day that arrives late."""
     month, day = LATE_DAY
     late = pc.and_(pc.equal(table["month"], month), pc.equal(table["day"], day))
     return table.filter(pc.invert(late)), table.filter(late)

@@ -45,7 +45,7 @@ class Show:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def counts(self, produced: int, consumed: int, loaded: int) -> None:
-        """How far it is."""
+        """Shows the progress."""
         now = dict(zip(COUNTS, (produced, consumed, loaded), strict=True))
         for name, count in now.items():
             self._bars.update(self._tasks[name], completed=count)

@@ -203,12 +203,12 @@ class Story:
         return bool(new)
 
     def _all_in_time(self, loads: Loads, job: PeriodicLoad) -> bool:
-        """Whether everything except the late day is acknowledged; follows the loads meanwhile."""
+        """Returns True if everything except the late day is acknowledged; follows the loads meanwhile."""
         self._look(loads, job)
         return self._acknowledged >= self._size.in_time
 
     def _has_all(self, loads: Loads, job: PeriodicLoad, since_s: float) -> bool:
-        """Whether the lake has everything stored, or a run that began since then has found nothing new."""
+        """Returns True if the lake has everything stored, or a run that began since then has found nothing new."""
         self._look(loads, job)
         return loads.rows() >= self._stored() or any(run.status == "empty" and run.from_s > since_s for run in job.runs)
 
@@ -220,7 +220,7 @@ class Story:
             self._pause()
 
     def _await(self, count: int) -> None:
-        """Until so many flights are acknowledged."""
+        """Waits until that many flights are acknowledged."""
         deadline = time.monotonic() + PATIENCE_S
         while self._acknowledged < count:
             self._pause()

@@ -40,7 +40,7 @@ class Verdict:
 
 
 def acknowledged_keys(files: Iterable[Path]) -> Counter[str]:
-    """How often each flight was acknowledged."""
+    """Returns how often each flight was acknowledged."""
     keys: Counter[str] = Counter()
     for file in files:
         keys.update(file.read_text().split())

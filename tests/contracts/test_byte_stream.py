@@ -213,7 +213,7 @@ def test_non_blocking_writes_take_what_the_kernel_has_room_for(pair: Pair) -> No
 
 
 def behind(pieces: list[memoryview], count: int) -> list[memoryview]:
-    """What is left once `count` bytes are taken."""
+    """Returns the pieces that are left once `count` bytes are taken."""
     left = list(pieces)
     while left and count >= len(left[0]):
         count -= len(left.pop(0))

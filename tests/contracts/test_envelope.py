@@ -1,4 +1,4 @@
-"""What every envelope does, whoever ships it."""
+"""The contract of every envelope, whoever ships it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every sink does, over the built-in one and the one of the example package."""
+"""The contract of every sink, run over the built-in one and the one of the example package."""
 
 from __future__ import annotations
 

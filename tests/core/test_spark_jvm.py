@@ -12,7 +12,7 @@ from klamm.core.spark_jvm import SHORT_LIVED, archive_file, java_options
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the archive would be; nothing is there."""
+    """Returns the path at which the archive would be; no file exists there."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = archive_file()
     assert found is not None

@@ -21,7 +21,7 @@ from klammtest.clients.numbered import Topics, number_topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES = 8000
-"""Of a file: so many that each partition gets several batches."""
+"""Lines of a file: enough for several batches in each partition."""
 PADDING = "x" * 200
 END_S = 600.0
 """A job's end, which is a matter of seconds on an idle machine."""

@@ -1,4 +1,4 @@
-"""What the built-in plugins import from the rest of `klamm`: the public modules, and what is listed here."""
+"""The imports of the built-in plugins from the rest of `klamm`: the public modules, and the exceptions listed here."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_importing_klamm_loads_none_of_its_modules() -> None:
 
 
 def test_the_help_loads_no_configuration_client_or_broker() -> None:
-    """What made `klamm --help` slow: pydantic's models, and the plugins' own parts."""
+    """Modules that once made `klamm --help` slow: pydantic's models, and the plugins' own parts."""
     shown = loaded_by("import sys\nsys.argv = ['klamm', '--help']\nfrom klamm.core.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass")  # fmt: skip  # noqa: E501
     assert "typer" in shown
     rooms = ("klamm.core.config", "klamm.core.client", "klamm.core.broker", "klamm.core.records", "pydantic")

@@ -1,4 +1,4 @@
-"""What the suite itself rests on: units of work, and ports that belong to one process."""
+"""Tests of the suite's own foundations: units of work, and ports that belong to one process."""
 
 from __future__ import annotations
 

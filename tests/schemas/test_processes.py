@@ -37,7 +37,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningBr
 
 
 def register_at_once(broker: RunningBroker) -> list[dict[str, tuple[int, str]]]:
-    """What each process was told."""
+    """Returns the result that each process received."""
     program = str(Path(__file__).with_name("registrar.py"))
     processes = [
         subprocess.Popen(

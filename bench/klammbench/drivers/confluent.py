@@ -25,8 +25,8 @@ _TAKE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to run. `messages`: how many to produce; a consumer reads the topic from its beginning to the end that it
-    has when the consumer starts.
+    """A task. `messages`: how many to produce; a consumer reads the topic from its beginning to the end that it has
+    when the consumer starts.
     """
 
     kind: Literal["produce", "consume"]

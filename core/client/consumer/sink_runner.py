@@ -43,7 +43,7 @@ from .consumer import Consumer
 HANDOVER_S = 10.0
 POLL_S = 0.2
 IDS_S = 5.0
-"""How long a flush waits for the brokers to tell topic ids, before it is put off."""
+"""Seconds that a flush waits for the brokers to return topic ids, before it is postponed."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +61,9 @@ T = TypeVar("T")
 
 @dataclass
 class SinkProgress:
-    """Records written so far, flushes that ended in a commit, and unreadable records or batches passed over."""
+    """The numbers of records written so far, of flushes that ended in a commit, and of skipped unreadable records or
+    batches.
+    """
 
     records: int = 0
     flushes: int = 0
@@ -69,10 +71,10 @@ class SinkProgress:
 
 
 class SinkRunner:
-    """One task of the sink `name`; more of them, in other processes, share the work as a group."""
+    """One task of the sink `name`; further tasks, in other processes, share the work as a group."""
 
     def __init__(self, settings: Settings, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`ConfigError` when the file has no such sink, or one that cannot do what its section says."""
+        """Raises `ConfigError` if the file has no such sink, or one that cannot do what its section requires."""
         self._name = name
         self._options = settings.sink(name)
         self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
@@ -130,7 +132,7 @@ class SinkRunner:
         return self.progress
 
     def _round(self, client: ClusterClient, consumer: Consumer) -> bool:
-        """Whether there was nothing to do."""
+        """Makes one round; returns True if there was nothing to do."""
         handover = self._handover.asked()
         written, bad = self._take(consumer)
         if bad is not None:
@@ -158,7 +160,7 @@ class SinkRunner:
         return True
 
     def _take(self, consumer: Consumer) -> tuple[int, _Unreadable | None]:
-        """Writes what one poll returns: how many records it were, and what could not be read."""
+        """Writes the records of one poll; returns their number, and the error of what could not be read."""
         sink = self._sink
         if isinstance(sink, BatchSink):
             batches, bad = self._poll(lambda: consumer.poll_batches(POLL_S))
@@ -197,7 +199,7 @@ class SinkRunner:
         self.progress.bad += 1
 
     def _count(self, more: int) -> None:
-        """So many more wait for the next flush."""
+        """Counts records that wait for the next flush."""
         if not self._unflushed:
             self._flushed_at = self._clock()
         self._unflushed += more
@@ -229,7 +231,7 @@ class SinkRunner:
             _log.warning("%s", error)
 
     def _check_topics(self, client: ClusterClient) -> None:
-        """That what was written since the start is of the topics whose ids the sink was told."""
+        """Checks that the records written since the start belong to the topics whose ids the sink was given."""
         if not self._ids:
             return
         try:
@@ -241,7 +243,7 @@ class SinkRunner:
             raise _TopicReplacedError(f"deleted and created again: topic {', '.join(replaced)}")
 
     def _ends(self, client: ClusterClient) -> dict[TopicPartition, int]:
-        """Where the partitions that hold records end now."""
+        """Returns the present ends of the partitions that hold records."""
         partitions = [tp for topic in self._options.topics for tp in client.partitions(topic)]
         ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: end for tp, (end, _) in ends.items() if end > 0}
@@ -297,7 +299,7 @@ def read_again(client: ClusterClient, error: _Unreadable) -> BadRecords:
 
 
 class _Handover:
-    """Lets the group's thread wait until the sink's thread has flushed what is to be let go."""
+    """Lets the group's thread wait until the sink's thread has flushed the partitions that are taken away."""
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
@@ -312,7 +314,7 @@ class _Handover:
         self._idle.set()
 
     def end(self) -> None:
-        """The sink's thread is done: nobody is to wait for it any more."""
+        """Ends all waits, since the sink's thread has ended."""
         self._ended = True
         self.done()
 
@@ -332,7 +334,9 @@ class _Handover:
 
 
 def _consumer_config(settings: Settings, group: str) -> ConsumerConfig:
-    """The file's, with the sink's group, explicit commits, and from the beginning unless the file says otherwise."""
+    """Returns the file's configuration, with the sink's group, explicit commits, and from the beginning unless the file
+    says otherwise.
+    """
     changes: dict[str, object] = {"group_id": group, "enable_auto_commit": False}
     if "auto_offset_reset" not in settings.consumer.model_fields_set:
         changes["auto_offset_reset"] = "earliest"

@@ -50,15 +50,15 @@ from .metadata import (
 from .pool import ConnectionPool
 
 UNKNOWN_TOPIC_GRACE_S = 2.0
-"""How long a topic may be unknown before it is an error: other brokers learn of a new one a little later."""
+"""Seconds for which a topic may be unknown before it is an error: other brokers learn of a new one a little later."""
 UNSERVED_GRACE_S = 2.0
-"""How long a partition may be served by nobody before it counts as offline: its leader may be moving."""
+"""Seconds for which no broker may serve a partition before it counts as offline: its leader may be moving."""
 
 _GROUP_HINTS = {
     ErrorCode.inconsistent_group_protocol: " has members of the other kind (registry or classic), or with other "
     "partition.assignment.strategy; they must leave first, or use another group id",
 }
-"""Answers about groups are bare codes."""
+"""Hints for errors about groups, whose answers contain only a code."""
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
@@ -66,7 +66,7 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How a client reaches its brokers; the defaults are Kafka's, the functions the real ones."""
+    """The means by which a client reaches its brokers; the defaults are Kafka's values and the real functions."""
 
     reconnect: Backoff = backoff.RECONNECT
     retry: Backoff = backoff.RETRY
@@ -102,7 +102,7 @@ class Caller:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Calls under way in other threads end with `ClientClosedError`."""
+        """Closes all connections; calls under way in other threads end with `ClientClosedError`."""
         self._closed.set()
         self._pool.close()
 
@@ -242,7 +242,7 @@ class Caller:
         return {topic.name: topic.topic_id for topic in found if topic.topic_id is not None}
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """All of a topic's, in order; `UnknownTopicError` when it is not there."""
+        """Returns all partitions of a topic, in order; raises `UnknownTopicError` if it does not exist."""
         return [TopicPartition(topic, number) for number in sorted(self.topic(topic).partitions)]
 
     # -- the leaders of partitions
@@ -290,7 +290,9 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         retries: Retries,
     ) -> Exception | None:
-        """One try of all that is left; what is done moves from `left` to `done`. The last retriable error, if any."""
+        """Makes one attempt of everything that is left; completed work moves from `left` to `done`. Returns the last
+        retriable error, if any.
+        """
         problem: Exception | None = None
         for node_id, partitions in self.by_leader(left, timeout_s=retries.left_s).items():
             try:
@@ -339,7 +341,7 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         retries: Retries,
     ) -> dict[TopicPartition, KlammError]:
-        """One try of all that is `left`, by metadata of now; what is done goes to `done`."""
+        """Makes one attempt of everything that is `left`, by present metadata; completed work moves to `done`."""
         view = self._refresh({tp.topic for tp in left}, retries)
         shares: dict[int, dict[TopicPartition, Work]] = {}
         problems: dict[TopicPartition, KlammError] = {}
@@ -384,7 +386,7 @@ class Caller:
     # -- the coordinators of groups
 
     def coordinator(self, group: str, *, timeout_s: float | None = None) -> int:
-        """The node id of the group's coordinator; remembered until `forget_coordinator`."""
+        """Returns the node id of the group's coordinator, cached until `forget_coordinator`."""
         known = self._coordinators.get(group)
         if known is not None:
             return known

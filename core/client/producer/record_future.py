@@ -41,7 +41,7 @@ class _Part:
 
 
 class BatchOutcome:
-    """What became of the records of one batch."""
+    """The outcome of the records of one batch."""
 
     __slots__ = ("_parts", "_watched", "condition", "count", "finished", "partition", "settled")
 
@@ -68,12 +68,12 @@ class BatchOutcome:
         self._settle(_Part(first, end, -1, -1, error))
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Until all records are settled; False when the time is up."""
+        """Waits until all records are settled; returns False when the time is up."""
         with self.condition:
             return self.condition.wait_for(lambda: self.complete, timeout_s)
 
     def parts(self) -> Sequence[_Part]:
-        """What is settled, in the order of the records."""
+        """Returns the settled parts, in the order of the records."""
         return sorted(self._parts, key=lambda part: part.first)
 
     def part(self, index: int) -> _Part | None:
@@ -83,7 +83,7 @@ class BatchOutcome:
         return None
 
     def watch(self, future: RecordFuture) -> None:
-        """The future has a callback or a waiter; called with the condition held."""
+        """Registers a future with a callback or a waiter; call it with the condition held."""
         self._watched.append(future)
 
     def _settle(self, part: _Part) -> None:
@@ -100,7 +100,7 @@ class BatchOutcome:
 
 
 class RecordFuture(Future[RecordMetadata]):
-    """The view of one record. `Future.__init__` is not called: what it would make is the batch's."""
+    """The view of one record. `Future.__init__` is not called: the batch has the objects that it would create."""
 
     def __init__(self, outcome: BatchOutcome, index: int, timestamp_ms: int) -> None:
         self._outcome = outcome
@@ -111,7 +111,7 @@ class RecordFuture(Future[RecordMetadata]):
         return self._outcome.part(self.index) is not None
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is; raises what went wrong, or `TimeoutError` after `timeout` seconds."""
+        """Returns the record's position; raises its error, or `TimeoutError` after `timeout` seconds."""
         part = self._wait(timeout)
         if part.error is not None:
             raise part.error
@@ -131,7 +131,7 @@ class RecordFuture(Future[RecordMetadata]):
         self._run(fn)
 
     def notify(self) -> None:
-        """The record is settled: wake `wait` and `as_completed`, run the callbacks."""
+        """Wakes `wait` and `as_completed` and runs the callbacks, because the record is settled."""
         with self._outcome.condition:
             waiters = list(self.__dict__.get("_klamm_waiters", ()))
             callbacks = list(self.__dict__.get("_klamm_callbacks", ()))
@@ -191,7 +191,7 @@ class RecordFuture(Future[RecordMetadata]):
 
 
 def failed_future(partition: TopicPartition, error: Exception) -> RecordFuture:
-    """Of a record that never came into a batch."""
+    """Returns the future of a record that was never added to a batch."""
     outcome = BatchOutcome(partition)
     outcome.count = 1
     outcome.fail(0, 1, error)

@@ -157,7 +157,7 @@ class ClassicGroup:
 
     @property
     def populated(self) -> bool:
-        """Whether there are members, or pending ones that were given a member id and may join."""
+        """True if there are members, or pending ones that were given a member id and may join."""
         return bool(self.members or self.pending)
 
     def _move(self, event: GroupEvent) -> None:
@@ -190,7 +190,7 @@ class ClassicGroup:
         return None
 
     def _speaks(self, request: JoinRequest) -> bool:
-        """Whether the request has the group's protocol type and a protocol in common with all other members."""
+        """Returns True if the request has the group's protocol type and a protocol in common with all other members."""
         if not request.protocol_type or not request.protocols:
             return False
         if not self.members:

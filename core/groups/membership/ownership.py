@@ -110,7 +110,7 @@ class OwnerPaths:
             self.held.discard(partition)
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deletes the owner paths; one that no longer exists is no error."""
+        """Deletes the owner paths; one that no longer exists is not an error."""
         for partition in list(partitions):
             with contextlib.suppress(NoNodeError):
                 self._coordination.delete(self.path(partition))

@@ -44,7 +44,7 @@ from .range_coverage import (
 )
 
 DELIVERY_MS: Final = 180_000
-"""How much later than it was made an event may be stored, in ms: a producer's `delivery.timeout.ms` is two minutes."""
+"""The most ms between making an event and storing it: a producer's `delivery.timeout.ms` is two minutes."""
 
 
 class State(StrEnum):

@@ -170,7 +170,7 @@ class Follower:
         self._uncommitted: dict[TopicPartition, int] = {}
         self._marks: dict[bytes, Mark] = {}
         self.behind = False
-        """Whether a log held more than the last pass has read of it."""
+        """True if a log held more than the last pass has read of it."""
 
     def advance(self) -> bool:
         """Makes one pass; returns whether there was anything to count. Raises the error of the log, the store or the

@@ -38,7 +38,7 @@ MAX_WINDOWS: Final = 20_000
 """Windows in one event, about 400 kB; the rest goes into the next event."""
 
 RESUME_S: Final = 5.0
-"""How long the first batch after a quiet interval waits for the stored event that the producer continues."""
+"""Seconds that the first batch after a quiet interval waits for the stored event that the producer continues."""
 
 _ACKNOWLEDGED: Final = 0
 _ATTEMPTED: Final = 2

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class MarkKind(StrEnum):
-    """Of a mark; also a class of the style sheet."""
+    """The kind of a mark; also a class of the style sheet."""
 
     KILL = "kill"
     REBALANCE = "rebalance"
@@ -20,7 +20,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True)
 class TimelineMark:
-    """Something that happened at one moment. Seconds are counted from the beginning of the run."""
+    """An event at one moment. Seconds are counted from the beginning of the run."""
 
     at_s: float
     kind: MarkKind
@@ -40,7 +40,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Sample:
-    """The number of records counted up to then."""
+    """The number of records counted up to that time."""
 
     at_s: float
     produced: int
@@ -62,13 +62,13 @@ class Timeline:
         self._samples.append(Sample(self._clock_s(), produced, consumed, loaded))
 
     def mark(self, kind: MarkKind, text: str, wall_s: float | None = None) -> None:
-        """Now, or at an instant of the wall clock, as another process has noted it."""
+        """Adds a mark at the present time, or at an instant of the wall clock that another process has noted."""
         at_s = self._clock_s() if wall_s is None else self.seconds_of(wall_s)
         self._marks.append(TimelineMark(at_s, kind, text))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What the block does; phases may overlap."""
+        """Adds a phase that lasts as long as the block; phases may overlap."""
         from_s = self._clock_s()
         try:
             yield
@@ -76,11 +76,11 @@ class Timeline:
             self.add_phase(name, from_s, self._clock_s())
 
     def add_phase(self, name: str, from_s: float, to_s: float) -> None:
-        """One that is known only when it is over."""
+        """Adds a phase that is known only after it has ended."""
         self._phases.append(Phase(name, from_s, to_s))
 
     def seconds_of(self, wall_s: float) -> float:
-        """Of an instant of the wall clock."""
+        """Returns the seconds of an instant of the wall clock."""
         return wall_s - self._wall_offset_s
 
     @property

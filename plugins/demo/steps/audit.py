@@ -32,7 +32,7 @@ def ask_audit(workspace: Workspace, timeout_s: float) -> Answer:
 
 
 def table(answer: Answer) -> str:
-    """What `klamm audit --by month` prints."""
+    """Returns the output of `klamm audit --by month`."""
     out = io.StringIO()
     print_report(Console(file=out, width=WIDTH), answer.audits, Span.MONTH, answer.unreadable)
     return out.getvalue().rstrip()

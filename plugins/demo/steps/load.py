@@ -65,7 +65,7 @@ class PeriodicLoad:
         self.runs: list[Run] = []
 
     def has_died(self) -> bool:
-        """Whether it has ended by kill -9; `DemoError` when a run failed, or it has ended otherwise."""
+        """Returns True if it was ended by kill -9; raises `DemoError` if a run failed, or it has ended otherwise."""
         self.look()
         return self._child.process.poll() == -signal.SIGKILL
 
@@ -115,11 +115,11 @@ class Loads:
         return self.start({"KLAMM_FAULTS": "load.staged@2=kill"})
 
     def staged(self) -> int:
-        """How many staging directories there are."""
+        """Returns how many staging directories there are."""
         return len(self._lake.folders(f"{TOPIC}/_staging"))
 
     def rows(self) -> int:
-        """Of all loads that were visible at the last `find`."""
+        """Returns the rows of all loads that were visible at the last `find`."""
         return sum(load.rows for load in self.published)
 
     def find(self) -> list[Published]:

@@ -53,7 +53,7 @@ def send_produce(wire: WireClient, value: bytes) -> None:
 
 
 def acknowledges(wire: WireClient) -> bool:
-    """Whether a batch is acknowledged before the broker closes the connection."""
+    """Returns True if a batch is acknowledged before the broker closes the connection."""
     while (frame := wire.receive_frame()) is not None:
         _, offset = read_response_header(frame, ApiKey.PRODUCE, VERSION)
         answer = messages.response(ApiKey.PRODUCE, VERSION).decode(frame, offset)

@@ -39,7 +39,7 @@ def served(folder: Path, *, accept_missing_logs: bool = False) -> Iterator[WireC
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a broker that has stopped, with three records in each of two topics."""
+    """The directory of a broker that has stopped, with three records in each of two topics."""
     with served(tmp_path) as wire:
         for topic in (TOPIC, OTHER):
             assert create_topic(wire, topic).error_code is ErrorCode.none

@@ -141,7 +141,9 @@ def test_partitions_without_a_commit_are_shown(klamm: Klamm, broker: RunningBrok
 
 
 def test_partitions_beside_a_committed_one_are_shown(klamm: Klamm, broker: RunningBroker) -> None:
-    """What a client that commits only where it read leaves behind: records that nobody has read are no lag of 0."""
+    """Offsets left by a client that commits only where it has read: records that no consumer has read are not a lag of
+    0.
+    """
     klamm("topics", "create", "beside", "-p", "3")
     settings = load_settings("klamm.yaml")
     with Producer(settings) as producer:

@@ -30,7 +30,7 @@ def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]
 
 @pytest.fixture
 def topic(client: ClusterClient, request: pytest.FixtureRequest) -> str:
-    """Of 3 partitions, for one test."""
+    """A topic of 3 partitions, for one test."""
     name = topic_name(request)
     client.create_topics({name: NewTopic(3, 1, {"retention.ms": "-1"})})
     return name

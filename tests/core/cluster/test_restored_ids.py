@@ -60,7 +60,7 @@ def test_a_broker_that_joins_has_the_others_go_on_above_its_logs(coordination: C
 
 
 def test_a_restore_under_a_running_broker_is_noticed(coordination: Coordination) -> None:
-    """What this broker gave out itself is not given again, written with or not."""
+    """Ids that this broker has allocated are not allocated again, whether they were written with or not."""
     broker_cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
     broker_cluster.register()
     try:

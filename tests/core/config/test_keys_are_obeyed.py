@@ -26,7 +26,7 @@ READERS = {
     SinkSettings: ("core/client", "core/config", "hadoop"),
     TopicConfig: ("core/log", "core/broker", "core/config"),
 }
-"""Where a section is obeyed: a message's field of the same name elsewhere is not the key."""
+"""The modules that read a section: a message's field of the same name elsewhere is not the key."""
 
 SECTIONS = ("config", "options", "settings", "current", "tuning", "section", "producer", "consumer", "broker", "sink")
 """Names of what holds a section, with or without an underscore before them."""

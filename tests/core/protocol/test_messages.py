@@ -96,7 +96,7 @@ def tag_sections(schema: messages.Schema) -> list[bytes]:
 
 
 def levels(cls: type[Any]) -> int:
-    """How many structs the sample holds outside of tagged fields: each ends with one tag section."""
+    """Returns how many structs the sample holds outside of tagged fields: each ends with one tag section."""
     count = 1
     for f in fields(cls):
         if "tag" not in f.metadata:

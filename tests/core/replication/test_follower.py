@@ -1,4 +1,4 @@
-"""What an answer does to a follower's log (R9), step by step."""
+"""The effect of an answer on a follower's log (R9), step by step."""
 
 from __future__ import annotations
 

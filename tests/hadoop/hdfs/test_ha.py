@@ -36,7 +36,7 @@ def pair(tmp_path: Path) -> Iterator[HdfsPair]:
 
 
 def loads(root: str, *options: str) -> int:
-    """How many loads `klamm lake ls` finds."""
+    """Returns how many loads `klamm lake ls` finds."""
     said = CliRunner().invoke(app, ["ls", root, "--json", *options])
     assert said.exit_code == 0, said.output
     found: int = json.loads(said.output)["loads"]

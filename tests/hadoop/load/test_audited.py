@@ -1,4 +1,4 @@
-"""Which loads have told the audit what they hold: markers, and numbers that are given a second time. No Spark."""
+"""Markers of loads whose audit events are stored, and load numbers that are used a second time. No Spark."""
 
 from __future__ import annotations
 

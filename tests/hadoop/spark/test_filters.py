@@ -1,4 +1,4 @@
-"""What filters leave of a batch read."""
+"""The rest of a batch read after filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of the sink stores, on a real broker: each row once, whatever happened to its earlier attempts."""
+"""The rows that a task of the sink stores, on a real broker: each once, whatever happened to its earlier attempts."""
 
 from __future__ import annotations
 

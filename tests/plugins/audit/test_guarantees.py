@@ -1,4 +1,4 @@
-"""What the audit never does: say "complete" where a record may be missing, or doubt what is proved."""
+"""Guarantees of the audit: it never says "complete" where a record may be missing, and never doubts a proven count."""
 
 from __future__ import annotations
 

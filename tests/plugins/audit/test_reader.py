@@ -14,7 +14,7 @@ from klammtest.stored_topic import StoredTopic
 
 
 def audit_topic() -> Any:
-    """Of two partitions."""
+    """An audit topic of two partitions."""
     return StoredTopic("counts", 2, CODECS)
 
 

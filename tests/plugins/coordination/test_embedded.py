@@ -1,4 +1,4 @@
-"""What is peculiar to the embedded coordination: one file, several processes, and files that are none."""
+"""The special cases of the embedded coordination: one file, several processes, and files that are not valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pyruhvro is proven for, logical types, and payloads that cannot be read."""
+"""Tests of the types that pyruhvro is proven for, of logical types, and of payloads that cannot be read."""
 
 from __future__ import annotations
 

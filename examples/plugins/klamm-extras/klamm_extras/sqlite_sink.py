@@ -63,7 +63,7 @@ class SqliteSink:
             self._connection().commit()
 
     def close(self) -> None:
-        """What was not flushed is not kept."""
+        """Closes the database; unflushed records are not kept."""
         if self._database is not None:
             self._database.close()
             self._database = None

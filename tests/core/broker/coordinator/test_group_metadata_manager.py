@@ -1,4 +1,4 @@
-"""What a broker does when its groups' states cannot be stored, or not be read."""
+"""Tests of a broker whose groups' states cannot be stored, or cannot be read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def state(generation: int) -> StoredGroup:
 
 
 def keeping(store: Any, use: Callable[[GroupMetadataManager], Any]) -> tuple[Any, list[tuple[str, int]]]:
-    """What `use` gives, and the failures that were told."""
+    """Returns the result of `use`, and the failures that were reported."""
     failed: list[tuple[str, int]] = []
 
     async def run() -> Any:

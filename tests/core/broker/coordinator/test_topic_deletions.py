@@ -54,7 +54,7 @@ def test_the_next_broker_finishes_a_deletion(
 
 
 def finishes(tree: Path, patience_s: float) -> bool:
-    """Whether the marker goes."""
+    """Returns True if the marker disappears in time."""
     deadline = time.monotonic() + patience_s
     while unfinished(tree):
         if time.monotonic() > deadline:

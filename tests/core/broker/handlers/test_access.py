@@ -151,7 +151,7 @@ def test_a_created_topic_is_described_to_those_who_may(guest: WireClient, admin:
 
 
 def by_id(wire: WireClient, *asked: UUID | str) -> list[tuple[str | None, UUID | None, ErrorCode, str | None]]:
-    """What DeleteTopics answers for topics given by id or by name."""
+    """Returns the answers of DeleteTopics for topics given by id or by name."""
     named = [(a, None) if isinstance(a, str) else (None, a) for a in asked]
     topics = tuple(part(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=n, topic_id=i) for n, i in named)
     answer = wire.call(ApiKey.DELETE_TOPICS, 6, topics=topics, timeout=SOON)

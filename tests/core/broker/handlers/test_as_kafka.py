@@ -105,7 +105,7 @@ def test_an_empty_fetch_does_not_wait(broker: Broker, wire: WireClient) -> None:
 
 def no_record_is_named(patch: pytest.MonkeyPatch) -> None:
     class Nothing(Exception):
-        """What no error is."""
+        """A type that no error has."""
 
     patch.setattr(handlers.produce, "RecordValidationError", Nothing)
 
@@ -396,7 +396,7 @@ def test_manual_assignments(wire: WireClient) -> None:
 
 
 def own(wire: WireClient, topic: str) -> dict[str, str]:
-    """What the topic sets itself."""
+    """Returns the configs that are set on the topic itself."""
     return {c.name: c.value for c in describe(wire, topic, None).configs if c.config_source == 1}
 
 

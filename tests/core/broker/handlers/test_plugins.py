@@ -1,4 +1,4 @@
-"""What plugins do to Produce and Fetch: third-party codecs (design, section 5) and topic validators."""
+"""The effect of plugins on Produce and Fetch: third-party codecs (design, section 5) and topic validators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How connections come in: a few per turn, at a rate, and not without descriptors."""
+"""Accepting connections: a few per round of the event loop, at a limited rate, and not without descriptors."""
 
 from __future__ import annotations
 

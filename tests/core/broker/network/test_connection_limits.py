@@ -1,4 +1,4 @@
-"""What a connection may take: time for its requests and responses, memory together with all others."""
+"""The limits of a connection: time for its requests and responses, memory together with all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system holds for a peer: little until it has read, then as the system likes; or as configured."""
+"""The kernel's send buffer: small until the peer has read, then sized by the kernel; or as configured."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TIMEOUT_S = 6.0
 
 
 class Registration:
-    """What the coordination says; `asked` counts."""
+    """The coordination's answer; `asked` counts the queries."""
 
     def __init__(self) -> None:
         self.epoch: int | None = 7

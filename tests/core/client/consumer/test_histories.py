@@ -129,7 +129,7 @@ def test_a_late_commit_is_not_stored(
 
 
 class Fetches:
-    """What the fetches of this process's consumers came to, each of one partition."""
+    """Records the outcomes of this process's consumer fetches, each of one partition."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failed = 0

@@ -1,4 +1,6 @@
-"""What was not handed out is not committed: whatever is raised while a result is made, its records come again."""
+"""Records that were not returned are not committed: if making a result raises an error, its records are returned
+later.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,7 @@ TURNS = {
     "in one partition": [{0: 7}, {0: "text"}, {0: 7}],
     "between partitions": [{0: 7}, {1: "text"}],
 }
-"""What is written, in order: by partition the value of 100 records."""
+"""The written values, in order: by partition the value of 100 records."""
 
 
 def reader_of_both_types(base: dict[str, Any], topic: str, folder: Path, turns: list[dict[int, Any]]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What the audit adds to the first record of a batch, by records and by rows of a table, whole and split."""
+"""The headers that the audit adds to the first record of a batch, by records and by rows of a table, whole and
+split.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the listeners are told of a batch."""
+"""The calls of the delivery listeners for a batch."""
 
 from __future__ import annotations
 

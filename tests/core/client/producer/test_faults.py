@@ -1,4 +1,4 @@
-"""What the producer does about faults, seen in what the log of a scripted broker then holds."""
+"""The producer's reaction to faults, as seen in the log of a scripted broker."""
 
 from __future__ import annotations
 
@@ -305,7 +305,9 @@ FINAL: list[Fault] = [ErrorCode.invalid_record, ErrorCode.topic_authorization_fa
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_faults_store_what_is_acknowledged_once_and_in_order(broker: ScriptedBroker, seed: int) -> None:
-    """What failed for good may be stored only where its error says so; all else is stored exactly once, in order."""
+    """A record that failed for good may be stored only if its error says so; all others are stored exactly once, in
+    order.
+    """
     chance = random.Random(seed)
     broker.faults.extend(
         chance.choice(PASSING) if chance.random() < 0.3 else chance.choice(FINAL) if chance.random() < 0.05 else "ok"

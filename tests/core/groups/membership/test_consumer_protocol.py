@@ -1,4 +1,4 @@
-"""What members of a classic group tell each other, and what its leader computes."""
+"""The messages that members of a classic group exchange, and the assignment that its leader computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the leader of a classic group sees of its topics, and when it looks, with a fake clock."""
+"""The changes of topics that the leader of a classic group notices, and the times of its requests, with a fake
+clock.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class World:
         return {name: self.topics[name] for name in names if name in self.topics}
 
     def looks(self, seconds: float) -> list[bool]:
-        """What each look in this time said; the member's thread waits exactly as long as it is told."""
+        """Returns the result of each request in this time; the member's thread waits exactly as long as `wait_s`
+        says.
+        """
         said, end = [], self.now + seconds
         while (wait_s := self.watch.wait_s(60.0)) <= end - self.now:
             self.now += wait_s

@@ -644,7 +644,7 @@ def test_a_load_of_invalid_records_alone_has_no_hour(spark: SparkSession, tmp_pa
 
 
 def test_timestamps_that_only_orc_can_hold_are_no_damage(spark: SparkSession, tmp_path: Path) -> None:
-    """What stands for "for ever" in a field is beyond pyarrow's nanoseconds."""
+    """A timestamp that means "for ever" is beyond pyarrow's nanoseconds."""
     until = {"name": "until", "type": {"type": "long", "logicalType": "timestamp-millis"}}
     schema = {"type": "record", "name": "Lease", "fields": [until]}
     plain = {"type": "record", "name": "Lease", "fields": [{"name": "until", "type": "long"}]}

@@ -56,7 +56,7 @@ def test_a_restored_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_restored_log_and_coordination_are_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the clock does not go on either, which leader epochs follow: the batches tell."""
+    """The clock that bounds leader epochs stands still too, so that only the batches show the change."""
     monkeypatch.setattr("klamm.core.cluster.topics.leader_epoch_floor", lambda _: 0)
     restore(tmp_path, with_coordination=True)
 

@@ -225,7 +225,7 @@ def test_a_compressed_batch_with_fewer_records_than_it_says_is_unknown(codec: st
 
 
 def walked(logs: MemoryLogs) -> list[tuple[int, str, int, int]]:
-    """What the tier counts, of records without bytes whose mark says that they have 24."""
+    """Returns the tier's counts of records without bytes whose mark says that they have 24."""
     topic = AuditTopic()
     follower(logs, topic).advance()
     return [(w.start_ms, w.source, w.records, w.size) for w in topic.events[0].windows]

@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass
 class Allowed:
-    """What a report may and must say besides the true counts.
+    """The expectations of a report besides the true counts.
 
     In the windows of `unknown` (by tier) a count may be unknown; `problems` must be printed. `clocks`: application and
     milliseconds ahead.
