@@ -16,6 +16,7 @@ from typing import Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import klamm
@@ -44,6 +45,17 @@ _LOCAL: Final = {
 _PYTHON_ERROR: Final = re.compile(r"^\s*(?:pyspark\.\S+: )?(klamm\.[\w.]+(?:Error|Loss)): (.+)$", re.MULTILINE)
 _ANY_ERROR: Final = re.compile(r"^\s*(?:Caused by: )?([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
+# Of the output of a JVM that did not start: lines without a reason, and lines that begin with one.
+_NOISE: Final = re.compile(
+    r"incubator| (WARN|INFO) |^WARNING|^at |^\.\.\. \d+ more|Could not create the Java|fatal exception has occurred"
+)
+_TOLD: Final = re.compile(r"Error|Invalid|Too small|Exception in thread|Unrecognized|Could not|Caused by")
+_EXITED: Final = "JAVA_GATEWAY_EXITED"
+_HEAP: Final = re.compile(r"heap|-Xm[sx]|[Ss]ystem memory|object heap|--driver-memory")
+_MASTER: Final = re.compile(r"\b[Mm]aster\b|--master|deploy mode")
+_TELLING: Final = 4
+"""The length from which a value says which key it is of."""
+
 
 class SparkFailedError(KlammError):
     """A Spark job failed; the message is the line with the cause."""
@@ -65,12 +77,14 @@ def _local() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Settings of Spark: `master` and `driver_memory` unless spark-submit sets them, and `extra`."""
+    """Settings of Spark: `master` and `driver_memory` unless spark-submit sets them, and `extra`. `where`: the
+    section of the YAML file."""
 
     name: str
     master: str
     driver_memory: str
     extra: Mapping[str, str]
+    where: str = ""
 
     def configuration(self) -> dict[str, str]:
         if submitted():
@@ -86,9 +100,30 @@ class SparkSettings:
         if not submitted() and self._local:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
+    def key_of(self, reason: str) -> str | None:
+        """Returns the key of the YAML file that the reason of a failed start is about: the longest name or the value
+        that occurs in it; None if there is none."""
+        given = {f"spark.config.{name}": (name, value) for name, value in self.extra.items()}
+        if not submitted():
+            given["spark.master"] = ("spark.master", self.master)
+            given["spark.driver.memory"] = ("spark.driver.memory", self.driver_memory)
+        for key, (name, _) in sorted(given.items(), key=lambda each: -len(each[1][0])):
+            if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", reason):
+                return key
+        if "spark.driver.memory" in given and _HEAP.search(reason):
+            return "spark.config.spark.driver.memory" if "spark.driver.memory" in self.extra else "spark.driver.memory"
+        if "spark.master" in given and _MASTER.search(reason):
+            return "spark.config.spark.master" if "spark.master" in self.extra else "spark.master"
+        return next((key for key, (_, value) in given.items() if _is_quoted(value, reason)), None)
+
     @property
     def _local(self) -> bool:
         return self.master.startswith("local")
+
+
+def _is_quoted(value: str, reason: str) -> bool:
+    told = len(value) >= _TELLING and value not in ("true", "false")
+    return told and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", reason) is not None
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
@@ -102,7 +137,9 @@ def start_session(settings: SparkSettings) -> SparkSession:
     builder = SparkSession.builder.appName(settings.name)
     for key, value in settings.configuration().items():
         builder = builder.config(key, value)
-    with _starting():
+    with _starting(settings):
+        if not submitted():
+            _ensure_jvm(settings)
         session = builder.getOrCreate()
     _ship_wheel(session, Path(klamm.__file__))
     if (session.sparkContext.master or "").startswith("local"):
@@ -118,10 +155,8 @@ def hadoop_jvm(settings: SparkSettings) -> HadoopJvm:
     """
     if SparkContext._gateway is None:
         settings.prepare()
-        conf = SparkConf(loadDefaults=False)
-        conf.setAll([("spark.app.name", settings.name), *settings.configuration().items()])
-        with _starting():
-            SparkContext._ensure_initialized(conf=conf)
+        with _starting(settings):
+            _ensure_jvm(settings)
     gateway = SparkContext._gateway
     if gateway is None:
         raise SparkFailedError("Spark's JVM did not start")
@@ -133,17 +168,41 @@ def hadoop_jvm(settings: SparkSettings) -> HadoopJvm:
     return HadoopJvm(gateway, deploy.SparkHadoopUtil.get().newConfiguration(spark_conf))
 
 
+def _ensure_jvm(settings: SparkSettings) -> None:
+    """Starts Spark's JVM unless there is one. It has a process group of its own: a SIGTERM to this process's group must
+    not end the JVM under a load that this process finishes. The JVM ends when its stdin is closed."""
+    if SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll([("spark.app.name", settings.name), *settings.configuration().items()])
+        SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"start_new_session": True}))
+
+
 @contextmanager
-def _starting() -> Iterator[None]:
-    """Raises `SparkFailedError` in one line if the JVM or Spark does not start; hides their output meanwhile."""
+def _starting(settings: SparkSettings) -> Iterator[None]:
+    """Raises `SparkFailedError` in one line, with the key of the YAML file if it is known, if the JVM or Spark does not
+    start; hides their output meanwhile."""
     with tempfile.TemporaryFile() as said:
         try:
             with nullcontext() if submitted() else _stderr_to(said.fileno()):
                 yield
         except (PySparkException, Py4JError, RuntimeError, OSError) as error:
             said.seek(0)
-            reason = reason_of(error) if isinstance(error, PySparkException) else str(error)
-            raise SparkFailedError(f"Spark did not start: {_one_line(reason)} {_last(said.read())}".rstrip()) from error
+            reason = reason_of(error) if isinstance(error, PySparkException | Py4JJavaError) else str(error)
+            raise SparkFailedError(start_failure(settings, reason, said.read())) from error
+
+
+def start_failure(settings: SparkSettings, reason: str, said: bytes) -> str:
+    """Returns the line for a Spark that did not start. `said`: what its JVM wrote to stderr."""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not _NOISE.search(line)]
+    told = next((line for line in lines if _TOLD.match(line)), lines[-1] if lines else "")
+    reason = _one_line(reason)
+    if told and _EXITED in reason:  # the JVM ended before Python could ask it
+        reason = told
+    key = settings.key_of(reason) or settings.key_of(told)
+    where = "" if key is None else f"{settings.where}.{key}: " if settings.where else f"{key}: "
+    more = f" {told}" if told and told not in reason else ""
+    return f"{where}Spark did not start: {reason}{more}"
 
 
 def _ship_wheel(session: SparkSession, package: Path) -> None:
@@ -179,12 +238,6 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _last(said: bytes) -> str:
-    """Returns the last output line of the JVM, for an error."""
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if "incubator" not in line]
-    return next((line for line in reversed(lines) if line), "")
 
 
 def submitted() -> bool:

@@ -12,12 +12,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 from xml.sax.saxutils import escape
 
-from klamm.core.errors import KlammError
+from klamm.core.errors import ConfigError, KlammError
 from klamm.core.java import HOST, JavaProcess, check_port
 
 from .jars import find_class_path
@@ -56,13 +56,30 @@ class HdfsError(KlammError):
 
 @dataclass(frozen=True, slots=True)
 class HdfsPorts:
-    """The ports of the servers; the defaults are Hadoop's."""
+    """The ports of the servers; the defaults are Hadoop's. Raises `ConfigError` if two are equal."""
 
     name_node: int = 8020
     name_node_http: int = 9870
     data_node: int = 9866
     data_node_http: int = 9864
     data_node_ipc: int = 9867
+
+    def __post_init__(self) -> None:
+        option_of: dict[int, str] = {}
+        for option, port in self.by_option().items():
+            other = option_of.setdefault(port, option)
+            if other != option:
+                raise ConfigError(f"{option}: {port} is the port of {other} too; each server needs a port of its own")
+
+    def by_option(self) -> dict[str, int]:
+        """Returns each port by its option of `klamm hdfs`."""
+        return {
+            "--port": self.name_node,
+            "--http-port": self.name_node_http,
+            "--data-port": self.data_node,
+            "--data-http-port": self.data_node_http,
+            "--data-ipc-port": self.data_node_ipc,
+        }
 
 
 class HdfsServer:
@@ -174,8 +191,8 @@ class HdfsServer:
             raise HdfsError(
                 f"cannot write below {self._data_dir}: {error.strerror}; give another --data-dir"
             ) from error
-        for port in astuple(self.ports):
-            check_port(port, "stop the process that uses it (an HDFS?) or give another port")
+        for option, port in self.ports.by_option().items():
+            check_port(port, f"stop the process that uses it (an HDFS?) or give another {option}")
         if not (self._data_dir / "name" / "current" / "VERSION").exists():
             self._format()
 

@@ -45,6 +45,8 @@ HDFS_SCHEME: Final = "hdfs"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HEAD: Final = re.compile(r"[a-z]+:(//[^/]*)?")
 """The part of a URI before its path."""
+_MASTER: Final = re.compile(r"local(\[(\d+|\*)(, ?\d+)?\])?|local-cluster\[.+\]|(spark|k8s)://\S+|yarn")
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
 _SPARK: Final = "spark."
 _HADOOP: Final = ("dfs.", "fs.", "hadoop.", "yarn.", "mapreduce.", "io.", "ipc.")
 """Prefixes of the keys of Hadoop's own configuration."""
@@ -152,6 +154,22 @@ def _spark_keys(value: Any) -> Any:
     return {name: to_string(given) if isinstance(given, bool | int | float) else given for name, given in value.items()}
 
 
+def _master(value: str) -> str:
+    """Returns the text. Raises `ValueError` for a master that spark-submit would refuse."""
+    if not _MASTER.fullmatch(value):
+        raise ValueError(
+            f"expected Spark's master: local[2], local[*], spark://HOST:PORT, k8s://… or yarn, got {value!r}"
+        )
+    return value
+
+
+def _memory(value: Any) -> Any:
+    """Returns the text. Raises `ValueError` for a size that Java's -Xmx would refuse."""
+    if isinstance(value, bool) or not _MEMORY.fullmatch(str(value)):
+        raise ValueError(f"expected a size such as 512m or 2g, as for Java's -Xmx, got {value!r}")
+    return str(value)
+
+
 def _directories(names: tuple[str, ...]) -> tuple[str, ...]:
     if names not in PARTITIONINGS:
         raise ValueError("expected dt or dt,hr")
@@ -256,8 +274,12 @@ class LakeConfig(Section):
         True,
         "Compute the audit's watermark for a load's _audit.json, for which the whole audit topic is read.",
     )
-    spark_master: str = key("local[2]", "Spark's master; that of spark-submit takes precedence.")
-    spark_driver_memory: str = key("1g", "The memory of a local Spark.")
+    spark_master: Annotated[str, AfterValidator(_master)] = key(
+        "local[2]", "Spark's master; that of spark-submit takes precedence."
+    )
+    spark_driver_memory: Annotated[str, BeforeValidator(_memory), ConfigType.STRING] = key(
+        "1g", "The memory of a local Spark."
+    )
     spark_config: Annotated[dict[str, str], BeforeValidator(_spark_keys)] = key(
         {}, "Further configuration of Spark, by its names; Hadoop's with the prefix spark.hadoop."
     )

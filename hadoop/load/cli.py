@@ -19,6 +19,7 @@ from klamm.core.process_log import of_command
 
 from ..session import require_java
 from ..sinks import choose
+from .interrupt import EXIT_STATUS
 from .report import Status
 from .schedule import Schedule, stop_on_sigterm
 
@@ -62,19 +63,29 @@ def load(
     """Load the new records of the sink's topics into its lake; one rename per topic publishes data and offsets.
 
     Exit status 0: each topic is loaded or has no new records. 1: a topic failed; the others are loaded. 2: the command
-    or the YAML file is wrong. 99: with --fail-if-empty, no topic has new records. With --every, SIGTERM ends the
-    command after the current run with status 0; too many failed runs in a row end it with status 1.
+    or the YAML file is wrong. 99: with --fail-if-empty, no topic has new records. 130: Ctrl-C. With --every, SIGTERM
+    ends the command after the current run with status 0; too many failed runs in a row end it with status 1.
     """
     every_s = None if every is None else interval_s("--every", every)
     if every_s is not None and fail_if_empty:
         raise ConfigError("--fail-if-empty applies to a single run; it cannot be combined with --every")
     if every_s is None and max_failures is not None:
         raise ConfigError("--max-failures applies only with --every")
-    with _prepared(config, sink, topic or [], as_json) as run:
+    with _interruption_reported(), _prepared(config, sink, topic or [], as_json) as run:
         if every_s is None:
             _end(run(), fail_if_empty)
         else:
             _go_on(run, every_s, MAX_FAILURES if max_failures is None else max_failures)
+
+
+@contextmanager
+def _interruption_reported() -> Iterator[None]:
+    try:
+        yield
+    except SystemExit as ended:
+        if ended.code == EXIT_STATUS:
+            typer.echo("klamm: interrupted; a load that was running has published nothing", err=True)
+        raise
 
 
 def _end(report: RunReport, fail_if_empty: bool) -> None:
@@ -110,6 +121,8 @@ def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) ->
     of_command(settings.log)
     name, chosen = choose(settings, sink)
     _check_topics(settings, name, chosen, only)
+    for topic in only or _known_topics(settings, chosen):
+        settings.check_topic(topic)
     require_java()
     # Imported after all checks that need no Spark: importing it takes a second.
     from .loader import Loader
@@ -132,6 +145,12 @@ def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) ->
             return report
 
         yield run
+
+
+def _known_topics(settings: Settings, chosen: SinkSettings) -> list[str]:
+    """The topics of the sink, as far as the file alone says: of a pattern's, those with a section."""
+    pattern = chosen.topics_regex
+    return list(chosen.topics) if pattern is None else [name for name in settings.topics if re.fullmatch(pattern, name)]
 
 
 def _check_topics(settings: Settings, name: str, chosen: SinkSettings, only: list[str]) -> None:

@@ -61,10 +61,12 @@ class Loader:
         self._duration_s = None if config.max_duration_ms is None else config.max_duration_ms / 1000
         self._interrupt = interrupt = Interrupt()
         extra = config.spark_config if submitted() else with_avro(config.spark_config, config.format)
-        spark_settings = SparkSettings(f"klamm load {sink}", config.spark_master, config.spark_driver_memory, extra)
+        spark_settings = SparkSettings(
+            f"klamm load {sink}", config.spark_master, config.spark_driver_memory, extra, self._where
+        )
 
         def hadoop() -> HadoopJvm:
-            with interrupt.deferred():
+            with interrupt.starting_jvm():
                 return hadoop_jvm(spark_settings)
 
         publisher = publisher_for(config.path, hadoop)
@@ -79,7 +81,7 @@ class Loader:
         progress = BarProgress(console) if console.is_terminal else Progress()
 
         def spark() -> SparkSession:
-            with interrupt.deferred():
+            with interrupt.starting_jvm():
                 return start_session(spark_settings)
 
         def warn(text: str) -> None:

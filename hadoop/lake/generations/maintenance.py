@@ -65,7 +65,7 @@ class Maintenance:
         from .compact import CompactJob, CompactSpec
 
         def spark() -> SparkSession:
-            with self._interrupt.deferred():
+            with self._interrupt.starting_jvm():
                 return start_session(self._spark_settings())
 
         spec = CompactSpec(self._config.path, target_size, self._staging_retention_s)
@@ -75,7 +75,7 @@ class Maintenance:
     def _hadoop(self) -> HadoopJvm:
         from ...session import hadoop_jvm
 
-        with self._interrupt.deferred():
+        with self._interrupt.starting_jvm():
             return hadoop_jvm(self._spark_settings())
 
     def _spark_settings(self) -> SparkSettings:

@@ -16,7 +16,7 @@ import pytest
 
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.hdfs import jars
-from klamm.hadoop.hdfs.server import HdfsServer
+from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
 from klammtest.hadoop.hdfs import new_server
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
@@ -73,7 +73,14 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         taken.listen()
         with pytest.raises(KlammError, match=f"cannot listen on 127.0.0.1:{server.ports.data_node}") as caught:
             server.start()
+    assert str(caught.value).endswith("or give another --data-port")
     assert "\n" not in str(caught.value)
+
+
+def test_equal_ports_are_one_line_with_both_options() -> None:
+    with pytest.raises(ConfigError) as caught:
+        HdfsPorts(name_node=9870)
+    assert str(caught.value) == "--http-port: 9870 is the port of --port too; each server needs a port of its own"
 
 
 def test_a_machine_without_jars_and_maven_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def test_a_topic_that_cannot_be_loaded_does_not_keep_the_others(
     assert said.err.count("\n") == 1
 
 
-def test_ctrl_c_ends_a_load_without_a_word_and_leaves_nothing_visible(broker: RunningBroker) -> None:
+def test_ctrl_c_ends_a_load_with_one_line_and_leaves_nothing_visible(broker: RunningBroker) -> None:
     send(broker, "raw", range(100))
     config = yaml.safe_load(broker.config_path.read_text())
     config["sinks"] = {"fifth": {"plugin": "hadoop", "topics": ["raw"], "path": "./fifth"}}
@@ -248,5 +248,6 @@ def test_ctrl_c_ends_a_load_without_a_word_and_leaves_nothing_visible(broker: Ru
             threading.Event().wait(0.01)
         load.send_signal(signal.SIGINT)
         said = load.communicate(timeout=300)
-    assert (load.returncode, *said) == (130, "", "")
+    interrupted = "klamm: interrupted; a load that was running has published nothing\n"
+    assert (load.returncode, *said) == (130, "", interrupted)
     assert [path.name for path in staging.parent.iterdir()] == ["_staging"]

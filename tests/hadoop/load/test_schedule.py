@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import IO, Any
 import pytest
 import yaml
 
+from klamm.core.cli.config import check
 from klamm.core.cli.options import interval_s
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.load.cli import load
@@ -91,12 +93,14 @@ def test_a_scheduler_loads_what_comes_and_ends_after_sigterm(tmp_path: Path) -> 
             "1s",
             "--json",
         ]
-        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        with subprocess.Popen(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        ) as running:
             assert running.stdout is not None
             assert loaded(running.stdout) == (1, 10)
             at.produce(range(10, 20))  # one batch: a run has all of it or nothing
             assert loaded(running.stdout) == (2, 10)
-            running.send_signal(signal.SIGTERM)
+            os.killpg(running.pid, signal.SIGTERM)  # the JVM must not get it
             rest, errors = running.communicate(timeout=300)
         assert (running.returncode, errors) == (0, "")
         assert {json.loads(line)["status"] for line in rest.splitlines()} <= {"empty"}
@@ -110,6 +114,22 @@ def loaded(stdout: IO[str]) -> tuple[int, int]:
             (topic,) = said["topics"]
             return topic["load"], topic["records"]
     raise AssertionError("the scheduler has ended")
+
+
+def test_a_wrong_schema_file_is_the_same_line_as_of_config_check(tmp_path: Path) -> None:
+    (tmp_path / "t.avsc").write_text("no json")
+    topics = {"t": {"schema": "t.avsc", "serde": "avro"}, "other": {}}
+    for section in ({"topics": ["t"]}, {"topics.regex": "[a-z]"}):
+        sink = {"plugin": "hadoop", "path": str(tmp_path / "lake"), **section}
+        path = tmp_path / "klamm.yaml"
+        path.write_text(yaml.safe_dump({"topics": topics, "sinks": {"lake": sink}}))
+        told = []
+        for command in ("check", "load"):
+            with pytest.raises(ConfigError, match=r"topics\.t\.schema: .*t\.avsc: ") as caught:
+                check(config=path) if command == "check" else load(config=path)
+            told.append(str(caught.value))
+        assert told[0] == told[1]
+        assert "\n" not in told[0]
 
 
 def test_a_scheduler_whose_runs_fail_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
