@@ -174,7 +174,7 @@ def _ensure_jvm(settings: SparkSettings) -> None:
     if SparkContext._gateway is None:
         conf = SparkConf(loadDefaults=False)
         conf.setAll([("spark.app.name", settings.name), *settings.configuration().items()])
-        SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"start_new_session": True}))
+        SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"start_new_session": True}))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
