@@ -36,7 +36,7 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     leader_epoch: int = -1,
 ) -> bytes:
-    """One whole batch of at least one record, compressed by `codec` (none when None)."""
+    """Returns one whole batch of at least one record, compressed by `codec` (none if it is None)."""
     batch, base, latest = native.encode_records(list(records))
     producer = (producer_id, producer_epoch, base_sequence)
     return bytes(assemble(batch, codec, (base, latest), producer, len(records), base_offset, leader_epoch))
@@ -52,8 +52,9 @@ def assemble(
     leader_epoch: int = -1,
     attributes: int = 0,
 ) -> bytearray:
-    """`batch`, room for the header and then records, as a whole batch: sealed in place, or compressed into another.
-    `timestamps` are the first record's and the latest, `producer` id, epoch and first sequence."""
+    """Makes a whole batch of `batch`, room for the header and then records: sealed in place, or compressed into
+    another. `timestamps` are the first record's and the latest, `producer` id, epoch and first sequence.
+    """
     if codec is not None and codec.codec_id:
         with memoryview(batch) as view:
             payload = codec.compress(view[HEADER_SIZE:])

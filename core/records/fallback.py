@@ -86,7 +86,7 @@ _CHANGED_TEXT: Final = "records that are wrong only to the fast loop"
 
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int:
-    """CRC-32C (Castagnoli) of `data`, going on from `crc`."""
+    """Returns the CRC-32C (Castagnoli) of `data`, continued from `crc`."""
     return int(_crc32c.crc32c(data, crc))
 
 
@@ -137,8 +137,9 @@ def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify
 
 
 def lists(data: Buffer, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool, /) -> Lists:
-    """Offsets, timestamps in ms, keys, values, headers of the `count` records in `data`, uncompressed. `fixed`: all
-    have `base_timestamp`. `CorruptRecordError` names record and byte."""
+    """Returns offsets, timestamps in ms, keys, values and headers of the `count` records in `data`, uncompressed.
+    `fixed`: all have `base_timestamp`. Raises `CorruptRecordError`, which names record and byte.
+    """
     raw = bytes(data)
     try:
         found = _parse(raw, count, base_offset, last_delta, base_timestamp)
@@ -154,8 +155,9 @@ def lists(data: Buffer, count: int, base_offset: int, last_delta: int, base_time
 def validate(
     data: Buffer, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool, /
 ) -> tuple[int, int]:
-    """Checks the records as `lists` does and makes nothing of them: the largest timestamp (-1 without records), and how
-    many records have no key. `CorruptRecordError` names record and byte."""
+    """Checks the records as `lists` does, without making objects; returns the largest timestamp (-1 without records),
+    and how many records have no key. Raises `CorruptRecordError`, which names record and byte.
+    """
     _, timestamps, keys, _, _ = lists(data, count, base_offset, last_delta, base_timestamp, fixed)
     return max(timestamps, default=-1), keys.count(None)
 
@@ -243,8 +245,9 @@ def _read_headers(data: bytes, pos: int, end: int) -> tuple[Headers, int]:
 
 
 def columns(areas: list[Area], from_offset: int, to_offset: int, /) -> Columns:
-    """The records of several batches with offsets in [from_offset, to_offset) as the buffers of Arrow columns.
-    `OverflowError` where a column grows beyond 2^31 - 1 bytes."""
+    """Returns the records of several batches with offsets in [from_offset, to_offset) as the buffers of Arrow columns.
+    Raises `OverflowError` if a column grows beyond 2^31 - 1 bytes.
+    """
     offsets, timestamps = array("q"), array("q")
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
@@ -291,8 +294,9 @@ def window_counts(
     /,
 ) -> list[WindowCounts]:
     """Counts the records with offsets in [from_offset, to_offset) by the window of their timestamps and the bytes of
-    their headers: an item for records that follow each other and have both in common. `CorruptRecordError` as `lists`
-    raises it."""
+    their headers: one item for consecutive records that have both in common. Raises `CorruptRecordError` as `lists`
+    does.
+    """
     if window_ms <= 0:
         raise ValueError(f"a window of {window_ms} ms")
     raw = bytes(data)
@@ -310,8 +314,9 @@ def window_counts(
 
 
 def tally(timestamps: Buffer, sizes: Buffer, window_ms: int, /) -> list[tuple[int, int, int]]:
-    """Counts rows of two columns of int64 by the window of their timestamps: (start, rows, sum of their sizes), an item
-    for rows of one window that follow each other."""
+    """Counts rows of two columns of int64 by the window of their timestamps: (start, rows, sum of their sizes), one
+    item for consecutive rows of one window.
+    """
     if window_ms <= 0:
         raise ValueError(f"a window of {window_ms} ms")
     stamps, held = array("q"), array("q")
@@ -332,7 +337,9 @@ def tally(timestamps: Buffer, sizes: Buffer, window_ms: int, /) -> list[tuple[in
 
 
 def int64s(items: list[int], /) -> bytes:
-    """A column of int64 for `tally`, of a list. `TypeError` and `OverflowError` where an item is none."""
+    """Returns a column of int64 for `tally`, from a list. Raises `TypeError` or `OverflowError` for an item that is not
+    an int64.
+    """
     if not isinstance(items, list):
         raise TypeError("the numbers must be in a list")
     if not all(isinstance(item, int) for item in items):
@@ -341,7 +348,7 @@ def int64s(items: list[int], /) -> bytes:
 
 
 def sizes(keys: list[bytes | None], values: list[bytes | None], /) -> bytes:
-    """A column of int64 for `tally`: the bytes of each record's key and value, 0 for None."""
+    """Returns a column of int64 for `tally`: the bytes of each record's key and value, 0 for None."""
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
     if not all(item is None or isinstance(item, bytes) for items in (keys, values) for item in items):
@@ -350,7 +357,9 @@ def sizes(keys: list[bytes | None], values: list[bytes | None], /) -> bytes:
 
 
 def lengths(key_offsets: Buffer, value_offsets: Buffer, /) -> bytes:
-    """As `sizes`, from the int32 offsets of two binary columns of Arrow (rows + 1 of each). A null row has no bytes."""
+    """Returns the column of `sizes`, from the int32 offsets of two binary columns of Arrow (rows + 1 of each). A null
+    row has no bytes.
+    """
     size, other = memoryview(key_offsets).nbytes, memoryview(value_offsets).nbytes
     if size != other or size % 4 or not size:
         raise ValueError(f"offsets of {size} and {other} bytes")
@@ -396,7 +405,7 @@ def _column(items: list[bytes | None] | list[bytes]) -> Column:
 def encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, more: bytes
 ) -> bytes:
-    """One record with its length in front; `more` is what `encode_headers` gave."""
+    """Returns one record that begins with its length; `more` is the result of `encode_headers`."""
     if key is None:
         key, key_size = b"", _NULL
     else:
@@ -424,7 +433,7 @@ def encode_record(
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """The header count and the headers, names in UTF-8."""
+    """Returns the header count and the headers, with names in UTF-8."""
     if not headers:
         return _NO_HEADERS
     out = bytearray(encode_varint(len(headers)))
@@ -441,8 +450,9 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]:
-    """A batch of these records (at least one) with room for the header that `seal` writes; the first record's
-    timestamp and the latest."""
+    """Returns a batch of these records (at least one) with room for the header that `seal` writes, the first record's
+    timestamp and the latest.
+    """
     if not records:
         raise ValueError("a record batch holds at least one record")
     base = latest = records[0][0]
@@ -510,7 +520,7 @@ def _stamp(stamps: memoryview | None, row: int, timestamp: int) -> int:
 
 
 def _cells(column: Binary | None) -> Any:
-    """row → its bytes, or None where it is null."""
+    """Returns row → its bytes, or None if it is null."""
     if column is None:
         return lambda _: None
     bitmap, offsets, data, start, width = column
@@ -551,7 +561,7 @@ def seal(
     count: int,
     /,
 ) -> None:
-    """Write the header in front of a batch's records, the CRC over what is there."""
+    """Writes the header before a batch's records, with the CRC of the present content."""
     size = len(batch)
     if size < HEADER_SIZE or size - _LENGTH_OVERHEAD > _INT32_MAX:
         raise ValueError(f"a record batch has {HEADER_SIZE} bytes of header and at most 2^31 in all, not {size}")
@@ -567,7 +577,7 @@ def seal(
 
 
 def partitions(keys: Binary | None, rows: int, partitions: int, /) -> bytes:
-    """Each row's partition by Kafka's murmur2 of its key (int32), -1 where the key is null."""
+    """Returns each row's partition by Kafka's murmur2 of its key (int32), -1 if the key is null."""
     if rows < 0 or partitions < 1:
         raise ValueError("rows are 0 or more, partitions 1 or more")
     key_of = _cells(keys)

@@ -19,7 +19,7 @@ class TopicPartition(NamedTuple):
 
 
 def some_of(partitions: Iterable[TopicPartition]) -> str:
-    """The first of them in order, and how many more there are, for a line that people read."""
+    """Returns the first of them in order, and how many more there are, for a message."""
     ordered = sorted(partitions)
     more = len(ordered) - _NAMED
     return ", ".join(map(str, ordered[:_NAMED])) + (f" and {more} more" if more > 0 else "")

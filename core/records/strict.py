@@ -36,7 +36,7 @@ def explain(
 def _record(
     data: bytes, pos: int, previous: int, base_offset: int, last_delta: int, base_timestamp: int | None
 ) -> tuple[int, int]:
-    """The position after the record, and its offset delta."""
+    """Returns the position after the record, and its offset delta."""
     n, pos = _varint(data, pos, len(data), 32, "the records end early")
     if n < 0 or n > len(data) - pos:
         raise _Wrong(f"its length is {n}, {len(data) - pos} bytes are left")

@@ -16,7 +16,7 @@ _MAX_SHIFT_64: Final = 63
 
 
 def encode_varint(value: int) -> bytes:
-    """The zigzag varint of a signed 64-bit value (a 32-bit one has the same bytes)."""
+    """Returns the zigzag varint of a signed 64-bit value (a 32-bit one has the same bytes)."""
     rest = (value << 1) ^ (value >> 63)
     out = bytearray()
     while rest > 0x7F:
@@ -31,7 +31,7 @@ VARINT: Final = tuple(encode_varint(value) for value in range(SMALL))
 
 
 def read_varint(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """A signed 32-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
+    """Returns a signed 32-bit value at `pos` and the position after it; raises `IndexError` past the end of `data`."""
     low = data[pos]
     if low >= 0x80 and (high := data[pos + 1]) < 0x80:  # two bytes: most lengths, and no loop for them
         value = low & 0x7F | high << 7
@@ -40,7 +40,7 @@ def read_varint(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, in
 
 
 def read_varlong(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """A signed 64-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
+    """Returns a signed 64-bit value at `pos` and the position after it; raises `IndexError` past the end of `data`."""
     low = data[pos]
     if low >= 0x80 and (high := data[pos + 1]) < 0x80:
         value = low & 0x7F | high << 7

@@ -11,7 +11,7 @@ __all__ = ["klamm_commands"]
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """`klamm demo`."""
+    """Registers `klamm demo`."""
     return [
         Command(
             "demo",

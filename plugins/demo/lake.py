@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 class DemoLakeFiles(Protocol):
-    """Paths are relative to the lake."""
+    """The files of a lake; paths are relative to it."""
 
     def folders(self, path: str) -> list[str]:
         """The names of the directories in a directory; none if it does not exist."""
@@ -69,5 +69,5 @@ class WebHdfsDemoFiles:
 
 
 def lake_files(workspace: Workspace) -> DemoLakeFiles:
-    """The files of the run's lake, on either file system."""
+    """Returns the files of the run's lake, on either file system."""
     return WebHdfsDemoFiles(workspace.hdfs.web_url) if workspace.hdfs else LocalDemoFiles(Path(workspace.lake))

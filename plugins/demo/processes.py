@@ -48,7 +48,7 @@ class Child:
         return self._log.read_text(errors="replace")
 
     def line(self) -> None:
-        """An empty line to its stdin."""
+        """Writes an empty line to the process's stdin."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: `check` says why
             self.process.stdin.write(b"\n")
@@ -60,19 +60,19 @@ class Child:
             self.process.stdin.close()
 
     def signal(self, number: int) -> None:
-        """To the process and its children; nothing when they are gone."""
+        """Sends the signal to the process and its children; does nothing when they have ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit status; `DemoError` when it does not end in time."""
+        """Waits for the process and returns its exit status; raises `DemoError` if it does not end in time."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise DemoError(f"{self.name} did not end within {timeout_s:g} s; see {self._log}") from None
 
     def check(self) -> None:
-        """`DemoError` when it has ended and should not have."""
+        """Raises `DemoError` if the process has ended and should not have."""
         if not self.running:
             raise self.failed()
 
@@ -82,7 +82,7 @@ class Child:
         )
 
     def last_line(self) -> str:
-        """The last line of its log."""
+        """Returns the last line of its log."""
         lines = [line for line in self.output().splitlines() if line.strip()]
         return lines[-1] if lines else "nothing"
 
@@ -95,7 +95,7 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """With SIGKILL."""
+        """Kills the process and its children with SIGKILL."""
         self.signal(signal.SIGKILL)
         self.process.wait()
 
@@ -120,7 +120,7 @@ class Processes:
     def run(
         self, name: str, arguments: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
     ) -> Child:
-        """Start, and wait until it ends; its status is in `process.returncode`."""
+        """Starts a process and waits until it ends; its status is in `process.returncode`."""
         child = self.start(name, arguments, environment)
         child.end_input()
         child.wait(timeout_s)

@@ -37,11 +37,11 @@ class Show:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        """A step, above the bars."""
+        """Prints a step, above the bars."""
         self._console.print(f"{self.seconds:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True)
 
     def print(self, text: str) -> None:
-        """As it is."""
+        """Prints the text unchanged."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def counts(self, produced: int, consumed: int, loaded: int) -> None:

@@ -47,7 +47,7 @@ AUDIT_WAIT_S, PLANTED_WAIT_S = 30.0, 5.0
 
 @dataclass(frozen=True)
 class Size:
-    """Flights in the data, and how many of them are held back."""
+    """The number of flights in the data, and of those that are held back."""
 
     all: int
     late: int
@@ -94,7 +94,7 @@ class Story:
                 return self._flow(processes, producers, hdfs)
 
     def lake_left(self) -> str:
-        """The lake's path, and the command to serve it again."""
+        """Returns the lake's path, and the command to serve it again."""
         served = served_by(self._workspace)
         return f"{self._workspace.lake}; `{served}` serves it" if served else self._workspace.lake
 
@@ -114,7 +114,7 @@ class Story:
         return Report(verdict, self._timeline, loads.published, self._workspace.lake, answer, self._planted)
 
     def _audit(self, group: Group) -> Answer:
-        """Once the members have committed what they have consumed."""
+        """Asks the audit, once the members have committed the offsets of all that they have consumed."""
         with self._timeline.phase("the group commits and ends"):
             group.finish()
         for taken in group.taken_over():
@@ -144,7 +144,9 @@ class Story:
     def _load(
         self, processes: Processes, producers: Producers, hdfs: StartingHdfs | None, started: Future[Loads]
     ) -> None:
-        """In a thread of its own: the job is killed in its second load, and the one after it loads the rest."""
+        """Runs the loads, in a separate thread: the job is killed in its second load, and the one after it loads the
+        rest.
+        """
         if hdfs is not None:
             self._workspace = await_hdfs(hdfs, self._workspace, self._show)
             self._timeline.add_phase("HDFS, beside all else", self._begun_s, self._show.seconds)
@@ -273,7 +275,7 @@ class Story:
         self._tell(f"planted: {text}")
 
     def _stored(self) -> int:
-        """Records that the group must read: one less or more if an anomaly was planted."""
+        """Returns how many records the group must read: one less or more if an anomaly was planted."""
         return self._size.all - self._lost + (self._plant is Plant.DOUBLED)
 
     def _verdict(self, consumed: int, lake: Counter[str], answer: Answer) -> Verdict:

@@ -48,6 +48,7 @@ def acknowledged_keys(files: Iterable[Path]) -> Counter[str]:
 
 
 def differences(acknowledged: Counter[str], lake: Counter[str]) -> tuple[int, int]:
-    """(missing, duplicated): acknowledged flights that the lake lacks, and flights in the lake beyond the acknowledged
-    ones."""
+    """Returns (missing, duplicated): acknowledged flights that the lake lacks, and flights in the lake beyond the
+    acknowledged ones.
+    """
     return (acknowledged - lake).total(), (lake - acknowledged).total()

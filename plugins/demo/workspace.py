@@ -50,7 +50,7 @@ class Workspace:
 
     @classmethod
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
-        """Writes `klamm.yaml` and the schema next to it; `ConfigError` when it cannot."""
+        """Writes `klamm.yaml` and the schema next to it; raises `ConfigError` if it cannot."""
         broker_port, zookeeper_port = free_ports(2)
         root = parent / (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S-%f")
         made = cls(root.absolute(), broker_port, zookeeper_port)

@@ -1,10 +1,10 @@
-"""One request, to the right broker, tried again until its time is up.
+"""Sends one request to the right broker, and retries it until its time is up.
 
 Rules:
-- A broken connection or a time-out is tried again with the reconnect back-off, a retriable error code with the retry
+- A broken connection or a time-out is retried with the reconnect back-off, a retriable error code with the retry
   back-off, both within the request's time-out; then the last error is raised. A caller whose request must not be sent
-  twice says `retry=False`.
-- "Any broker" is one that is known, in turn; when none of them answers, the bootstrap servers are asked (KIP-899).
+  twice passes `retry=False`.
+- "Any broker" is each known one in turn; when none of them answers, the bootstrap servers are used (KIP-899).
 - A leader or coordinator that has changed is looked up again before the next attempt.
 """
 
@@ -75,8 +75,9 @@ class Network:
 
 
 class Caller:
-    """The base of `ClusterClient`; thread-safe. `deadline_s`, on the network's clock: no call waits beyond it, whatever
-    its own time-out."""
+    """The base of `ClusterClient`; thread-safe. No call waits beyond `deadline_s`, on the network's clock, whatever its
+    own time-out.
+    """
 
     def __init__(
         self,
@@ -125,10 +126,12 @@ class Caller:
         max_version: int | None = None,
         **fields: Any,
     ) -> Any:
-        """The response's message. The request is made by `build(schema)`, or of `fields`, of which those that the
-        negotiated version lacks are left out. `node_id` None: any broker. Error codes within the message are the
-        caller's to judge. `timeout_s` is for all tries together; a broker that waits on purpose (a long poll) needs it
-        to be longer than that."""
+        """Sends a request and returns the response's message.
+
+        The request is made by `build(schema)`, or from `fields`, of which those that the negotiated version lacks are
+        left out. `node_id` None: any broker. The caller handles error codes within the message. `timeout_s` covers all
+        attempts together; for a broker that waits on purpose (a long poll) it must be longer than that wait.
+        """
         make = build or (lambda schema: schema.build(**fields))
         retries = self._retries(timeout_s, self.network.reconnect)
         while True:
@@ -189,8 +192,9 @@ class Caller:
     def metadata(
         self, topics: Iterable[str] | None = None, *, auto_create: bool = False, timeout_s: float | None = None
     ) -> ClusterView:
-        """One broker's answer: of these topics, or of all. A topic that is not there has its `error` set; nothing is
-        raised for it."""
+        """Returns one broker's answer about these topics, or about all. A topic that does not exist has its `error`
+        set; nothing is raised for it.
+        """
         return self._refresh(topics, self._retries(timeout_s), auto_create)
 
     def _refresh(self, topics: Iterable[str] | None, retries: Retries, auto_create: bool = False) -> ClusterView:
@@ -216,8 +220,9 @@ class Caller:
     def topic(
         self, name: str, *, auto_create: bool = False, all_led: bool = True, timeout_s: float | None = None
     ) -> TopicView:
-        """The topic as the cluster has it now; with `all_led` it waits until each partition has a leader.
-        `UnknownTopicError` names the nearest topic; other errors of the topic are `BrokerError`."""
+        """Returns the topic as the cluster has it now; with `all_led` it waits until each partition has a leader.
+        Raises `UnknownTopicError`, which names the nearest topic, and `BrokerError` for other errors of the topic.
+        """
         retries = self._retries(timeout_s)
         grace = self.network.clock() + UNKNOWN_TOPIC_GRACE_S
         while True:
@@ -236,8 +241,9 @@ class Caller:
                 retries.wait(BrokerError(ErrorCode.leader_not_available, f"topic {name!r}: a partition has no leader"))
 
     def topic_ids(self, topics: Iterable[str], *, timeout_s: float | None = None) -> dict[str, UUID]:
-        """The ids of topics as the cluster has them now; topics that do not exist are left out, and all of them with a
-        broker that gives no topic ids (before Metadata 10)."""
+        """Returns the ids of topics as the cluster has them now; topics that do not exist are left out, and all of them
+        if the broker returns no topic ids (before Metadata 10).
+        """
         found = self.metadata(topics, timeout_s=timeout_s).topics.values()
         return {topic.name: topic.topic_id for topic in found if topic.topic_id is not None}
 
@@ -250,8 +256,9 @@ class Caller:
     def by_leader(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[int, list[TopicPartition]]:
-        """Node id → the partitions that it leads; asks for those that are not known. `UnknownTopicError` for a topic
-        or partition that is not there."""
+        """Returns node id → the partitions that it leads; requests those that are not known. Raises `UnknownTopicError`
+        for a topic or partition that does not exist.
+        """
         wanted = list(partitions)
         for name in sorted({tp.topic for tp in wanted if self.cluster.leader(tp) is None}):
             self.topic(name, timeout_s=timeout_s)
@@ -273,8 +280,9 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, Done]:
-        """Do `work` at the leaders: `attempt(node, its share, seconds left)` gives a result or an error code for each
-        partition; retriable codes are retried against the current leader, others raise `BrokerError`."""
+        """Does `work` at the leaders: `attempt(node, its share, seconds left)` returns a result or an error code for
+        each partition; retriable codes are retried against the current leader, others raise `BrokerError`.
+        """
         retries = self._retries(timeout_s)
         left = dict(work)
         done: dict[TopicPartition, Done] = {}
@@ -317,8 +325,11 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         timeout_s: float | None = None,
     ) -> tuple[dict[TopicPartition, Done], dict[TopicPartition, KlammError]]:
-        """As `to_leaders`, but a partition that no broker serves keeps no other from being done: what was done, and
-        what is wrong with each of the rest. An error may pass for `UNSERVED_GRACE_S`."""
+        """Does `work` as `to_leaders` does, but a partition that no broker serves does not keep the others from being
+        done.
+
+        Returns the results, and the error of each remaining partition. An error is tolerated for `UNSERVED_GRACE_S`.
+        """
         retries = self._retries(timeout_s)
         grace = self.network.clock() + UNSERVED_GRACE_S
         done: dict[TopicPartition, Done] = {}
@@ -372,8 +383,9 @@ class Caller:
     def call_controller(
         self, api: ApiKey, build: Build, codes: Callable[[Any], Iterable[ErrorCode]], timeout_s: float | None = None
     ) -> Any:
-        """The controller's response; retried while one of `codes(message)` is NOT_CONTROLLER. All other codes are
-        the caller's to judge."""
+        """Returns the controller's response; retries while one of `codes(message)` is NOT_CONTROLLER. The caller
+        handles all other codes.
+        """
         retries = self._retries(timeout_s)
         while True:
             known = self._refresh((), retries)
@@ -418,8 +430,9 @@ class Caller:
         timeout_s: float | None = None,
         max_version: int | None = None,
     ) -> Any:
-        """The coordinator's answer in which no code of `errors(message)` is set. Codes that say "another" or "not yet"
-        are tried again; any other raises `BrokerError`."""
+        """Returns the coordinator's answer in which no code of `errors(message)` is set. Codes that mean "another
+        coordinator" or "not yet" are retried; any other raises `BrokerError`.
+        """
         retries = self._retries(timeout_s)
         while True:
             try:

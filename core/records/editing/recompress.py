@@ -16,7 +16,9 @@ from ..header import (
 
 
 def recompress(header: BatchHeader, records: Buffer, target: Codec) -> tuple[bytearray, BatchHeader]:
-    """The batch of that header and of these records, uncompressed and checked, compressed by `target`; its header."""
+    """Returns the batch of that header and of these records (uncompressed and checked), compressed by `target`, and its
+    header.
+    """
     packed = target.compress(records)
     changed = header._replace(
         attributes=header.attributes & ~CODEC_MASK | target.codec_id,

@@ -27,7 +27,7 @@ from ..header import (
 def keep_records(
     header: BatchHeader, columns: RecordColumns, kept: Sequence[int], codecs: CodecTable, horizon_ms: int
 ) -> bytes:
-    """The batch with the records at the indexes `kept` (at least one); `horizon_ms` -1: no delete horizon."""
+    """Returns the batch with the records at the indexes `kept` (at least one); `horizon_ms` -1: no delete horizon."""
     base = header.base_timestamp
     attributes = header.attributes & ~DELETE_HORIZON
     if horizon_ms != NO_TIMESTAMP:
@@ -48,7 +48,7 @@ def keep_records(
 
 
 def keep_nothing(header: BatchHeader) -> bytes:
-    """The batch without its records: its producer's sequence and its offsets stay known, as Kafka keeps them."""
+    """Returns the batch without its records: its producer's sequence and its offsets stay known, as in Kafka."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     return _assemble(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 

@@ -78,7 +78,7 @@ class Picture:
 
 
 def rates(samples: Sequence[Sample], end_s: float) -> tuple[float, list[Rate]]:
-    """The length of an interval, and each from the beginning to `end_s`; few enough to be drawn."""
+    """Returns the length of an interval, and the rate of each from the beginning to `end_s`; few enough to be drawn."""
     step = float(max(1, math.ceil(end_s / MAX_BINS)))
     known = [Sample(0.0, 0, 0, 0), *samples]
     found: list[Rate] = []
@@ -96,7 +96,7 @@ def rates(samples: Sequence[Sample], end_s: float) -> tuple[float, list[Rate]]:
 
 
 def draw(samples: Sequence[Sample], marks: Sequence[TimelineMark], phases: Sequence[Phase], end_s: float) -> Picture:
-    """Up to `end_s`, the end of the run."""
+    """Returns the picture up to `end_s`, the end of the run."""
     step, shown = rates(samples, end_s)
     scale = (WIDTH - LEFT - RIGHT) / max(end_s, 1.0)
     floor = TOP + PLOT
@@ -135,7 +135,7 @@ def draw(samples: Sequence[Sample], marks: Sequence[TimelineMark], phases: Seque
 
 
 def _flags(marks: Sequence[TimelineMark], x: Callable[[float], float]) -> tuple[Flag, ...]:
-    """Those that are near one another are staggered."""
+    """Returns the flags of the marks; those that are close together are staggered."""
     found: list[Flag] = []
     level = 0
     for number, mark in enumerate(marks, 1):

@@ -51,7 +51,7 @@ class Report:
         return document("A run of the demo", sections, self.answer.now_ms, _text("report.css"))
 
     def write(self, path: Path) -> None:
-        """`ConfigError` when it cannot be written."""
+        """Writes the report. Raises `ConfigError` if it cannot be written."""
         write_document(path, self.html())
 
 

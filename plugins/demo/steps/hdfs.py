@@ -26,14 +26,14 @@ class LakeFileSystem(StrEnum):
 
 @dataclass(frozen=True)
 class StartingHdfs:
-    """`klamm hdfs`, and where it will be."""
+    """A starting `klamm hdfs`, and its address."""
 
     child: Child
     address: HdfsAddress
 
 
 def start_hdfs(workspace: Workspace, processes: Processes) -> StartingHdfs:
-    """Returns at once: it starts beside ZooKeeper and the broker."""
+    """Starts HDFS beside ZooKeeper and the broker, and returns at once."""
     address = HdfsAddress(*free_ports(5))
     ports = [word for option, port in zip(_OPTIONS, astuple(address), strict=True) for word in (option, str(port))]
     command = [*KLAMM, "hdfs", "--data-dir", str(workspace.hdfs_data), *ports]
@@ -57,7 +57,7 @@ def await_hdfs(starting: StartingHdfs, workspace: Workspace, show: Show) -> Work
 
 
 def served_by(workspace: Workspace) -> str | None:
-    """The command that serves the lake's HDFS again; None where the lake is a directory."""
+    """Returns the command that serves the lake's HDFS again; None if the lake is a directory."""
     if workspace.hdfs is None:
         return None
     ports = f"--port {workspace.hdfs.name_node} --http-port {workspace.hdfs.name_node_http}"

@@ -70,7 +70,9 @@ class PeriodicLoad:
         return self._child.process.poll() == -signal.SIGKILL
 
     def look(self) -> list[Run]:
-        """The runs that ended since the last look; `DemoError` when one failed, or the process ended by itself."""
+        """Returns the runs that ended since the last call; raises `DemoError` if one failed, or the process ended by
+        itself.
+        """
         said = [line for line in self._child.output().splitlines(keepends=True) if line.startswith("{")]
         new = [Run.of(json.loads(line)) for line in said[len(self.runs) :] if line.endswith("\n")]
         self.runs += new
@@ -90,7 +92,7 @@ class PeriodicLoad:
         self._child.process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """`DemoError` when it does not end after `stop`, or not well."""
+        """Waits for the end after `stop`. Raises `DemoError` if the process does not end in time, or fails."""
         if self._child.wait(END_S) != 0:
             raise self._child.failed()
 
@@ -111,7 +113,7 @@ class Loads:
         return PeriodicLoad(self._processes.start(f"load-{self._started}", command, environment))
 
     def start_doomed(self) -> PeriodicLoad:
-        """It dies between staging and publishing its second load, at its own fault point."""
+        """Starts a job that dies between staging and publishing its second load, at its own fault point."""
         return self.start({"KLAMM_FAULTS": "load.staged@2=kill"})
 
     def staged(self) -> int:
@@ -123,7 +125,7 @@ class Loads:
         return sum(load.rows for load in self.published)
 
     def find(self) -> list[Published]:
-        """The loads that have become visible, in their order."""
+        """Returns the loads that have become visible, in their order."""
         known = {load.number for load in self.published}
         new = []
         for name in sorted(self._lake.folders(TOPIC)):

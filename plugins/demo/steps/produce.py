@@ -32,7 +32,9 @@ class LineCounter:
 
 
 class Producers:
-    """`released` months of the year have been asked for; the one after December is the late day."""
+    """The producer processes. `released` months of the year have been requested; the one after December is the late
+    day.
+    """
 
     def __init__(self, workspace: Workspace, processes: Processes, limit: int, plant: str) -> None:
         self._children = [
@@ -43,13 +45,13 @@ class Producers:
         self._finishing = False
 
     def release(self) -> None:
-        """Let both send their share of the next month."""
+        """Lets both producers send their share of the next month."""
         self.released += 1
         for child in self._children:
             child.line()
 
     def acknowledged(self) -> int:
-        """Flights that the brokers have confirmed so far."""
+        """Returns how many flights the brokers have confirmed so far."""
         return sum(counter.count() for counter in self._counters)
 
     def check(self) -> None:
@@ -59,7 +61,7 @@ class Producers:
                 child.check()
 
     def finish(self) -> None:
-        """Let them close, which publishes their last audit counts."""
+        """Lets the producers close, which publishes their last audit counts."""
         self._finishing = True
         for child in self._children:
             child.end_input()

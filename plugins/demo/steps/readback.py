@@ -21,7 +21,7 @@ class Readback:
         self._child.end_input()
 
     def keys(self) -> Counter[str]:
-        """Waits for it; `DemoError` when it failed."""
+        """Waits for the count and returns it; raises `DemoError` if it failed."""
         if self._child.wait(READ_S) != 0:
             raise self._child.failed()
         return Counter(self._keys.read_text().split())
