@@ -28,7 +28,7 @@ from klamm.hadoop.columnar.job import pieces_of
 from klamm.hadoop.load.reading import RECORDS
 from klamm.hadoop.load.rows import RowFormat, RowMaker
 from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.spark.columns import spark_batches
+from klamm.hadoop.spark.arrow import spark_batches
 from klamm.plugins.demo.flights import load_flights
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type

@@ -20,7 +20,8 @@ from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.spark.columns import source_columns, spark_batches
+from klamm.hadoop.spark.arrow import spark_batches
+from klamm.hadoop.spark.columns import source_columns
 from klammbench.stored_answers import StoredAnswers
 
 SHAPES = ((20, 2_000), (100, 1_000), (1_000, 100))

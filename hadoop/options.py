@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from klamm.core.client.cluster_client import EARLIEST, LATEST
+from klamm.core.client.edges import EARLIEST, LATEST
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.options import SCHEMA_TOPIC
 
 OPTIONS: Final = (
     "kafka.bootstrap.servers",
@@ -170,6 +169,8 @@ def typing_of(values: Mapping[str, str], what: str) -> Typing | None:
     """Returns the typing of the values, or None if they are bytes."""
     if not _flag(values, "klamm.typed", False, what):
         return None
+    from klamm.schemas.options import SCHEMA_TOPIC  # imports much that bytes do not need
+
     return Typing(values.get("klamm.envelope", ENVELOPE), values.get("klamm.schemas.topic", SCHEMA_TOPIC))
 
 

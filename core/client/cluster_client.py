@@ -14,6 +14,7 @@ from ..protocol.apis import ApiKey
 from ..protocol.messages import Buffer, Schema
 from ..protocol.produce.client import write_produce_request
 from ..records.partition import TopicPartition
+from .edges import EARLIEST, LATEST
 from .network.request_router import Caller
 
 __all__ = [
@@ -30,11 +31,6 @@ __all__ = [
     "produce_request",
     "produce_results",
 ]
-
-LATEST = -1
-"""As a timestamp in `list_offsets`: the end of the log that consumers see (the high watermark)."""
-EARLIEST = -2
-"""As a timestamp in `list_offsets`: the first offset that still exists."""
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4

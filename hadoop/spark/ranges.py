@@ -14,8 +14,8 @@ from klamm.core.client.reader.partition_reader import FetchClient
 from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 
 from ..options import ReadOptions
+from .arrow import Values, spark_batches
 from .cluster import connect
-from .columns import Values, spark_batches
 
 
 def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,6 @@ from klamm.core.client.reader.range_reader import OffsetRange
 from ..options import SourceOptions
 from .cluster import connect_source
 from .ranges import read_batches
-from .typed import RegisteredSchemas, ValueReader
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +38,8 @@ def read_task(options: SourceOptions, columns: StructType, task: OffsetRange | N
             return
         values = None
         if options.typing is not None:
+            from .typed import RegisteredSchemas, ValueReader  # its imports cost each worker time
+
             values = ValueReader(RegisteredSchemas(client, options.typing, options.plugins), task.partition, columns)
         yield from read_batches(client, options.reading, task, schema, values)
         # A Fetch identifies a topic by its name alone: the records may be of a topic that replaced it meanwhile.

@@ -14,7 +14,8 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.records.codecs import CodecTable
 from klamm.hadoop.options import parse_options
-from klamm.hadoop.source import KlammDataSource, KlammReader
+from klamm.hadoop.source import KlammDataSource
+from klamm.hadoop.spark.batch import KlammReader
 from klamm.hadoop.spark.claims import TaskIdentity
 from klamm.hadoop.spark.columns import source_columns
 from klamm.hadoop.spark.sink import parse_sink_options, write_task
