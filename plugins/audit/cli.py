@@ -26,6 +26,7 @@ from .query import (
     Answer,
     AuditQuery,
     AuditQueryRunner,
+    absent_topics,
     audit_config,
     check_topics,
     settle,
@@ -114,12 +115,13 @@ def audit_command(
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         answer = _ask_until(client, audit, query, wait)
+        absent = [] if query.topics else absent_topics(audit, {*client.metadata().topics, *answer.counted})
     shown = by or Span.WINDOW
     if json_:
         typer.echo(json.dumps(as_json(answer.audits, shown, answer.unreadable), indent=1))
     else:
         print_report(console(), answer.audits, shown, answer.unreadable)
-    for line in silent_tiers(tiers, answer):
+    for line in (*absent, *silent_tiers(tiers, answer)):
         typer.echo(f"klamm: {line}", err=True)
     if html is not None:
         from .web.document import audit_document, write_document

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from klamm import ClusterClient, Settings
-from klamm.core.client.errors import unknown_topic
+from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.core.client.event_publisher import EventPublisher
 from klamm.plugin import ConfigError
 
@@ -109,6 +109,17 @@ def check_topics(client: ClusterClient, query: AuditQuery, answer: Answer) -> No
         for topic in silent:
             if topic not in there:
                 raise unknown_topic(topic, {*there, *answer.counted}, wanted=False)
+
+
+def absent_topics(config: AuditConfig, there: Collection[str]) -> list[str]:
+    """Returns a line for each topic of `audit.topics` that is not among `there`. It may be misspelt, or be created
+    later."""
+    others = set(there) - set(config.topics)
+    return [
+        f"audit.topics: there is no topic {topic!r} in the cluster{nearest_of(topic, others)}"
+        for topic in config.topics
+        if topic not in there
+    ]
 
 
 def silent_tiers(tiers: Iterable[str], answer: Answer) -> list[str]:

@@ -27,7 +27,7 @@ from .counting.origins import MAX_OWNER_BYTES, mark, owner_bytes
 from .counting.producer import KlammProducerAudit
 from .counting.ranges import KlammRangeAudit, range_events
 from .event import EventSource
-from .query import AuditQuery, AuditQueryRunner
+from .query import AuditQuery, AuditQueryRunner, absent_topics
 from .watermarks import WATERMARK, WATERMARK_DOC, WatermarkWatch, client_of_self
 from .web.service import AuditPages, pages_of_broker
 from .windows import clock_ms
@@ -82,7 +82,14 @@ class KlammAudit:
 
     def broker(self, context: BrokerContext) -> Service:
         connect = connect_to_self(self._config.topic)
-        tier = BrokerTier(self.audits, self.window_ms, self._config, context, connect, clock_ms)
+
+        def absent() -> list[str]:
+            if not self._config.topics:
+                return []
+            with client_of_self(context) as client:
+                return absent_topics(self._config, client.metadata().topics)
+
+        tier = BrokerTier(self.audits, self.window_ms, self._config, context, connect, clock_ms, absent)
         pages = pages_of_broker(self._config, context) if self._config.pages_port >= 0 else None
         return AuditService(tier, WatermarkWatch(self._config, context, client_of_self), pages)
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ PIECE: Final = 1024 * 1024
 new pages from the system, a batch cost 100 µs of CPU instead of 37."""
 STOP_S: Final = 10.0
 MAX_BACKOFF_S: Final = 10.0
+ABSENT_GRACE_S: Final = 60.0
+"""After the start, before the log names topics that do not exist: they may be created together with the broker."""
 MAX_MARKS: Final = 1000
 """Headers whose parsed form is cached: those of a producer's batches differ only by their number of records."""
 
@@ -97,8 +100,11 @@ class BrokerTier:
         logs: BrokerContext,
         connect: Connect,
         clock_ms: Callable[[], int],
+        absent: Callable[[], Iterable[str]] = tuple,
     ) -> None:
+        """`absent` returns a line for each topic of the configuration that does not exist."""
         self._audits = audits
+        self._absent = absent
         self._config = config
         self._logs = logs
         self._connect = connect
@@ -128,9 +134,13 @@ class BrokerTier:
                 self._logs,
                 self._audits,
             )
-            last = False
+            last = told_absent = False
+            begun = time.monotonic()
             while not last:
                 last = self._stopping.wait(pause)
+                if not told_absent and time.monotonic() - begun >= ABSENT_GRACE_S:
+                    told_absent = True
+                    self._tell_absent()
                 try:
                     while follower.advance() and follower.behind and not self._stopping.is_set():
                         pass
@@ -144,6 +154,13 @@ class BrokerTier:
                     pause = MAX_BACKOFF_S
                     self.problem = repr(error)
                     log.exception("broker audit: a pass failed; trying again in %.1f s", pause)
+
+    def _tell_absent(self) -> None:
+        try:
+            for line in self._absent():
+                log.warning("%s", line)
+        except KlammError as error:
+            log.info("whether each topic of audit.topics exists is unknown: %s", error)
 
 
 @dataclass(slots=True)

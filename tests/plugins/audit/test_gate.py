@@ -127,6 +127,23 @@ def test_a_window_in_which_a_live_producer_counted_lately_is_open() -> None:
     )
 
 
+def test_records_with_an_invalid_timestamp_block_nothing_before_them() -> None:
+    """Those without a timestamp (-1, or before 1970) have a window of their own, which lacks a record here; one of the
+    year 300000 has a window in the future."""
+    no_window, far = -1, 300_000 * 365 * 86_400_000 // WINDOW_MS
+    windows = {no_window: 2, 0: 10, 1: 10, 2: 10, far: 1}
+    events = [
+        event("producer", "p", 0, 1, windows),
+        event("broker", "b", 0, 33, {}, sources={"p": windows}),
+        event("hadoop", "lake", 0, 33, {**windows, no_window: 1}),
+    ]
+    found = audit(events)
+    assert (found.windows[0].start_ms, found.windows[0].complete) == (-1, False)
+    assert found.watermark_ms == 3 * WINDOW_MS
+    assert obstacle(found, Gate("flights", 3 * WINDOW_MS)) is None
+    assert obstacle(found, Gate("flights", 1000 * WINDOW_MS)) is None
+
+
 def test_what_somebody_settled_opens_it() -> None:
     events = pipeline()[:3]
     expect = [TierKey("hadoop", "lake")]

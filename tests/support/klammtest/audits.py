@@ -21,6 +21,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
+from klamm.plugin import NO_WINDOW
 from klamm.plugins.audit.comparison.compare import State, TopicAudit
 from klamm.plugins.audit.comparison.range_coverage import TierKey
 from klamm.plugins.audit.counting import origins
@@ -185,8 +186,9 @@ def identity(tier: str, owner: str = "owner") -> AuditIdentity:
 def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], **more: Any) -> AuditEvent:
     """Returns an event of partition 0 of `flights` (of no partition for producers).
 
-    `windows` gives records by window number. The broker's events have `sources` ({source: {window number: records}}),
-    or unknown producers.
+    `windows` gives records by window number, -1 for those without a timestamp. The
+    broker's events have `sources` ({source: {window number:
+    records}}), or unknown producers.
     """
     fields: dict[str, Any] = {
         "partition": None if tier == "producer" else 0,
@@ -200,7 +202,9 @@ def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], 
     attempted = tier == "producer"
     sources = more.pop("sources", {UNATTRIBUTED if tier == "broker" else FOREIGN: windows})
     counts = tuple(
-        EventWindow(number * WINDOW_MS, n, 10 * n, n if attempted else 0, 10 * n if attempted else 0, source)
+        EventWindow(
+            max(number * WINDOW_MS, NO_WINDOW), n, 10 * n, n if attempted else 0, 10 * n if attempted else 0, source
+        )
         for source, held in sources.items()
         for number, n in held.items()
     )

@@ -24,6 +24,7 @@ from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.counting import broker_tier, origins
 from klamm.plugins.audit.counting.broker_tier import GROUP, BrokerTier
 from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventWindow
+from klamm.plugins.audit.query import absent_topics
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity, mark_of
 
 BROKER = TierKey("broker", GROUP)
@@ -443,6 +444,30 @@ def test_the_service_counts_until_it_is_stopped() -> None:
     service.stop()
     assert logs.topics == ["__klamm_audit"]
     assert counted(topic) == ({0: 7}, [])
+
+
+def test_a_topic_that_does_not_exist_is_told_once_per_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_tier, "ABSENT_GRACE_S", 0.0)
+    asked = threading.Semaphore(0)
+
+    @contextmanager
+    def connect(_: BrokerContext) -> Iterator[Publish]:
+        yield AuditTopic()
+
+    def absent() -> list[str]:
+        asked.release()
+        return absent_topics(config, {"trips", "flights"})
+
+    config = AuditConfig(broker_interval_ms=10, topics=("flights", "tripss"))
+    service = BrokerTier(config.audits, WINDOW_MS, config, MemoryLogs(), connect, lambda: 1, absent)
+    with caplog.at_level("WARNING"):
+        service.start()
+        assert asked.acquire(timeout=60)
+        service.stop()
+    assert not asked.acquire(blocking=False)
+    assert caplog.messages == ["audit.topics: there is no topic 'tripss' in the cluster; did you mean 'trips'?"]
 
 
 def test_a_pass_reads_several_pieces_and_ends_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
