@@ -113,7 +113,7 @@ class Leadership:
         for name, epoch in self._behind.items():
             log.warning(
                 "partition %s: the coordination has leader epoch %d, its log %d: the coordination is older than the "
-                "log (restored from a backup?); it goes on under %d",
+                "log (restored from a backup?); continuing under %d",
                 name, self.image.topics[name.topic].partitions[name.partition].leader_epoch, epoch, epoch + 1,
             )  # fmt: skip
         try:

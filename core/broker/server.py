@@ -108,7 +108,7 @@ def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict
                 begun[tp] = max(state.leader_epoch, -1 if found is None else found.leader_epoch)
     if begun and logs.missing.is_older:
         log.warning(
-            "%s is older than the coordination (restored from a backup?): %d partitions go on under new leader epochs",
+            "%s is older than the coordination (restored from a backup?): %d partitions get new leader epochs",
             logs.directory, len(begun),
         )  # fmt: skip
     return begun

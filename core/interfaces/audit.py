@@ -1,6 +1,6 @@
 """The audit interface: counts the records that pass each tier and publishes the counts to the audit topic (design D10).
 
-An auditor that raises is counted and passed over: records go on, and the missing counts show as incomplete.
+An auditor that raises is counted and skipped: records are still processed, and the missing counts show as incomplete.
 
 How the tiers call it:
 

@@ -52,7 +52,7 @@ class BackgroundServices:
         start = _on_thread(f"klamm-start-{name}", service.start)
         self._services[name] = _Started(service, start)
         if not await _returned(start, self._start_timeout_s):
-            log.error("service %s has not started within %g s; the broker goes on", name, self._start_timeout_s)
+            log.error("service %s has not started within %g s; the broker continues", name, self._start_timeout_s)
             start.add_done_callback(partial(_log_late, name))
 
     async def stop(self) -> None:
@@ -64,7 +64,9 @@ class BackgroundServices:
             try:
                 stop = _on_thread(f"klamm-stop-{name}", started.service.stop)
                 if not await _returned(stop, self._stop_timeout_s):
-                    log.error("service %s has not stopped within %g s; the broker goes on", name, self._stop_timeout_s)
+                    log.error(
+                        "service %s has not stopped within %g s; the broker continues", name, self._stop_timeout_s
+                    )
             except Exception:  # a third party's service may raise anything
                 log.exception("service %s did not stop cleanly", name)
 

@@ -368,7 +368,9 @@ class GroupService:
         """Raises `CoordinationUnavailableError` unless this broker's session is surely alive: then no other broker can
         coordinate the group."""
         if not self._session.certain:
-            raise CoordinationUnavailableError("the coordination is away, and this broker's session may be over")
+            raise CoordinationUnavailableError(
+                "the coordination is unavailable, and this broker's session may have ended"
+            )
 
     async def _check_lock(self, group: str) -> None:
         """Drops the group's members if another holder has acquired its lock; called after a guard failed."""
@@ -389,7 +391,7 @@ class GroupService:
         """Raises `CoordinationUnavailableError` at once if the store's coordination is known to be unreachable: a call
         would wait for its time-out, and delay the heartbeats on the same connection."""
         if self._offsets.needs_coordination and (self._session.away or self._session.expired):
-            raise CoordinationUnavailableError("the coordination is away, and the offsets with it")
+            raise CoordinationUnavailableError("the coordination, which stores the offsets, is unavailable")
 
     async def fetch(self, group: str, names: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
         """Returns the stored offsets of existing topics; an offset of a deleted topic of the same name is left out.

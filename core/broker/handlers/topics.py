@@ -44,7 +44,7 @@ def wire_error(error: KlammError) -> tuple[ErrorCode, str]:
     may retry).
     """
     if isinstance(error, CoordinationError):
-        return ErrorCode.request_timed_out, f"the coordination is away, so nothing can be changed now: {error}"
+        return ErrorCode.request_timed_out, f"the coordination is unavailable, so nothing can be changed now: {error}"
     return error.code, words_of(error)
 
 

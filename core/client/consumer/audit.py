@@ -150,7 +150,7 @@ class ConsumerAudit:
 
     def _passed_over(self, error: Exception) -> None:
         self.errors += 1
-        _log.warning("audit passed over: %s", error)
+        _log.warning("the audit failed and was skipped: %s", error)
 
 
 class _Run(NamedTuple):

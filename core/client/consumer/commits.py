@@ -126,7 +126,7 @@ class Commits:
                 interceptor.on_commit(offsets)
             except Exception as error:  # a plugin may raise anything
                 self.interceptor_errors += 1
-                _log.warning("interceptor passed over: %r", error)
+                _log.warning("an interceptor failed and was skipped: %r", error)
 
     @staticmethod
     def _store(member: GroupMember, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
@@ -157,7 +157,7 @@ class Commits:
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         if not self._positions.revoke(partitions, self._policy.patience_s):
-            _log.warning("the application did not come back within %.0f s; what it has in hand will be read again",
+            _log.warning("the application did not poll within %.0f s; the records it holds will be read again",
                          self._policy.patience_s)  # fmt: skip
         self._tell("on_revoked", partitions)
         if self._policy.automatic:

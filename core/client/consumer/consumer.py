@@ -314,7 +314,7 @@ class Consumer:
         try:
             stored = self._stored([partition]).get(partition)
         except KlammError as error:
-            _log.warning("audit of %s goes on at %d: %s", partition, offset, error)
+            _log.warning("audit of %s continues at %d: %s", partition, offset, error)
             return offset
         return offset if stored is None else stored.offset
 

@@ -194,7 +194,7 @@ class SinkRunner:
         except KlammError as lost:  # taken away meanwhile: its next owner meets the same
             _log.warning("%s", lost)
             return
-        _log.warning("passed over (on.bad.record: %s): %s", self._options.on_bad_record, error)
+        _log.warning("skipped (on.bad.record: %s): %s", self._options.on_bad_record, error)
         self._count(1)
         self.progress.bad += 1
 

@@ -96,5 +96,5 @@ class Interception:
                 records = list(interceptor.on_consume(records))
             except Exception as error:  # a plugin may raise anything
                 self.errors += 1
-                _log.warning("interceptor passed over: %r", error)
+                _log.warning("an interceptor failed and was skipped: %r", error)
         return records

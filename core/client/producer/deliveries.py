@@ -166,4 +166,4 @@ class DeliveryListeners:
             count = getattr(self._counts, counter) + 1
             setattr(self._counts, counter, count)
         if count == 1:  # after the first error only the count grows
-            log.exception("%s.%s raised; records go on", type(plugin).__name__, method)
+            log.exception("%s.%s raised; records are still sent", type(plugin).__name__, method)

@@ -244,7 +244,7 @@ class Producer:
         left = self._accumulator.flush(timeout_s)
         if left:
             what = "1 record was" if left == 1 else f"{left} records were"
-            raise DeliveryError(f"{what} not settled within {timeout_s} s; sending goes on")
+            raise DeliveryError(f"{what} not settled within {timeout_s} s; sending continues")
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flushes, publishes the audit's counts, and stops. After `timeout_s` seconds (default: `delivery.timeout.ms`)

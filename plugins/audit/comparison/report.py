@@ -134,7 +134,7 @@ def _notes(audit: TopicAudit) -> list[str]:
     if not audit.windows:
         notes.append(f"! nothing has been counted for topic {audit.topic} in what was asked for")
     if audit.live_producers:
-        notes.append(f"producers that go on: {', '.join(audit.live_producers)}")
+        notes.append(f"running producers: {', '.join(audit.live_producers)}")
     notes += _latencies(audit)
     mark = "none" if audit.watermark_ms is None else iso(audit.watermark_ms)
     return [*notes, f"complete up to (watermark): {mark}"]

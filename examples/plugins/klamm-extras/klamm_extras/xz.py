@@ -33,5 +33,5 @@ class XzCodec:
         if len(found) > max_size:
             raise DecompressionBombError(f"the records decompress to more than the bound of {max_size} bytes")
         if not decoder.eof or decoder.unused_data:
-            raise CorruptRecordError("xz: the compressed records end early, or go on after their end")
+            raise CorruptRecordError("xz: the compressed records end early, or continue after their end")
         return found

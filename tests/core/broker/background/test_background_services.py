@@ -95,8 +95,8 @@ def test_one_that_blocks_keeps_neither_the_broker_from_starting_nor_the_others_f
     assert calls == ["start b", "stop b", "start a", "start c", "stop c", "stop a"]
     said = [record.getMessage() for record in caplog.records if "within" in record.getMessage()]
     assert said == [
-        "service b has not started within 0.05 s; the broker goes on",
-        "service c has not stopped within 0.05 s; the broker goes on",
+        "service b has not started within 0.05 s; the broker continues",
+        "service c has not stopped within 0.05 s; the broker continues",
     ]
 
 
