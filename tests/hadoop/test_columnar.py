@@ -225,7 +225,7 @@ def test_a_file_that_no_task_has_written_ends_the_load(tmp_path: Path, read: Any
     with pytest.raises(LakeError, match="duplicates or outside"):
         columnar._prove(lake, [range_of(0, 1, 5)], reads[0].tallies, files)
     (tmp_path / "lake" / "part-other.parquet").write_bytes(b"")
-    with pytest.raises(LakeError, match="other files than were written"):
+    with pytest.raises(LakeError, match="other files than those that were written"):
         columnar._prove(lake, ranges, reads[0].tallies, files)
 
 

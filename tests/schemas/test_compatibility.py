@@ -81,7 +81,7 @@ UNREADABLE = [
     (
         {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
         {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3},
-        "decimal precision and scale",
+        "decimal precision or scale",
     ),
 ]
 

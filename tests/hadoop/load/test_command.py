@@ -208,7 +208,7 @@ def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession,
         (("archive",), {}, 2, "sinks.archive: `klamm load` fills sinks with `plugin: hadoop` only"),
         (("lake", "--topic", "x"), {}, 2, "sinks.lake.topics: there is no 'x' (there are: trips, raw)"),
         (("lake",), {"JAVA_HOME": "/nowhere"}, 2, "JAVA_HOME is /nowhere, which has no bin/java"),
-        (("lake",), {"PATH": "/nowhere", "JAVA_HOME": ""}, 2, "Spark needs Java 17 or newer, and there is none"),
+        (("lake",), {"PATH": "/nowhere", "JAVA_HOME": ""}, 2, "Spark needs Java 17 or newer, and none was found"),
     ],
 )
 def test_wrong_use_is_one_line(

@@ -166,5 +166,5 @@ def test_a_broken_manifest_is_named(layout: TopicLayout) -> None:
     publisher = LocalPublisher()
     publisher.make(layout.load(3))
     publisher.write(f"{layout.load(3)}/_offsets.json", b"{")
-    with pytest.raises(LakeError, match=r"load=000003/_offsets.json is no manifest"):
+    with pytest.raises(LakeError, match=r"load=000003/_offsets.json is not a manifest"):
         last_manifest(publisher, layout)

@@ -476,7 +476,7 @@ def test_gc_keeps_what_a_damaged_generation_would_replace(superseded: Path) -> N
     (newest / "_generation.json").write_text("{")
     found = collect(later(WEEK + HOUR), layout, WEEK, HOUR)
     assert [(item.name, item.remove) for item in found] == [("1", False), ("2", False)]
-    assert "no manifest of a generation" in found[1].why
+    assert "not a manifest of a generation" in found[1].why
     assert numbers(superseded) == [1, 2]
 
 
