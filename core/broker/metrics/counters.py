@@ -81,7 +81,7 @@ class BrokerMetrics:
         self.connections_rejected: Counter[str] = Counter()
         """Connections closed at once, by the limit that was reached."""
         self.connections_throttled = 0
-        """How often new connections had to wait in the kernel's queue."""
+        """Times that new connections had to wait in the kernel's queue."""
         self.held_up: Counter[str] = Counter()
         """Connections that had to wait, by the limit over all of them that was reached."""
         self.connections_closed: Counter[str] = Counter()

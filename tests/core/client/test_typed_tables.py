@@ -33,7 +33,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 
 def config(broker: RunningBroker, folder: Path, topic: str, schema: Any) -> dict[str, Any]:
-    """Of a client that writes and reads `topic` by `schema`."""
+    """Returns the configuration of a client that writes and reads `topic` by `schema`."""
     path = folder / f"{topic}-{len(list(folder.iterdir()))}.avsc"
     path.write_text(json.dumps(schema))
     return {

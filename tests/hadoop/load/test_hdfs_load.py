@@ -208,7 +208,7 @@ def test_a_quota_that_is_exceeded_is_one_line_and_publishes_nothing(spark: Spark
 
 
 def test_dead_jobs_are_swept_where_a_quota_leaves_no_name(hdfs_root: str) -> None:
-    """What they left may be what uses up the quota."""
+    """The directories of dead jobs may be what uses up the quota."""
     publisher, administration, layout = new_publisher(), Administration(hdfs_root), TopicLayout(hdfs_root, TOPIC)
     for job_id in ("dead", "live"):
         publisher.make(layout.staging(job_id))

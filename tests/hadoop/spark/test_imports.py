@@ -1,4 +1,4 @@
-"""What the Python processes that Spark starts for a stream import: each pays for it once more."""
+"""The imports of the Python processes that Spark starts for a stream: each process pays for them again."""
 
 from __future__ import annotations
 

@@ -183,8 +183,9 @@ def test_two_attempts_at_once_store_each_row_once(topics: Topics) -> None:
 def test_a_batch_of_an_earlier_attempt_that_becomes_visible_late_is_not_taken_for_this_ones(
     topics: Topics, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    """What the earlier attempt stored is not below the high watermark yet when the later one looks for it: the broker
-    takes the first batch of the later one for the one that it has."""
+    """The earlier attempt's rows are not yet below the high watermark when the later one looks for them: the broker
+    takes the later one's first batch for a duplicate of the stored one.
+    """
     topic, numbers = f"late-{order}", list(range(100, 200))
     topics.create(topic, 1)
     stop_at("sink.produced", 1)

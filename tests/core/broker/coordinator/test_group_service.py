@@ -128,7 +128,7 @@ async def coordinator(
 
 
 async def stable_member(service: GroupService) -> OffsetCommitter:
-    """Of a group with one member."""
+    """Joins a group as its only member, and returns the sender of its commits."""
     protocols = (("range", b""),)
     request = JoinRequest("g", "", "consumer", protocols, 60_000, 60_000, member_id_required=False)
     joined = await service.join(request)
@@ -498,7 +498,7 @@ def test_a_fetch_passes_over_offsets_of_the_deleted_topic(cluster: Cluster, plug
 
 
 class PlacedStore:
-    """Where a store in a topic would keep groups: by the number in their names."""
+    """A store in a topic that keeps a group in the partition whose number is in its name."""
 
     topic = "__consumer_offsets"
     needs_coordination = False

@@ -28,7 +28,7 @@ LATEST_S = 0.03
 VERSION = 5
 DEATH_S = 60.0
 PLANT_S = 3.0
-"""How long the campaign waits for a step that a planted broker never takes."""
+"""Seconds that the campaign waits for a step that a planted broker never takes."""
 ROUNDS = 6
 
 

@@ -27,7 +27,7 @@ TOPIC = "restored"
 T0 = TopicPartition(TOPIC, 0)
 MOST = 40
 PLANT_S = 10.0
-"""How long the campaign waits for records that a planted broker hides."""
+"""Seconds that the campaign waits for records that a planted broker hides."""
 
 
 class RestoredLog:

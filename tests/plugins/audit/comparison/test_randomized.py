@@ -38,8 +38,9 @@ class Record:
 
 @dataclass
 class Truth:
-    """What happened to one topic id. `told` and `untold`: what each producer had acknowledged, in its events or only
-    after the last of them."""
+    """The events of one topic id. `told` and `untold`: what each producer had acknowledged, in its events or only after
+    the last of them.
+    """
 
     random: random.Random
     now_ms: int
