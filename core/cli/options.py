@@ -58,15 +58,20 @@ TIMEOUT_S = 10.0
 
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_MOST_DAYS: Final = 3650
+"""The longest interval; the operating system's clock cannot wait for any number of seconds."""
 
 
 def interval_s(option: str, text: str) -> int:
     """Returns the seconds of `90s`, `10m`, `1h` or `1d`. Raises `ConfigError` with the option's name for any other
-    text."""
+    text, and for more than `_MOST_DAYS`."""
     match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
     if match is None or int(match[1]) == 0:
         raise ConfigError(f"{option}: expected an interval such as 90s, 10m or 1h, got {text!r}")
-    return int(match[1]) * _SECONDS[match[2]]
+    seconds = int(match[1]) * _SECONDS[match[2]]
+    if seconds > _MOST_DAYS * 86_400:
+        raise ConfigError(f"{option}: expected an interval of at most {_MOST_DAYS}d, got {text!r}")
+    return seconds
 
 
 def console() -> Console:

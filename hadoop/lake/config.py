@@ -46,7 +46,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HEAD: Final = re.compile(r"[a-z]+:(//[^/]*)?")
 """The part of a URI before its path."""
 _MASTER: Final = re.compile(r"local(\[(\d+|\*)(, ?\d+)?\])?|local-cluster\[.+\]|(spark|k8s)://\S+|yarn")
-_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]|[1-9]\d{6,}", re.IGNORECASE)
 _SPARK: Final = "spark."
 _HADOOP: Final = ("dfs.", "fs.", "hadoop.", "yarn.", "mapreduce.", "io.", "ipc.")
 """Prefixes of the keys of Hadoop's own configuration."""
@@ -243,7 +243,7 @@ class LakeConfig(Section):
         "parquet", "The files' format; for avro, Maven brings Spark's own Avro package."
     )
     target_file_size: Size = key(
-        128 * 2**20, "The rows of a directory go to one file, unless it would be larger than this."
+        128 * 2**20, "The rows of a directory go to one file, unless it would be larger than this.", ge=1
     )
     timestamp_min: Instant = key(
         datetime(1970, 1, 1, tzinfo=UTC), "Records with an earlier timestamp go to dt=__invalid__."
@@ -292,6 +292,10 @@ class LakeConfig(Section):
             if isinstance(given, Mapping) and name in given:
                 raise wrong_key(name, f"is no longer a key: {instead}")
         made = handler(given)
+        if made.timestamp_min > made.timestamp_max:
+            raise wrong_key(
+                "timestamp.min", f"expected an instant before timestamp.max, {made.timestamp_max.isoformat()}"
+            )
         made._written = str(given["path"]) if isinstance(given, Mapping) and "path" in given else made.path
         return made
 

@@ -70,13 +70,13 @@ def audit_command(
         ),
     ] = None,
     wait_for: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--wait-complete",
             metavar="TOPIC",
             help="Wait until this topic is complete before --until, at all tiers or at those of --tier.",
         ),
-    ] = "",
+    ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(metavar="R", help="With --wait-complete: the ratio, below 1, that each window must reach."),
@@ -93,8 +93,10 @@ def audit_command(
     """
     if context.invoked_subcommand is not None:
         return
-    if wait_for:
+    if wait_for is not None:
         began_s = time.monotonic()
+        if not wait_for.strip():
+            raise ConfigError("--wait-complete: expected the name of a topic")
         refused = {"--topic": topic, "--wait": wait, "--json": json_, "--by": by, "--html": html}
         for option, given in refused.items():
             if given:
@@ -105,6 +107,8 @@ def audit_command(
         return
     if threshold is not None or timeout:
         raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} applies only with --wait-complete")
+    if not wait >= 0:  # NaN, too: no time is after it
+        raise ConfigError(f"--wait: expected a number of seconds, got {wait:g}")
     if html is not None:
         _check_html(html)
     tiers, span = tuple(map(_known, tier or ())), parse_span(since, until, "--")
@@ -278,7 +282,7 @@ def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, ti
 
 def _known(text: str) -> str:
     if text.partition("/")[0] not in TIERS:
-        known = "producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK; may be repeated."
+        known = "producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK"
         raise ConfigError(f"--tier: expected {known}, got {text!r}")
     return text
 

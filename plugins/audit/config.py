@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from klamm.core.config.sections.topic_settings import name_problem
+from klamm.core.config.sections.topic_settings import check_names, name_problem
 from klamm.plugin import Int, Long, Names, Section, key
 
 from .event import CONSUMER, HADOOP
@@ -37,7 +37,9 @@ class AuditConfig(Section):
     """The built-in audit. All processes of a cluster should have the same."""
 
     topic: Annotated[str, AfterValidator(_topic)] = key("__klamm_audit", "The audit topic; it is itself not audited.")
-    topics: Names = key((), "The topics that are audited; all but the internal ones (with _ in front) when empty.")
+    topics: Annotated[Names, AfterValidator(check_names)] = key(
+        (), "The topics that are audited; all but the internal ones (with _ in front) when empty."
+    )
     window_minutes: Int = key(10, "The length of a window of record time.", ge=1, le=1440)
     expect: Annotated[Names, AfterValidator(_expected)] = key(
         (), "Tiers that must have counted besides producer and broker: consumer/GROUP, hadoop/SINK."

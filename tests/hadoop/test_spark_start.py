@@ -59,13 +59,31 @@ def test_a_reason_about_no_key_names_none() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("spark.master", "lokal"), ("spark.master", "local[x]"), ("spark.master", ""), ("spark.driver.memory", "lots"),
-     ("spark.driver.memory", "1.5g"), ("spark.driver.memory", "1gb"), ("spark.driver.memory", 0)],
+     ("spark.driver.memory", "1.5g"), ("spark.driver.memory", "1gb"), ("spark.driver.memory", 0),
+     ("spark.driver.memory", 2048), ("target.file.size", 0)],
 )  # fmt: skip
 def test_what_spark_would_refuse_is_found_by_config_check(key: str, value: Any) -> None:
     sink = {"plugin": "hadoop", "topics": ["t"], "path": "/tmp/lake", key: value}
-    with pytest.raises(ConfigError, match=rf"sinks\.lake\.{key}: expected ") as caught:
+    with pytest.raises(ConfigError, match=rf"sinks\.lake\.{key}: (expected|should be) ") as caught:
         load_settings({"sinks": {"lake": sink}})
     assert "\n" not in str(caught.value)
+
+
+def test_bounds_of_timestamps_in_the_wrong_order_are_one_line() -> None:
+    bounds = {"timestamp.min": "2020-01-01", "timestamp.max": "2019-01-01"}
+    with pytest.raises(ConfigError, match=r"sinks\.lake\.timestamp\.min: expected an instant before timestamp\.max"):
+        load_settings({"sinks": {"lake": {"plugin": "hadoop", "topics": ["t"], "path": "/tmp/lake", **bounds}}})
+
+
+def test_a_name_that_no_topic_can_have_is_one_line() -> None:
+    sink = {"plugin": "hadoop", "topics": ["bad topic"], "path": "/tmp/lake"}
+    for document, where in (
+        ({"sinks": {"lake": sink}}, "sinks.lake"),
+        ({"audit": {"plugin": "klamm", "topics": ["bad topic"]}}, "audit"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_settings(document)
+        assert f"{where}.topics: topic name 'bad topic': only letters, digits" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from ..choice import PluginChoice
 from ..section import MISSING, Int, Names, Section, key, wrong_key
+from .topic_settings import check_names
 
 __all__ = ["SinkSettings", "own_keys"]
 
@@ -26,7 +27,9 @@ def _pattern(value: Any) -> Any:
 class SinkSettings(Section):
     """A sink. Keys that are not here are the plugin's own, validated by its model."""
 
-    topics: Names = key((), "The topics whose records are written; this or topics.regex is required.")
+    topics: Annotated[Names, AfterValidator(check_names)] = key(
+        (), "The topics whose records are written; this or topics.regex is required."
+    )
     topics_regex: Annotated[str, BeforeValidator(_pattern)] | None = key(
         None,
         "A load reads all topics whose whole name matches, except internal ones (beginning with _). Python's syntax.",

@@ -12,7 +12,7 @@ from ..defaults import DEFAULT_ENVELOPE
 from ..section import ConfigPath, Int, Section, key
 from .topic import TopicConfig
 
-__all__ = ["TopicSettings", "name_problem"]
+__all__ = ["TopicSettings", "check_names", "name_problem"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -47,3 +47,12 @@ def name_problem(name: Any) -> str:
     if not _NAME.fullmatch(name):
         return f"topic name {name!r}: only letters, digits, '.', '_' and '-' are allowed"
     return ""
+
+
+def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names. Raises `ValueError` with the first that no topic can have."""
+    for name in names:
+        problem = name_problem(name)
+        if problem:
+            raise ValueError(problem)
+    return names

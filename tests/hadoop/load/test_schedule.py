@@ -73,6 +73,12 @@ def test_what_is_no_interval_is_refused(text: str) -> None:
         interval_s("--every", text)
 
 
+def test_an_interval_that_no_clock_can_wait_for_is_refused() -> None:
+    assert interval_s("--every", "3650d") == 3650 * 86_400
+    with pytest.raises(ConfigError, match="--every: expected an interval of at most 3650d, got '999999d'"):
+        interval_s("--every", "999999d")
+
+
 def config(at: Served, *topics: str) -> Path:
     sink = {"plugin": "hadoop", "topics": [*topics], "path": f"{at.folder}/lake"}
     path = at.folder / "klamm.yaml"
