@@ -356,8 +356,8 @@ class LogManager:
             return
         if log.flush_is_due(now_ms):
             log.flush()
-        log.remove_expired_files(deleting_ms)
         log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
+        log.remove_expired_files(deleting_ms)  # last: raises as long as a file cannot be removed
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flushes logs that were not flushed for `flush_interval_ms`, so that crash recovery reads no more than the

@@ -84,7 +84,7 @@ def _interruption_reported() -> Iterator[None]:
         yield
     except SystemExit as ended:
         if ended.code == EXIT_STATUS:
-            typer.echo("klamm: interrupted; a load that was running has published nothing", err=True)
+            typer.echo("klamm: interrupted; a load that was not yet published has published nothing", err=True)
         raise
 
 

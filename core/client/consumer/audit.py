@@ -138,15 +138,23 @@ class ConsumerAudit:
 
     def _count(self, ranges: RangeAudit) -> None:
         """Counts the waiting runs, those of a partition together. A run is counted once, whatever the plugin raises."""
-        by_partition: dict[TopicPartition, list[_Run]] = {}
+        growing: dict[TopicPartition, list[_Run]] = {}
         while self._runs:
             run = self._runs.popleft()
-            by_partition.setdefault(run.partition, []).append(run)
-        for partition, runs in by_partition.items():
-            try:
-                ranges.count(partition, *_joined(runs))
-            except Exception as error:  # a plugin may raise anything
-                self._passed_over(error)
+            runs = growing.setdefault(run.partition, [])
+            if runs and run.offsets[0] <= runs[-1].offsets[-1]:  # returned again, as after `Delivery.take_back`
+                self._count_runs(ranges, runs)
+                runs.clear()
+            runs.append(run)
+        for runs in growing.values():
+            self._count_runs(ranges, runs)
+
+    def _count_runs(self, ranges: RangeAudit, runs: Sequence[_Run]) -> None:
+        """Counts runs of one partition, whose offsets grow."""
+        try:
+            ranges.count(runs[0].partition, *_joined(runs))
+        except Exception as error:  # a plugin may raise anything
+            self._passed_over(error)
 
     def _passed_over(self, error: Exception) -> None:
         self.errors += 1

@@ -243,6 +243,9 @@ class Follower:
         if read.topic_id != followed.topic_id:
             return False  # deleted and created again since this pass began: the next pass detects it
         if read.leader_epoch != followed.epoch:
+            if partition in self._uncommitted:  # counts of the former epoch: they are published before a range begins
+                self.behind = True
+                return False
             self._begin(partition, followed, read)
         if read.log_start_offset > followed.position or read.high_watermark < followed.position:
             self._jump(partition, followed, read)

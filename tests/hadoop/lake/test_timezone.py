@@ -60,7 +60,7 @@ def test_days_and_hours_are_those_of_the_time_zone(spark: SparkSession, tmp_path
     assert "have a timestamp of another directory" in wrong[0]
 
     topics.add(0, flight(3))
-    with pytest.raises(LakeError, match="loaded with timezone: Europe/Athens, it is UTC now"):
+    with pytest.raises(LakeError, match="loaded with timezone: Europe/Athens, it is now UTC"):
         job(spark, topics, str(tmp_path)).run(TOPIC)
 
 

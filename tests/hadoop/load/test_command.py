@@ -248,6 +248,6 @@ def test_ctrl_c_ends_a_load_with_one_line_and_leaves_nothing_visible(broker: Run
             threading.Event().wait(0.01)
         load.send_signal(signal.SIGINT)
         said = load.communicate(timeout=300)
-    interrupted = "klamm: interrupted; a load that was running has published nothing\n"
+    interrupted = "klamm: interrupted; a load that was not yet published has published nothing\n"
     assert (load.returncode, *said) == (130, "", interrupted)
     assert [path.name for path in staging.parent.iterdir()] == ["_staging"]

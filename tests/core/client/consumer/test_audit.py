@@ -111,6 +111,14 @@ def test_runs_with_gaps_keep_their_offsets(audit: ConsumerAudit, ranges: Ranges)
     assert ranges.told == [("count", P0, [0, 2, 5, 6], [0, 20, 50, 60], [3] * 4), ("seek", P0, 0)]
 
 
+def test_a_run_that_is_returned_again_is_not_joined(audit: ConsumerAudit, ranges: Ranges) -> None:
+    """The auditor recognizes offsets that it has counted by where a call begins."""
+    for offsets in ((0, 1), (0, 1), (2, 3), (3, 4)):
+        returned(audit, P0, run(*offsets))
+    audit.publish({P0: 5})
+    assert [what[2] for what in ranges.told[:-1]] == [[0, 1], [0, 1, 2, 3], [3, 4]]
+
+
 @pytest.mark.parametrize(
     "tell",
     [

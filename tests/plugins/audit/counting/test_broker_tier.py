@@ -493,3 +493,28 @@ def test_a_pass_reads_several_pieces_and_ends_at_its_bound(monkeypatch: pytest.M
     assert asked[3:] == [30, 40]
     assert not tier.behind
     assert [(event.from_offset, event.to_offset) for event in topic.events] == [(0, 30), (30, 50)]
+
+
+def test_a_leader_epoch_that_begins_within_a_pass_loses_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_tier, "PIECE", 1)
+    monkeypatch.setattr(broker_tier, "CHUNK", 4)
+    logs, topic = MemoryLogs(), AuditTopic()
+    for _ in range(3):
+        logs.append([0] * 10)
+    read = logs.read
+
+    def one_batch(partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
+        found = read(partition, offset, max_bytes)
+        if offset:
+            logs.leader_epoch = 1  # this broker goes on leading, under another epoch
+        return found._replace(
+            data=found.data[: BatchHeader.parse(found.data).size] if found.data else b"", leader_epoch=logs.leader_epoch
+        )
+
+    monkeypatch.setattr(logs, "read", one_batch)
+    monkeypatch.setattr(logs, "epoch_end", lambda partition, epoch: 30)
+    tier = follower(logs, topic)
+    while tier.advance() and tier.behind:
+        pass
+    assert [(event.from_offset, event.to_offset) for event in topic.events] == [(0, 10), (10, 30)]
+    assert sum(window.records for event in topic.events for window in event.windows) == 30
