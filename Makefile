@@ -3,20 +3,20 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: sim audit-truth guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load
+.PHONY: sim audit-truth guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## .venv with pinned versions; done by the others themselves
-	@scripts/setup.sh kcat=kcat 'chromium=chromium?'
+	@scripts/setup.sh kcat=kcat 'chromium=chromium?' 'etcd=etcd-server?'
 
 demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled plants an anomaly; LAKE=file without HDFS)
 	@scripts/setup.sh
 	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT)) $(if $(LAKE),--lake $(LAKE))
 
 test: setup ## the test suite (FAST=1 the inner loop, without JVMs and costly files; COSTS=1 measures; ARGS=... go to pytest)
-	@$(PY) -m pytest -n 3 --dist loadfile $(if $(FAST),--fast) $(if $(COSTS),--record-costs) $(ARGS)  # much of it waits: three processes on two cores
+	@$(PY) -m pytest -n 4 --dist loadfile $(if $(FAST),--fast) $(if $(COSTS),--record-costs) $(ARGS)  # much of it waits: four processes on two cores
 
 lint: setup ## style, imports, types
 	@.venv/bin/ruff check .
@@ -34,6 +34,10 @@ faults: setup ## the log and the broker damaged in every way (ONLY=name QUICK=1 
 faults-load: setup ## loads into a real HDFS by real Spark, killed, cut off and overtaken (the same variables as faults)
 	@scripts/setup.sh $$($(FAULTS) --loads $(ONLY) --tools)
 	@$(FAULTS) --loads $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
+
+faults-cluster: setup ## three replicating brokers killed, paused, cut off and with bad disks (the same variables as faults; SOAK=minutes)
+	@scripts/setup.sh $$($(FAULTS) --cluster $(ONLY) --tools)
+	@$(FAULTS) --cluster $(ONLY) $(if $(SOAK),--soak $(SOAK)) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
 
 sim: setup ## the replication protocol under 100,000 schedules of faults, and planted bugs that it must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
 	@PYTHONPATH=tests/support $(PY) -m klammsim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
@@ -54,7 +58,7 @@ bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=
 	@bench/install.sh
 	@PYTHONPATH=bench:tests/support $(PY) -m klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT))
 
-bench-compare: setup ## this tree's broker beside another clone's, in turns (BEFORE=../old-clone ONLY=b,c,d,f,g ROUNDS=6): exit 1 if a cell is more than 3 % worse
+bench-compare: setup ## this tree's broker beside another clone's, in turns (BEFORE=../old-clone ONLY=b,c,d,f,g,h ROUNDS=6): exit 1 if a cell is more than 3 % worse
 	@bench/install.sh
 	@PYTHONPATH=bench:tests/support $(PY) bench/compare_commits.py $(BEFORE) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 

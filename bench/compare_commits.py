@@ -6,7 +6,8 @@ each round, the median and the range. Two runs of `make bench` differ by more th
 ratios within one round do not. A metric counts as worse if its median is worse by more than `--limit`; the command then
 exits with 1.
 
-Both brokers use the embedded coordination. Clients are those of this tree, so shapes that measure clients are left out.
+Both use the embedded coordination. Clients are those of this tree, so shapes that measure clients are left out. Of (h),
+three brokers of each tree, only the peaks and the costs of a follower are compared.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ from klammbench.metric import Metric
 from klammbench.paths import BROKER_COMMAND, SYSTEM_DATA, VAR
 from klammbench.shapes import SHAPES
 from klammbench.shapes.base import Cell, Shape
+from klammbench.systems.base import System
+from klammbench.systems.clusters import KlammCluster
 from klammbench.systems.klamm import Klamm
 
-COMPARED = ("b", "c", "d", "f", "g")
-"""The shapes that measure only a broker."""
+COMPARED = ("b", "c", "d", "f", "g", "h")
+"""The shapes that measure only brokers."""
+_KINDS = ("peak", "follower")
+"""Of a shape whose cells have kinds, those that are compared."""
 ROUNDS = 6
 LIMIT = 0.03
 
@@ -66,9 +71,9 @@ class Comparison:
         return f"{self.cell}: {unit}: {old:,.{digits}f} -> {new:,.{digits}f}, after/before {ratio} {verdict}"
 
 
-def compare(shape: Shape, systems: Sequence[Klamm], rounds: int, say: Callable[[str], None]) -> list[Comparison]:
+def compare(shape: Shape, systems: Sequence[System], rounds: int, say: Callable[[str], None]) -> list[Comparison]:
     """Runs the shape's cells on both `systems` (before, after); their order alternates from round to round."""
-    cells = shape.cells(True)
+    cells = [cell for cell in shape.cells(True) if getattr(cell, "kind", _KINDS[0]) in _KINDS]
     values: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     number = 0
     with ExitStack() as stack:
@@ -121,7 +126,7 @@ def main() -> int:
         with alone():
             for name in wanted:
                 systems = [
-                    Klamm("klamm", SYSTEM_DATA / f"compared-{at}", zookeeper=False, command=command)
+                    _system(name, SYSTEM_DATA / f"compared-{at}", command)
                     for at, command in (("before", before), ("after", BROKER_COMMAND))
                 ]
                 for found in compare(SHAPES[name], systems, given.rounds, lambda line: print(line, flush=True)):
@@ -132,6 +137,12 @@ def main() -> int:
         return 2
     print(f"bench-compare: {worse} metrics worse by more than {given.limit:.0%}")
     return 1 if worse else 0
+
+
+def _system(shape: str, folder: Path, command: Path) -> System:
+    if shape == "h":
+        return KlammCluster("klamm-cluster", folder, zookeeper=False, command=command)
+    return Klamm("klamm", folder, zookeeper=False, command=command)
 
 
 def _arguments() -> argparse.Namespace:

@@ -20,6 +20,7 @@ __all__ = [
     "SchemaError",
     "StorageError",
     "describe_error",
+    "describe_failure",
 ]
 
 
@@ -88,4 +89,10 @@ def describe_error(error: BaseException) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    return f"{describe_failure(error)}{place}"
+
+
+def describe_failure(error: BaseException) -> str:
+    """Returns one line about an expected failure, as of a connection, for a log: its kind and its message, if any."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

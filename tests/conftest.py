@@ -11,7 +11,9 @@ import pytest
 from klammtest.broker import SPAWNED
 
 pytest_plugins = [
+    "klammtest.etcd",
     "klammtest.zookeeper",
+    "klammtest.zookeeper_ensemble",
     "klammtest.hadoop.hdfs",
     "klammtest.guarantees",
     "klammtest.suite.scheduling",

@@ -74,5 +74,5 @@ def _label(axis: Axes, place: int, value: float, ratio: float) -> None:
 def _ratios(shape: Shape, table: Table) -> dict[str, float]:
     """Returns by cell how many times as good Klamm is: a larger value is always better."""
     name, metric = _charted(shape)
-    found = {cell: table.ratio(cell, name, "klamm") for cell in table.cells()}
+    found = {cell: table.ratio(cell, name, table.ours) for cell in table.cells()}
     return {cell: ratio if metric.better == "higher" else 1 / ratio for cell, ratio in found.items() if ratio}

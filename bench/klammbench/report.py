@@ -176,7 +176,7 @@ def _section(page: Page, found: Measured) -> str:
 
 def _metric_table(page: Page, table: Table, name: str, metric: Metric) -> list[str]:
     systems = [s for s in table.systems() if any(table.values(cell, s, name) for cell in table.cells())]
-    rated = metric.better is not None and "klamm" in systems and any(rival in systems for rival in page.rivals)
+    rated = metric.better is not None and table.ours in systems and any(rival in systems for rival in page.rivals)
     head = [metric.unit, *systems, *([page.compared] if rated else [])]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     rows = 0
@@ -185,7 +185,7 @@ def _metric_table(page: Page, table: Table, name: str, metric: Metric) -> list[s
         if not any(figures):
             continue
         if rated:
-            ratio = table.ratio(cell, name, "klamm")
+            ratio = table.ratio(cell, name, table.ours)
             figures.append("" if ratio is None else f"**{ratio:.2f}**")
         lines.append("| " + " | ".join([cell, *figures]) + " |")
         rows += 1

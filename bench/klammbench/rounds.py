@@ -17,9 +17,9 @@ from typing import Any
 from klammbench.paths import ROOT
 from klammbench.pool import Pool
 from klammbench.results import Store
-from klammbench.shapes.base import Cell, Shape
+from klammbench.shapes.base import Cell, LimitedCell, Shape
 from klammbench.systems.base import System
-from klammbench.table import AGAIN
+from klammbench.table import real
 
 TRIES = 2
 SLOWER = "kafka"
@@ -45,7 +45,7 @@ class Runner:
         begin = self._clock()
         cells = shape.cells(quick)
         measured = [name for name in shape.SYSTEMS if not (quick and name == SLOWER)]
-        systems = self._pool.take(map(_real, measured), fresh=not shape.MANAGED)
+        systems = self._pool.take(map(real, measured), fresh=not shape.MANAGED)
         names = {name: f"{s.version()} · {s.settings()}" for name, s in systems.items()}
         self._store.begin(shape.NAME, {**about, "systems": names, "rounds": rounds})
         broken = self._start(shape, systems) if shape.MANAGED else {}
@@ -113,7 +113,9 @@ class _Rounds:
                     self._measure(cell, name, number)
 
     def _measure(self, cell: Cell, name: str, number: int) -> None:
-        system = self._systems[_real(name)]
+        if isinstance(cell, LimitedCell) and (name not in cell.systems or number > cell.rounds):
+            return
+        system = self._systems[real(name)]
         row: dict[str, Any] = {"cell": cell.name, "system": name, "round": number}
         begin = self._clock()
         if system.name in self._broken:
@@ -149,10 +151,6 @@ class _Rounds:
                 self._shape.warm(system)
         except Exception as error:
             self._say(f"{self._shape.NAME}  {system.name} did not restart: {_one_line(error)}")
-
-
-def _real(name: str) -> str:
-    return "kafka-tuned" if name == AGAIN else name
 
 
 def _one_line(error: Exception) -> str:

@@ -36,7 +36,7 @@ class StoredAnswers:
         self,
         node_id: int,  # noqa: ARG002
         offsets: Mapping[TopicPartition, int],
-        **_: int,
+        **_: object,
     ) -> Mapping[TopicPartition, FetchedPartition]:
         return {p: FetchedPartition(ErrorCode.none, self.end, 0, self.answers[at]) for p, at in offsets.items()}
 

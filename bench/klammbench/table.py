@@ -16,9 +16,17 @@ from typing import Any
 
 from klammbench.metric import Metric
 
-AGAIN = "kafka-tuned/again"
-"""Not a system: Kafka's tuned setting, measured once more in each round for the A/A pair."""
-KAFKAS = ("kafka", "kafka-tuned")
+_AGAIN = "/again"
+AGAIN, CLUSTER_AGAIN = f"kafka-tuned{_AGAIN}", f"kafka-cluster{_AGAIN}"
+"""Not systems: Kafka's tuned setting, measured once more in each round for the A/A pair."""
+KAFKAS = ("kafka", "kafka-tuned", "kafka-cluster")
+OURS = ("klamm", "klamm-cluster")
+"""The systems whose ratios count; a shape has one of them."""
+
+
+def real(name: str) -> str:
+    """Returns the system that is measured under this name."""
+    return name.removesuffix(_AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,11 @@ class Table:
     def cells(self) -> list[str]:
         """Returns the cells in the order in which they were measured."""
         return list(dict.fromkeys(row["cell"] for row in self.rows))
+
+    @property
+    def ours(self) -> str:
+        """The system of `OURS` that the shape has; the first one if it has none."""
+        return next((row["system"] for row in self.rows if row["system"] in OURS), OURS[0])
 
     def rounds(self) -> int:
         return max((row["round"] for row in self.rows), default=0)
@@ -107,8 +120,11 @@ class Table:
         pairs = [above[n] / below[n] for n in above if below.get(n)]
         return statistics.median(pairs) if pairs else None
 
-    def shape_value(self, metric: str, ours: str = "klamm", cells: Sequence[str] | None = None) -> ShapeValue | None:
+    def shape_value(
+        self, metric: str, ours: str | None = None, cells: Sequence[str] | None = None
+    ) -> ShapeValue | None:
         """Returns the shape's value, or None if no cell has a ratio."""
+        ours = ours or self.ours
         wanted = [
             cell
             for cell in (self.cells() if cells is None else cells)
@@ -130,7 +146,12 @@ class Table:
 
     def allowance(self, metric: str, cells: Sequence[str]) -> float:
         """Returns how much Kafka differs from itself: 0.03 for 3 %; 0 if it was not measured twice."""
-        ratios = [r for cell in cells if (r := self.ratio(cell, metric, AGAIN, "kafka-tuned")) is not None and r > 0]
+        ratios = [
+            r
+            for again in (AGAIN, CLUSTER_AGAIN)
+            for cell in cells
+            if (r := self.ratio(cell, metric, again, real(again))) is not None and r > 0
+        ]
         if not ratios:
             return 0.0
         return distance(geometric_mean(ratios))

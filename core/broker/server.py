@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -22,22 +23,26 @@ from ..cluster.brokers.registration import DisplacedError
 from ..cluster.cluster import Cluster
 from ..cluster.image import ClusterImage, Endpoint
 from ..cluster.image_reader import read_image
+from ..cluster.restored import check_history
 from ..cluster.tree.bootstrap import create_base_paths
 from ..config.address import ListenerAddress
 from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig
 from ..config.settings import Settings
 from ..errors import KlammError
-from ..interfaces.coordination import Coordination, SessionEvent
-from ..interfaces.offsets import OffsetStore
+from ..interfaces.coordination import Coordination
+from ..interfaces.offsets import OffsetsTopicSettings, OffsetsTopicStore, OffsetStore
 from ..log.cleanup.cleaner import Cleaner, CleanerConfig
 from ..log.cleanup.scrubber import Scrubber, ScrubConfig
+from ..log.log_directory import read_meta
 from ..log.manager import LogManager, LogTuning
 from ..log.recovery.missing_logs import KnownPast
+from ..log.state.seen_metadata import SeenMetadata
 from ..log.state.steady_clock import elapsed_ms
 from ..process_log import ProcessLog
 from ..protocol.software import THIRD_PARTY_CODECS
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, some_of
+from ..replication.registrations import DOUBTED
 from ..transport.interface import Accept
 from ..transport.plaintext_transport import accept_plaintext
 from .access import AccessControl
@@ -45,12 +50,13 @@ from .background.background_services import BackgroundServices
 from .background.maintenance import BrokerMaintenance
 from .background.service_context import LocalBrokerContext
 from .coordinator.group_service import GroupService
+from .coordinator.placement import GroupPlacement
 from .coordinator.topic_deletions import TopicDeletions
 from .dynamic_config.live_config import LiveConfig
 from .dynamic_config.reload import Reloader, ReloadOutcome
 from .handlers.produce import produce_fast
 from .handlers.table import HANDLERS
-from .leadership import Leadership
+from .internal_topics import ensure_topic
 from .metrics.counters import BrokerMetrics
 from .network import file_descriptors as descriptors
 from .network.connections import Connections
@@ -59,14 +65,26 @@ from .network.limits import Limits
 from .network.listener import Listener, advertised
 from .partitions import Partitions
 from .producer_ids import ProducerIds
+from .replication.fetchers import Fetchers
+from .replication.follower_fetches import FollowerFetches
+from .replication.isr_changes import IsrChanges
+from .replication.replica import monotonic_ms
+from .replication.replica_fetcher import FetcherSettings
+from .replication.role_changes import RoleChanges
+from .replication.suspicions import Suspicions, is_reachable
+from .replication.throttles import ReplicationThrottles
 from .services import Services
 from .session.lease import Lease
+from .topic_creation import possible_replicas
 from .validation import Validation
 from .workers import Workers
 
 __all__ = ["Broker"]
 
 log = logging.getLogger(__name__)
+
+_HAND_OVER_S = 10
+_LOOK_S = 0.02
 
 
 def _clock_ms() -> int:
@@ -91,25 +109,41 @@ def _partitions_on(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
     ]
 
 
-def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
-    """Returns the highest leader epoch that has begun of each partition that this broker leads; at its start it uses a
-    higher one.
+def _data_ids_of(image: ClusterImage, broker_id: int) -> list[str]:
+    """Returns the data ids by which the partition states know this broker's replicas, each once."""
+    found = {
+        state.state.data_ids[broker_id]: None
+        for topic in image.topics.values()
+        for state in topic.partitions.values()
+        if state.state.data_ids.get(broker_id, DOUBTED) != DOUBTED
+    }
+    return list(found)
 
-    Its logs may differ from what clients have read: they may have lost their end in a crash, or have been restored from
-    a backup, and the coordination with them. Without a new epoch they would grow past offsets of the lost history, and
-    no client could detect it.
+
+def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
+    """Returns the highest leader epoch that has begun in each log that is ahead of the cluster, of partitions that this
+    broker leads; it uses a higher one.
+
+    With its registration every partition that it leads has got a new leader epoch (R8): its logs may differ from what
+    clients have read, since they may have lost their end in a crash, or have been restored from a backup. Here the
+    coordination was restored.
     """
-    begun = {}
+    begun: dict[TopicPartition, int] = {}
+    led = 0
+    own = image.brokers.get(broker_id)
+    own_epoch = None if own is None else own.epoch  # what it does not lead under this registration is elected first
     for topic in image.topics.values():
         for number, state in topic.partitions.items():
-            if state.leader == broker_id:
+            if state.leader == broker_id and state.state.leader_broker_epoch == own_epoch:
                 tp = TopicPartition(topic.name, number)
                 found = logs.get(tp)
-                begun[tp] = max(state.leader_epoch, -1 if found is None else found.leader_epoch)
-    if begun and logs.missing.is_older:
+                led += 1
+                if found is not None and found.leader_epoch >= state.leader_epoch:
+                    begun[tp] = found.leader_epoch
+    if led and logs.missing.is_older:
         log.warning(
             "%s is older than the coordination (restored from a backup?): %d partitions get new leader epochs",
-            logs.directory, len(begun),
+            logs.directory, led,
         )  # fmt: skip
     return begun
 
@@ -135,6 +169,7 @@ class Broker:
         self._live = LiveConfig(settings.broker)
         self._reloader: Reloader | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._services: Services | None = None
         self._stack = AsyncExitStack()
         self._membership = AsyncExitStack()
         self._listeners: list[Listener] = []
@@ -164,8 +199,28 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Answers running requests, closes the logs cleanly, and leaves the cluster."""
+        """Hands over what this broker leads, answers running requests, closes the logs cleanly, and leaves the
+        cluster."""
+        if self._services is not None and not self.failed.done():
+            await self._hand_over(self._services)
         await self._stack.aclose()
+
+    async def _hand_over(self, services: Services) -> None:
+        """Lets the controller move leaders off this broker and take it out of in-sync replicas, while it still serves
+        (Kafka's controlled shutdown). Gives up after a time, or if the coordination does not answer: the others then
+        take over once it has left."""
+        cluster, workers = services.cluster, services.workers
+        if not self._config.controlled_shutdown_enable or len(cluster.image().brokers) < 2:
+            return
+        try:
+            async with asyncio.timeout(_HAND_OVER_S):
+                await workers.coordination(cluster.set_leaving)
+                while not cluster.has_left():
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            log.warning("some partitions could not be handed over in %d s; the broker stops all the same", _HAND_OVER_S)
+        except KlammError as error:
+            log.warning("this broker stops without handing its partitions over: %s", error)
 
     async def _start(self) -> None:
         workers = Workers(self._config.num_io_threads)
@@ -181,7 +236,7 @@ class Broker:
         lease = self._lease(workers, coordination, cluster)
         services = await self._assemble(workers, logs, coordination, cluster, lease, offsets)
         await self._note_start(services, record)
-        self._watch_session(coordination, services)
+        coordination.on_session(self.metrics.session)
         self._watch_config(services)
         self._maintain(services, logs)
         background = BackgroundServices()
@@ -196,6 +251,7 @@ class Broker:
         services.deletions.start()
         self._stack.push_async_callback(services.deletions.stop)
         await self._start_background(background, services, offsets)
+        self._services = services
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
 
     # -- the parts, in order
@@ -221,6 +277,7 @@ class Broker:
         """
         await workers.coordination(create_base_paths, coordination, uuid4)
         image = await workers.coordination(read_image, coordination, None)
+        await self._check_history(workers, coordination, image.cluster_id)
         self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
         self._connections.apply(Limits.of_config(self._config))
         known = await workers.coordination(record.read)
@@ -232,6 +289,15 @@ class Broker:
         if self._config.log_scrub_bytes_per_second:
             await self._start_scrubber(workers, logs)
         return logs
+
+    async def _check_history(self, workers: Workers, coordination: Coordination, cluster_id: str) -> None:
+        """Says that the coordination is older than this directory, if it is, before the logs are opened: that may take
+        longer than others wait. A directory of another broker or cluster, which cannot tell, is refused later."""
+        directory = Path(self._config.log_dirs)
+        meta = await workers.disk(read_meta, directory)
+        if meta is not None and (meta.cluster_id, meta.broker_id) == (cluster_id, self._config.broker_id):
+            seen = await workers.disk(SeenMetadata, directory)
+            await workers.coordination(check_history, coordination, self._config.broker_id, seen.last)
 
     async def _start_scrubber(self, workers: Workers, logs: LogManager) -> None:
         config = ScrubConfig(self._config.log_scrub_bytes_per_second, self._config.log_scrub_interval_ms)
@@ -275,18 +341,25 @@ class Broker:
             expected=_partitions_on(image, self._config.broker_id),
             accept_missing=self._accept_missing_logs,
             past=past,
+            accepted_data=_data_ids_of(image, self._config.broker_id),
         )
 
     async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:
-        own = self.advertised[0]
+        protocols = self._config.security_protocols()
+        directory_id = str(logs.meta.directory_id)
         cluster = Cluster(
             coordination,
             self._config.broker_id,
-            Endpoint(own.host, own.port, own.name),
-            directory_id=str(logs.meta.directory_id),
+            [Endpoint(own.host, own.port, own.name, protocols[own.name]) for own in self.advertised],
+            data_ids=logs.data_ids,
+            directory_id=directory_id,
             rack=self._config.broker_rack,
             highest_producer_id=logs.highest_producer_id,
             note_producer_id=logs.given_producer_ids.note,
+            inter_broker_listener=self._config.inter_broker_listener_name or "",
+            defaults=lambda: self._config.topic_defaults(),
+            is_reachable=is_reachable,
+            seen=await workers.disk(SeenMetadata, logs.directory),
         )
         await workers.coordination(cluster.register)
         self._membership.push_async_callback(workers.coordination, cluster.close)
@@ -343,20 +416,54 @@ class Broker:
         offsets: OffsetStore,
     ) -> Services:
         partitions = Partitions(self.metrics)
-        defaults = self._config.topic_defaults()
-        leadership = Leadership(self._config.broker_id, cluster, logs, partitions, workers, defaults)
+        suspicions = Suspicions(cluster, workers, lambda: leadership.image.brokers)
+        self._stack.push_async_callback(suspicions.stop)
+        throttles = ReplicationThrottles(lambda: self._config, monotonic_ms)
+        self._live.on_change(throttles.configure)
+        fetchers = Fetchers(
+            self._config.broker_id,
+            workers,
+            self._fetcher_settings,
+            throttles,
+            lambda: cluster.broker_epoch,
+            on_lost=suspicions.check,
+            on_stale=lambda: leadership.refresh_soon(),
+        )
+        leadership = RoleChanges(lambda: self._config, cluster, logs, partitions, fetchers, workers)
+        isr_changes = IsrChanges(
+            cluster, partitions, leadership, workers, self.metrics, lambda: self._config.replica_lag_time_max_ms
+        )
+        follower_fetches = FollowerFetches(
+            self._config.max_incremental_fetch_session_cache_slots,
+            throttles,
+            isr_changes.caught_up,
+            suspicions.check,
+        )
+        isr_changes.start()
+        self._stack.push_async_callback(isr_changes.stop)
         cluster.on_change(leadership.changed)
         self._stack.push_async_callback(leadership.stop)
         await leadership.refresh()
         limit = self._config.decompressed_max_bytes
-        groups = GroupService(self._config, coordination, offsets, workers, cluster.image)
-        return Services(
+
+        async def create(name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
+            await ensure_topic(services, name, partitions, replication_factor, configs)
+
+        settings = offsets.offsets_topic if isinstance(offsets, OffsetsTopicStore) else OffsetsTopicSettings()
+        placement = GroupPlacement(
+            self._config.broker_id, cluster.image, partitions, settings, create,
+            lambda: own.incarnation if (own := cluster.own_registration) is not None else "",
+            lambda: possible_replicas(services),
+        )  # fmt: skip
+        groups = GroupService(self._config, coordination, offsets, workers, cluster.image, placement, self._codecs)
+        services = Services(
             config=self._config,
             live=self._live,
             advertised={a.name: (a.host, a.port) for a in self.advertised},
             cluster=cluster,
             lease=lease,
             leadership=leadership,
+            follower_fetches=follower_fetches,
             logs=logs,
             partitions=partitions,
             groups=groups,
@@ -374,27 +481,18 @@ class Broker:
             third_party_codecs=THIRD_PARTY_CODECS & self._codecs.ids(),
             process_log=self._process_log,
         )
+        return services
 
-    def _watch_session(self, coordination: Coordination, services: Services) -> None:
-        """Acquires the protocol locks of classic groups again whenever the coordination has a new session."""
-        loop = asyncio.get_running_loop()
-        session = coordination.session_id
-        tasks: set[asyncio.Task[None]] = set()
-
-        def look() -> None:
-            nonlocal session
-            if coordination.session_id not in (0, session):
-                session = coordination.session_id
-                task = loop.create_task(services.groups.reacquire_locks())
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-
-        def on_event(event: SessionEvent) -> None:
-            self.metrics.session(event)
-            if event is SessionEvent.CONNECTED:
-                loop.call_soon_threadsafe(look)
-
-        coordination.on_session(on_event)
+    def _fetcher_settings(self) -> FetcherSettings:
+        config = self._config
+        return FetcherSettings(
+            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_max_bytes,
+            config.replica_fetch_response_max_bytes,
+            config.replica_fetch_backoff_ms,
+            config.replica_socket_timeout_ms,
+        )
 
     def _watch_config(self, services: Services) -> None:
         """Registers the listeners of changed values, and the source of the cluster's values."""
@@ -436,7 +534,19 @@ class Broker:
             "expiry of offsets",
             lambda: services.groups.expire_offsets(_clock_ms()),
         )
+        if config.auto_leader_rebalance_enable:
+            maintenance.every(
+                config.leader_imbalance_check_interval_seconds,
+                "preferred leaders",
+                lambda: self._restore_leaders(services),
+            )
         self._stack.push_async_callback(maintenance.stop)
+
+    async def _restore_leaders(self, services: Services) -> None:
+        percentage = self._config.leader_imbalance_per_broker_percentage
+        restored = await services.workers.coordination(services.cluster.restore_preferred_leaders, percentage)
+        if restored:
+            log.info("preferred leaders lead again: %s", some_of(restored))
 
     async def _serve_metrics(self, services: Services, logs: LogManager, background: BackgroundServices) -> None:
         """Starts the metrics endpoint; prometheus-client is imported only if it is configured."""

@@ -12,15 +12,18 @@ from ..errors import ErrorCode
 from ..log.manager import LogManager
 from ..process_log import ProcessLog
 from ..records.codecs import CodecTable
+from ..records.partition import TopicPartition
 from .access import AccessControl
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
 from .dynamic_config.live_config import LiveConfig
-from .leadership import Leadership
 from .metrics.counters import BrokerMetrics
 from .network.memory import Memory
-from .partitions import LedPartition, Partitions
+from .partitions import Partitions
 from .producer_ids import ProducerIds
+from .replication.follower_fetches import FollowerFetches
+from .replication.replica import Replica
+from .replication.role_changes import RoleChanges
 from .session.lease import Lease
 from .validation import Validation
 from .workers import Workers
@@ -38,7 +41,8 @@ class Services:
     advertised: Mapping[str, tuple[str, int]]
     cluster: Cluster
     lease: Lease
-    leadership: Leadership
+    leadership: RoleChanges
+    follower_fetches: FollowerFetches
     logs: LogManager
     partitions: Partitions
     groups: GroupService
@@ -63,7 +67,7 @@ class Services:
     def broker_id(self) -> int:
         return self.config.broker_id
 
-    def led(self, topic: str, partition: int, leader_epoch: int = -1) -> LedPartition | ErrorCode:
+    def led(self, topic: str, partition: int, leader_epoch: int = -1) -> Replica | ErrorCode:
         """Returns the partition if it is led here and the client's epoch (-1: none given) is the current one (KIP-320);
         else the error.
         """
@@ -72,6 +76,18 @@ class Services:
             return self.not_led(topic, partition)
         if leader_epoch != -1 and leader_epoch != found.leader_epoch:
             older = leader_epoch < found.leader_epoch
+            return ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
+        return found
+
+    def readable(self, topic: str, partition: int, leader_epoch: int = -1) -> Replica | ErrorCode:
+        """Returns the partition as `led` does, or if it follows here (KIP-392): a consumer may read below the high
+        watermark of any replica."""
+        found = self.partitions.replica(TopicPartition(topic, partition))
+        follower = None if found is None else found.partition.follower
+        if found is None or follower is None:
+            return self.led(topic, partition, leader_epoch)
+        if leader_epoch not in (-1, follower.leader_epoch):
+            older = leader_epoch < follower.leader_epoch
             return ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
         return found
 

@@ -29,6 +29,19 @@ class Signals:
         for number in _STOPPING:
             self._loop.add_signal_handler(number, self._stop, number)
 
+    def stop_at_end_of(self, descriptor: int) -> None:
+        """Requests a clean stop when the other end of this pipe is closed, as by the death of the process that holds
+        it.
+        """
+
+        def readable() -> None:
+            if not os.read(descriptor, 1024):
+                self._loop.remove_reader(descriptor)
+                if not self.stopped.done():
+                    self._stop(signal.SIGTERM)
+
+        self._loop.add_reader(descriptor, readable)
+
     def _stop(self, number: signal.Signals) -> None:
         for each in _STOPPING:
             self._loop.remove_signal_handler(each)

@@ -17,7 +17,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _COORDINATION_THREADS = 4
-_OFFSET_THREADS = 4
+_OFFSET_THREADS = 16
+"""A commit to `__consumer_offsets` waits in its thread until all in-sync replicas have it; threads start on demand."""
 _BULK_THREADS = 2
 
 

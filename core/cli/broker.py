@@ -1,4 +1,4 @@
-"""`klamm broker`: runs one broker until a signal stops it."""
+"""`klamm broker`: runs one broker, or several of one host, until a signal stops them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..config.host_brokers import check_host
 from ..config.settings import Settings, load_settings
-from ..errors import KlammError
+from ..errors import ConfigError, KlammError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
 
@@ -38,12 +39,59 @@ AcceptMissing = Annotated[
 ]
 
 
-def broker(config: ConfigFile = DEFAULT_CONFIG, accept_missing_logs: AcceptMissing = False) -> None:
+Brokers = Annotated[
+    int,
+    typer.Option(
+        "--brokers",
+        min=1,
+        max=256,
+        metavar="N",
+        help="Run N brokers of this host, each a process: ids and ports count up from the file's.",
+    ),
+]
+Only = Annotated[
+    int | None,
+    typer.Option("--only", metavar="ID", help="Of the brokers that --brokers names, run this one here, alone."),
+]
+Lifeline = Annotated[
+    bool, typer.Option("--stop-at-end-of-input", hidden=True, help="Stop when standard input is closed.")
+]
+
+
+def broker(
+    config: ConfigFile = DEFAULT_CONFIG,
+    accept_missing_logs: AcceptMissing = False,
+    brokers: Brokers = 1,
+    only: Only = None,
+    stop_at_end_of_input: Lifeline = False,
+) -> None:
     """Run a broker until SIGTERM or Ctrl-C; a second signal does not wait for a clean stop. SIGHUP reloads the file."""
     settings = load_settings(config)
-    interrupted = _run(_serve(settings, config.absolute(), ProcessLog(settings.log), accept_missing_logs))
+    check_host(settings.broker, brokers)
+    if only is None and brokers > 1:
+        from .host_brokers import run_brokers
+
+        interrupted = run_brokers(settings, config.absolute(), brokers, accept_missing_logs=accept_missing_logs)
+    else:
+        if only is not None:
+            settings = settings.for_broker(_index(settings, brokers, only))
+        serving = _serve(
+            settings,
+            config.absolute(),
+            ProcessLog(settings.log),
+            accept_missing_logs=accept_missing_logs,
+            stop_at_end_of_input=stop_at_end_of_input,
+        )
+        interrupted = _run(serving)
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _index(settings: Settings, brokers: int, only: int) -> int:
+    first = settings.broker.broker_id
+    if not first <= only < first + brokers:
+        raise ConfigError(f"--only {only}: --brokers {brokers} are the ids {first} to {first + brokers - 1}")
+    return only - first
 
 
 def _run(main: Coroutine[Any, Any, bool]) -> bool:
@@ -55,12 +103,16 @@ def _run(main: Coroutine[Any, Any, bool]) -> bool:
     return uvloop.run(main)
 
 
-async def _serve(settings: Settings, file: Path, process_log: ProcessLog, accept_missing_logs: bool) -> bool:
+async def _serve(
+    settings: Settings, file: Path, process_log: ProcessLog, *, accept_missing_logs: bool, stop_at_end_of_input: bool
+) -> bool:
     """Serves until a signal; returns whether that was Ctrl-C."""
     from ..broker.server import Broker
     from ..broker.signals import Signals
 
     signals = Signals()
+    if stop_at_end_of_input:
+        signals.stop_at_end_of(sys.stdin.fileno())
     server = Broker(settings, process_log, accept_missing_logs=accept_missing_logs)
     try:
         await server.start()

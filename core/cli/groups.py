@@ -25,8 +25,8 @@ from .options import (
     cell,
     cluster_client,
     console,
-    say_offline,
     table,
+    why_unserved,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def describe(
         if not topics:
             raise _unknown_group(client, group, "group {} has neither offsets nor members")
         there = _partitions(client, topics)
-        ends, offline = client.list_served_offsets(dict.fromkeys(there, LATEST))
+        ends, problems = client.list_served_offsets(dict.fromkeys(there, LATEST))
+        reasons = why_unserved(client, problems)
     rows = table("topic", "partition", "committed", "end", "lag", "owner", right=("committed", "end", "lag"))
     lags: list[int | None] = []
     for tp in sorted({*committed, *members.owners, *there}):
@@ -82,7 +83,8 @@ def describe(
         lags.append(lag)
         rows.add_row(tp.topic, str(tp.partition), cell(offset), cell(end), cell(lag), members.owners.get(tp, "-"))
     console().print(rows)
-    say_offline(offline)
+    for line in reasons:
+        typer.echo(f"klamm: {line}", err=True)
     unknown = lags.count(None)
     without = f", unknown for {unknown} of {len(lags)} partitions" if unknown else ""
     typer.echo(f"total lag {sum(max(lag or 0, 0) for lag in lags)}{without}")

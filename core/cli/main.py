@@ -28,6 +28,7 @@ CORE_COMMANDS = (
     Command("broker", "klamm.core.cli.broker:broker", "Run a broker."),
     Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter and delete topics."),
     Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, delete them."),
+    Command("cluster", "klamm.core.cli.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
     Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
     Command("config", "klamm.core.cli.config:app", "Check, show and reload the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ..config.settings import Settings, load_settings
-from ..errors import ConfigError, KlammError
+from ..errors import ConfigError, ErrorCode, KlammError
 from ..records.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ __all__ = [
     "cluster_client",
     "console",
     "interval_s",
+    "is_offline",
     "named",
-    "say_offline",
     "table",
+    "why_unserved",
 ]
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file.")]
@@ -96,10 +97,46 @@ def cell(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def say_offline(offline: Mapping[TopicPartition, KlammError]) -> None:
-    """Prints a line on stderr for each partition that no broker serves."""
-    for tp, error in sorted(offline.items()):
-        typer.echo(f"klamm: {tp} is offline: {error}; the log of its broker says why", err=True)
+_OFFLINE: Final = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.network_exception,
+    }
+)
+
+
+def is_offline(error: KlammError) -> bool:
+    """Returns whether the error of a partition says that no broker serves it."""
+    return error.code in _OFFLINE
+
+
+def why_unserved(client: ClusterClient, problems: Mapping[TopicPartition, KlammError]) -> list[str]:
+    """Returns a line for each partition of which an offset could not be listed."""
+    lines = []
+    for tp, error in sorted(problems.items()):
+        if is_offline(error):
+            lines.append(f"{tp} is offline: {error}; the log of its broker says why")
+        elif error.code is ErrorCode.offset_not_available:
+            lines.append(f"{tp}: the end is not known {_until_known(client, tp)}")
+        else:
+            lines.append(f"{tp}: {error}")
+    return lines
+
+
+def _until_known(client: ClusterClient, tp: TopicPartition) -> str:
+    """Returns what a new leader waits for before it knows the high watermark (KIP-207)."""
+    found = client.cluster.partition(tp)
+    try:
+        minimum = client.describe_configs(tp.topic).get("min.insync.replicas")
+    except KlammError:  # as where it may not be read
+        minimum = None
+    if found is not None and minimum is not None and minimum.value is not None:
+        wanted, there = min(int(minimum.value), len(found.replicas)), len(found.isr)
+        if there < wanted:
+            return f"until min.insync.replicas ({wanted}) are in sync again ({there} {'is' if there == 1 else 'are'})"
+    return "yet: its new leader waits for the other replicas in sync"
 
 
 @contextmanager

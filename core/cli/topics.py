@@ -22,8 +22,9 @@ from .options import (
     cell,
     cluster_client,
     console,
-    say_offline,
+    is_offline,
     table,
+    why_unserved,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def create(
     partitions: Partitions = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="The number of replicas; only 1 is possible yet."),
+        typer.Option("--replication-factor", "-r", min=1, help="The number of replicas of each partition."),
     ] = None,
     settings_of: Pairs = None,
     all_from_config: Annotated[
@@ -94,25 +95,28 @@ def create(
 def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
     """Show a topic's partitions, with first and next offset, and the configs that are not defaults.
 
-    A partition that no broker serves has the leader `none`; the reason is on stderr.
+    A partition that no broker serves has the leader `none`, and an offset that is not known is `-`; the reason is on
+    stderr.
     """
     from ..client.cluster_client import EARLIEST, LATEST
 
     with cluster_client(config, bootstrap) as (_, client):
         partitions = client.topic(topic, all_led=False).partitions
         chosen = [TopicPartition(topic, number) for number in sorted(partitions)]
-        first, offline = client.list_served_offsets(dict.fromkeys(chosen, EARLIEST))
+        first, problems = client.list_served_offsets(dict.fromkeys(chosen, EARLIEST))
         end, gone = client.list_served_offsets(dict.fromkeys(first, LATEST))
+        problems.update(gone)
+        reasons = why_unserved(client, problems)
         configs = client.describe_configs(topic)
-    offline.update(gone)
     rows = table("partition", "leader", "replicas", "in sync", "first", "next", right=("first", "next"))
     for tp in chosen:
         found = partitions[tp.partition]
-        leader = "none" if tp in offline else found.leader
+        leader = "none" if found.leader < 0 or (tp in problems and is_offline(problems[tp])) else found.leader
         offsets = (cell(first.get(tp)), cell(end.get(tp)))
         rows.add_row(str(tp.partition), str(leader), _numbers(found.replicas), _numbers(found.isr), *offsets)
     console().print(rows)
-    say_offline(offline)
+    for line in reasons:
+        typer.echo(f"klamm: {line}", err=True)
     for name, entry in sorted(configs.items()):
         if entry.source != ConfigSource.DEFAULT:
             typer.echo(f"{name}={entry.value}{'' if entry.source == ConfigSource.TOPIC else '  (from the broker)'}")

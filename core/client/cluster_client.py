@@ -15,6 +15,7 @@ from ..protocol.messages import Buffer, Schema
 from ..protocol.produce.client import write_produce_request
 from ..records.partition import TopicPartition
 from .edges import EARLIEST, LATEST
+from .network.metadata import ClusterMetadata, NewLeader, Node
 from .network.request_router import Caller
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "ConfigEntry",
     "EpochEnd",
     "FetchedPartition",
+    "Lineage",
+    "ListedOffset",
     "NewTopic",
     "ProducedBatch",
     "produce_request",
@@ -37,19 +40,6 @@ BROKER_RESOURCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedPartition:
-    """`records` are whole batches as stored, perhaps with a partial one at the end; the first may begin below the
-    requested offset. Offsets are -1 if `error` is set.
-    """
-
-    error: ErrorCode
-    high_watermark: int
-    log_start_offset: int
-    records: bytes
-    last_stable_offset: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class EpochEnd:
     """`end_offset` is one past the last offset written under `leader_epoch`, the largest epoch known up to the
     requested one; both are -1 if the leader knows none.
@@ -57,6 +47,49 @@ class EpochEnd:
 
     leader_epoch: int
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The topic and the history of its log in which an offset was found (KIP-320, KIP-516); -1 or None: not known.
+
+    `leader_epoch`: the one under which the offset was compared with the log last; a broker that leads in another one
+    refuses the Fetch. `last_epoch`: the leader epoch of the record before the offset; a broker whose log differs there
+    says so (`FetchedPartition.diverging`).
+    """
+
+    topic_id: UUID | None = None
+    leader_epoch: int = -1
+    last_epoch: int = -1
+
+
+_NO_LINEAGE = Lineage()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """`records` are whole batches as stored, perhaps with a partial one at the end; the first may begin below the
+    requested offset. Offsets are -1 if `error` is set.
+
+    `preferred_read_replica`: the broker from which to fetch next (KIP-392), -1 for none. `diverging`: the log differs
+    from what was read; the end of the largest epoch that both have, up to `Lineage.last_epoch`.
+    """
+
+    error: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    records: bytes
+    last_stable_offset: int = -1
+    preferred_read_replica: int = -1
+    diverging: EpochEnd | None = None
+
+
+class ListedOffset(NamedTuple):
+    """`leader_epoch` is that of the record at the offset, or of the leader at the log's end; -1 if it is not told."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +122,11 @@ class ConfigEntry:
     read_only: bool
     sensitive: bool
 
+
+_ELSEWHERE = {ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}
+
+_LAST_FETCH_BY_NAME = 12
+"""The last version of Fetch that names topics and carries no ids."""
 
 _LAST_BY_NAME = 9
 """The last version of OffsetCommit that names topics and carries no ids."""
@@ -128,16 +166,41 @@ class ClusterClient(Caller):
         found, offline = self.to_live_leaders(timestamps, self._list_offsets, timeout_s)
         return {tp: offset for tp, (offset, _) in found.items()}, offline
 
+    def try_list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float
+    ) -> tuple[dict[TopicPartition, ListedOffset], dict[TopicPartition, KlammError]]:
+        """Asks the leaders that are known now, once; returns the offsets, and the errors of the other partitions."""
+        return self.try_leaders(timestamps, self._listed_offsets, timeout_s)
+
     def _list_offsets(
         self, node_id: int, share: dict[TopicPartition, int], left_s: float
     ) -> dict[TopicPartition, tuple[int, int] | ErrorCode]:
+        return {
+            tp: one if isinstance(one, ErrorCode) else (one.offset, one.timestamp)
+            for tp, one in self._listed_offsets(node_id, share, left_s).items()
+        }
+
+    def _listed_offsets(
+        self, node_id: int, share: dict[TopicPartition, int], left_s: float
+    ) -> dict[TopicPartition, ListedOffset | ErrorCode]:
         def build(schema: Schema) -> Any:
-            topics = _nested(schema, "ListOffsetsTopic", "ListOffsetsPartition", share, _list_offsets_partition)
+            topics = _nested(schema, "ListOffsetsTopic", "ListOffsetsPartition", asked, lambda _, fields: fields)
             return schema.build(replica_id=-1, isolation_level=0, topics=topics)
+
+        asked = {
+            tp: {
+                "partition_index": tp.partition,
+                "current_leader_epoch": self.cluster.leader_epoch(tp),
+                "timestamp": timestamp,
+            }
+            for tp, timestamp in share.items()
+        }
 
         message = self.call(ApiKey.LIST_OFFSETS, node_id, build=build, timeout_s=left_s, retry=False)
         return {
-            TopicPartition(topic.name, p.partition_index): (p.offset, p.timestamp)
+            TopicPartition(topic.name, p.partition_index): ListedOffset(
+                p.offset, p.timestamp, getattr(p, "leader_epoch", -1)
+            )
             if p.error_code == ErrorCode.none
             else p.error_code
             for topic in message.topics
@@ -150,78 +213,113 @@ class ClusterClient(Caller):
         """Returns the end of each partition's leader epoch (OffsetForLeaderEpoch, KIP-320). An end below an offset that
         was read under this epoch shows that the log's history has changed.
         """
+        return self.to_leaders(epochs, self._epoch_ends, timeout_s)
 
-        def attempt(
-            node_id: int, share: dict[TopicPartition, int], left_s: float
-        ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
-            def build(schema: Schema) -> Any:
-                def one(number: int, epoch: int) -> dict[str, Any]:
-                    return {"partition": number, "current_leader_epoch": -1, "leader_epoch": epoch}
+    def try_leader_epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float
+    ) -> tuple[dict[TopicPartition, EpochEnd], dict[TopicPartition, KlammError]]:
+        """Asks the leaders that are known now, once; returns the ends, and the errors of the other partitions."""
+        return self.try_leaders(epochs, self._epoch_ends, timeout_s)
 
-                topics = _nested(schema, "OffsetForLeaderTopic", "OffsetForLeaderPartition", share, one, name="topic")
-                return schema.build(replica_id=-1, topics=topics)
-
-            message = self.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, node_id, build=build, timeout_s=left_s, retry=False)
-            return {
-                TopicPartition(topic.topic, p.partition): EpochEnd(p.leader_epoch, p.end_offset)
-                if p.error_code == ErrorCode.none
-                else p.error_code
-                for topic in message.topics
-                for p in topic.partitions
+    def _epoch_ends(
+        self, node_id: int, share: dict[TopicPartition, int], left_s: float
+    ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
+        asked = {
+            tp: {
+                "partition": tp.partition,
+                "current_leader_epoch": self.cluster.leader_epoch(tp),
+                "leader_epoch": epoch,
             }
+            for tp, epoch in share.items()
+        }
 
-        return self.to_leaders(epochs, attempt, timeout_s)
+        def build(schema: Schema) -> Any:
+            topics = _nested(
+                schema, "OffsetForLeaderTopic", "OffsetForLeaderPartition", asked, lambda _, fields: fields,
+                name="topic",
+            )  # fmt: skip
+            return schema.build(replica_id=-1, topics=topics)
+
+        message = self.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, node_id, build=build, timeout_s=left_s, retry=False)
+        return {
+            TopicPartition(topic.topic, p.partition): EpochEnd(p.leader_epoch, p.end_offset)
+            if p.error_code == ErrorCode.none
+            else p.error_code
+            for topic in message.topics
+            for p in topic.partitions
+        }
 
     def fetch(
         self,
         node_id: int,
         offsets: Mapping[TopicPartition, int],
         *,
+        lineages: Mapping[TopicPartition, Lineage] | None = None,
         max_wait_ms: int = 500,
         min_bytes: int = 1,
         max_bytes: int = 50 * 1024 * 1024,
         partition_max_bytes: int = 1024 * 1024,
         isolation_level: int = 0,
+        rack: str = "",
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, FetchedPartition]:
         """Sends one Fetch to one broker, which waits up to `max_wait_ms` for `min_bytes`.
 
         Each partition's error is in the result; the connection is tried once (`ConnectionFailedError`). `timeout_s`,
-        which includes the broker's wait, is at most the client's request time-out plus that wait.
+        which includes the broker's wait, is at most the client's request time-out plus that wait. Topics are named by
+        their ids (Fetch 13) if all of them are known, from `lineages` or else from the metadata. A leader that the
+        answer names (KIP-951) is known from then on.
         """
+        known = lineages or {}
+        topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
+        for tp, offset in offsets.items():
+            lineage = known.get(tp, _NO_LINEAGE)
+            fields = {
+                "partition": tp.partition,
+                "current_leader_epoch": lineage.leader_epoch,
+                "fetch_offset": offset,
+                "last_fetched_epoch": lineage.last_epoch,
+                "partition_max_bytes": partition_max_bytes,
+            }
+            topic_id = lineage.topic_id or self.cluster.topic_id(tp.topic)
+            topics.setdefault((tp.topic, topic_id), []).append(fields)
+        names = {topic_id: name for name, topic_id in topics}
 
         def build(schema: Schema) -> Any:
-            def one(number: int, offset: int) -> dict[str, Any]:
-                return {"partition": number, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes}
-
             return schema.build(
                 replica_id=-1,
                 max_wait=timedelta(milliseconds=max_wait_ms),
                 min_bytes=min_bytes,
                 max_bytes=max_bytes,
                 isolation_level=isolation_level,
-                topics=_nested(schema, "FetchTopic", "FetchPartition", offsets, one, name="topic"),
+                topics=tuple(
+                    schema.part(
+                        "FetchTopic",
+                        topic=name,
+                        topic_id=topic_id,
+                        partitions=tuple(schema.part("FetchPartition", **fields) for fields in partitions),
+                    )
+                    for (name, topic_id), partitions in topics.items()
+                ),
                 forgotten_topics_data=(),
-                rack_id="",
+                rack_id=rack,
             )
 
         longest_s = self.request_timeout_s + max_wait_ms / 1000
         left_s = longest_s if timeout_s is None else min(timeout_s, longest_s)
-        message = self.call(ApiKey.FETCH, node_id, build=build, timeout_s=left_s, retry=False)
+        last = _LAST_FETCH_BY_NAME if None in names else None
+        message = self.call(ApiKey.FETCH, node_id, build=build, timeout_s=left_s, retry=False, max_version=last)
         code = getattr(message, "error_code", ErrorCode.none)
         if code != ErrorCode.none:
             raise BrokerError(code, f"fetch from broker {node_id}")
-        return {
-            TopicPartition(topic.topic, p.partition_index): FetchedPartition(
-                p.error_code,
-                p.high_watermark,
-                getattr(p, "log_start_offset", -1),
-                bytes(p.records or b""),
-                p.last_stable_offset,
-            )
+        answers = {
+            TopicPartition(name, p.partition_index): p
             for topic in message.responses
+            if (name := topic.topic if hasattr(topic, "topic") else names.get(topic.topic_id)) is not None
             for p in topic.partitions
         }
+        learn_leaders(self.cluster, answers, message)
+        return {tp: _fetched(p) for tp, p in answers.items()}
 
     def produce(
         self, batches: Mapping[TopicPartition, bytes | bytearray], *, acks: int = -1, timeout_s: float | None = None
@@ -242,6 +340,7 @@ class ClusterClient(Caller):
                 timeout_s=left_s,
                 retry=False,
             )
+            learn_leaders(self.cluster, produced_partitions(message), message)
             return {
                 tp: produced if error in (ErrorCode.none, ErrorCode.duplicate_sequence_number) else error
                 for tp, (error, produced, _) in produce_results(message).items()
@@ -559,7 +658,13 @@ class ClusterClient(Caller):
 
     def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
         """Deletes a group with its offsets. Raises `BrokerError` if it has members, or does not exist."""
-        message = self.call(ApiKey.DELETE_GROUPS, self.coordinator(group), groups_names=(group,), timeout_s=timeout_s)
+        message = self.call_coordinator(
+            group,
+            ApiKey.DELETE_GROUPS,
+            lambda schema: schema.build(groups_names=(group,)),
+            lambda answer: [r.error_code for r in answer.results if r.error_code.retriable],
+            timeout_s=timeout_s,
+        )
         _raise_first((r.error_code, None, f"group {r.group_id!r}") for r in message.results)
 
     def delete_offsets(
@@ -575,7 +680,13 @@ class ClusterClient(Caller):
             )  # fmt: skip
             return schema.build(group_id=group, topics=topics)
 
-        message = self.call(ApiKey.OFFSET_DELETE, self.coordinator(group), build=build, timeout_s=timeout_s)
+        message = self.call_coordinator(
+            group,
+            ApiKey.OFFSET_DELETE,
+            build,
+            lambda answer: [answer.error_code] if answer.error_code.retriable else [],
+            timeout_s=timeout_s,
+        )
         answers = [(message.error_code, None, f"group {group!r}")]
         answers += [(p.error_code, None, f"{t.name}-{p.partition_index}") for t in message.topics for p in t.partitions]
         _raise_first(answers)
@@ -591,12 +702,17 @@ def produce_request(
     return write_produce_request(_by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__)
 
 
+def produced_partitions(message: Any) -> dict[TopicPartition, Any]:
+    """Returns the partitions of a Produce response."""
+    return {TopicPartition(topic.name, p.index): p for topic in message.responses for p in topic.partition_responses}
+
+
 def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
     """Returns the results of a Produce response by partition: (error, where the batch is stored, the broker's
     message).
     """
     return {
-        TopicPartition(topic.name, p.index): (
+        tp: (
             p.error_code,
             ProducedBatch(
                 p.base_offset,
@@ -605,9 +721,35 @@ def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, Produ
             ),
             getattr(p, "error_message", None),
         )
-        for topic in message.responses
-        for p in topic.partition_responses
+        for tp, p in produced_partitions(message).items()
     }
+
+
+def learn_leaders(cluster: ClusterMetadata, answers: Mapping[TopicPartition, Any], message: Any) -> None:
+    """Takes over the leaders that a Produce or Fetch response names for partitions that its broker does not lead
+    (KIP-951).
+    """
+    leaders = [
+        NewLeader(tp, p.current_leader.leader_id, p.current_leader.leader_epoch)
+        for tp, p in answers.items()
+        if p.error_code in _ELSEWHERE and hasattr(p, "current_leader") and p.current_leader.leader_id >= 0
+    ]
+    if leaders:
+        nodes = [Node(node.node_id, node.host, node.port, node.rack) for node in getattr(message, "node_endpoints", ())]
+        cluster.elected(leaders, nodes)
+
+
+def _fetched(p: Any) -> FetchedPartition:
+    diverging = getattr(p, "diverging_epoch", None)
+    return FetchedPartition(
+        p.error_code,
+        p.high_watermark,
+        getattr(p, "log_start_offset", -1),
+        bytes(p.records or b""),
+        p.last_stable_offset,
+        getattr(p, "preferred_read_replica", -1),
+        None if diverging is None or diverging.epoch < 0 else EpochEnd(diverging.epoch, diverging.end_offset),
+    )
 
 
 def _by_topic(work: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
@@ -634,10 +776,6 @@ def _nested(
         )
         for topic, items in _by_topic(work).items()
     )
-
-
-def _list_offsets_partition(number: int, timestamp: int) -> dict[str, Any]:
-    return {"partition_index": number, "timestamp": timestamp}
 
 
 def _new_topic(schema: Schema, name: str, topic: NewTopic) -> Any:

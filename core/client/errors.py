@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, SchemaError
+from ..interfaces.offsets import CommittedOffset
 from ..records.partition import TopicPartition
 
 __all__ = [
+    "FAIL_OVER_ERRORS",
+    "STALE_COORDINATOR_ERRORS",
     "STALE_LEADER_ERRORS",
     "ClientClosedError",
     "ConnectionFailedError",
@@ -37,11 +40,24 @@ STALE_LEADER_ERRORS: Final = frozenset(
         ErrorCode.kafka_storage_error,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
     }
 )
 """Errors of a partition after which a client forgets its leader and refreshes the metadata before it tries again: the
 leader has moved, or the topic was deleted or created again. The producer, the consumer, the readers and the admin calls
 use this set."""
+
+FAIL_OVER_ERRORS: Final = STALE_LEADER_ERRORS | {
+    ErrorCode.network_exception,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.offset_not_available,
+}
+"""Errors of a partition that end when another broker leads it, or replicas have caught up: they are retried with the
+delays of a fail-over."""
+
+STALE_COORDINATOR_ERRORS: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
+"""Errors after which a client looks up a group's coordinator again."""
 
 
 class ConnectionFailedError(KlammError):
@@ -124,7 +140,14 @@ class OffsetsDeletedError(DataLossError):
 
 
 class LogTruncatedError(DataLossError):
-    """The log was cut below the position and may have been written again since (KIP-320)."""
+    """The log was cut below the position and may have been written again since (KIP-320; Kafka's
+    LogTruncationException). `divergent`, from a consumer: for each partition the offset up to which the log is still
+    the one that was read, and the leader epoch before it, each -1 if the leader does not know it.
+    """
+
+    def __init__(self, message: str, divergent: Mapping[TopicPartition, CommittedOffset] | None = None) -> None:
+        super().__init__(message)
+        self.divergent = dict(divergent or {})
 
 
 class TopicReplacedError(DataLossError):

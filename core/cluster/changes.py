@@ -1,38 +1,46 @@
-"""Changes of partition states: all in one total order, each whole in a ring of the last 64.
+"""Changes of the metadata (topics, configs, partition states): all in one total order, each whole in a ring of the last
+64.
 
 A change of version v + 1 is one transaction: the writer's guard; every state, on condition of its path's version;
 `/admin/metadata_version`, on condition that it is at v; `/admin/changes/<(v + 1) mod 64>`, which holds the change. So
 nobody writes from metadata that are not the newest, whoever lost a race reads only what it missed, and a write whose
 answer was lost has happened if and only if the ring's entry of its version is its own.
+
+Older releases count their changes and write no entry. Whoever finds another change's entry, or none, reads all.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from ..errors import CoordinationError
 from ..interfaces.coordination import (
     BadVersionError,
     Check,
     CoordinationUnavailableError,
+    Create,
     NodeExistsError,
     NoNodeError,
     Operation,
     SessionExpiredError,
     Set,
+    Stat,
 )
 from ..records.partition import TopicPartition
 from ..replication.leader import ProposalOutcome
 from ..replication.partition_state import PartitionState
 from .tree import paths
+from .tree.nodes import TopicNode
 from .tree.steps import Steps, find, get, transact
 
-CHANGES: Final = "/admin/changes"
-INCARNATIONS: Final = "/brokers/incarnations"
+CHANGES: Final = paths.CHANGES
+INCARNATIONS: Final = paths.INCARNATIONS
 RING_SIZE: Final = 64
+MOST_STATES: Final = 500
+"""Maximum number of existing partitions in one change."""
 _READS: Final = 5
 
 
@@ -56,33 +64,72 @@ class MetadataStates:
 
 @dataclass(frozen=True, slots=True)
 class MetadataChange:
-    """A ring entry: what changed from `version` - 1 to `version`. `by` names the writer's attempt."""
+    """A ring entry: what changed from `version` - 1 to `version`. `by` names the writer's attempt.
+
+    `topics`: the new definition of each topic that was created or changed, None for one that was deleted. `configs`:
+    the whole configuration of each topic whose configuration was set.
+    """
 
     version: int
     by: str
-    states: States
+    states: States = field(default_factory=dict)
+    topics: Mapping[str, TopicNode | None] = field(default_factory=dict)
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        rows = [
-            [tp.topic, tp.partition, stored.path_version, json.loads(stored.state.encode())]
-            for tp, stored in self.states.items()
-        ]
-        return json.dumps({"version": self.version, "by": self.by, "states": rows}, separators=(",", ":")).encode()
+        """Returns JSON in which every topic name and data id occurs once: a change of 1000 partitions stays far below
+        the coordination's 1 MB.
+        """
+        ids: dict[str, int] = {}
+        rows: dict[str, list[list[object]]] = {}
+        for tp, (state, path_version) in self.states.items():
+            members = [[member, ids.setdefault(state.data_ids[member], len(ids))] for member in state.members]
+            rows.setdefault(tp.topic, []).append(
+                [
+                    tp.partition, path_version, state.leader, state.leader_epoch, state.leader_broker_epoch,
+                    state.controller_epoch, len(state.isr), members,
+                ]
+            )  # fmt: skip
+        topics = {name: node and node.model_dump(mode="json") for name, node in self.topics.items()}
+        found = {
+            "version": self.version, "by": self.by, "data_ids": list(ids), "states": rows, "topics": topics,
+            "configs": self.configs,
+        }  # fmt: skip
+        return json.dumps(found, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> MetadataChange:
         """Decodes a change. Raises `CoordinationError`, which names the path, if the data is not a change."""
         try:
             found = json.loads(data)
+            ids = [str(data_id) for data_id in found["data_ids"]]
             states = {
-                TopicPartition(str(topic), int(partition)): StoredState(
-                    PartitionState.decode(path, json.dumps(state).encode()), int(path_version)
-                )
-                for topic, partition, path_version, state in found["states"]
+                TopicPartition(topic, int(row[0])): _decode_state(row, ids)
+                for topic, rows in found["states"].items()
+                for row in rows
             }
-            return cls(int(found["version"]), str(found["by"]), states)
-        except (ValueError, KeyError, TypeError) as error:
+            topics = {
+                name: None if node is None else TopicNode.decode(path, json.dumps(node).encode())
+                for name, node in found["topics"].items()
+            }
+            configs = {
+                topic: {str(key): str(value) for key, value in config.items()}
+                for topic, config in found["configs"].items()
+            }
+            return cls(int(found["version"]), str(found["by"]), states, topics, configs)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise CoordinationError(f"{path} holds no metadata change: {error!r}") from error
+
+
+def _decode_state(row: list[Any], ids: list[str]) -> StoredState:
+    _, path_version, leader, leader_epoch, broker_epoch, controller_epoch, in_sync, found = row
+    members = tuple(int(member) for member, _ in found)
+    data_ids = {int(member): ids[index] for member, index in found}
+    state = PartitionState(
+        int(leader), int(leader_epoch), int(broker_epoch), members[:in_sync], members[in_sync:], data_ids,
+        int(controller_epoch),
+    )  # fmt: skip
+    return StoredState(state, int(path_version))
 
 
 def ring_path(version: int) -> str:
@@ -106,21 +153,41 @@ def leader_guard(incarnation: str, added: Sequence[str] = ()) -> list[Operation]
 
 
 def change_operations(
-    guard: Sequence[Operation], base: MetadataStates, states: Mapping[TopicPartition, PartitionState], by: str
+    guard: Sequence[Operation],
+    base: MetadataStates,
+    states: Mapping[TopicPartition, PartitionState],
+    by: str,
+    *,
+    operations: Sequence[Operation] = (),
+    topics: Mapping[str, TopicNode | None] | None = None,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Operation]:
-    """Returns the transaction that changes `states` from `base`."""
-    stored = {tp: StoredState(state, base.states[tp].path_version + 1) for tp, state in states.items()}
-    change = MetadataChange(base.version + 1, by, stored)
-    marker = json.dumps({"version": 1, "by": by, "topics": sorted({tp.topic for tp in states})}).encode()
+    """Returns the transaction that changes `states` from `base`; a state that `base` does not have is created.
+
+    `operations` make the rest of the change, which `topics` and `configs` describe; they come before the states.
+    """
+    versions = {tp: base.states[tp].path_version if tp in base.states else None for tp in states}
+    stored = {
+        tp: StoredState(state, 0 if (before := versions[tp]) is None else before + 1) for tp, state in states.items()
+    }
+    change = MetadataChange(base.version + 1, by, stored, topics or {}, configs or {})
+    touched = sorted({tp.topic for tp in states}.union(change.topics, change.configs))
+    marker = json.dumps({"version": 1, "by": by, "topics": touched}).encode()
+    written = [operation for tp, state in states.items() for operation in _write_state(tp, state, versions[tp])]
     return [
         *guard,
-        *(
-            Set(paths.partition_state(tp.topic, tp.partition), state.encode(), base.states[tp].path_version)
-            for tp, state in states.items()
-        ),
+        *operations,
+        *written,
         Set(paths.METADATA_VERSION, marker, base.version),
         Set(ring_path(change.version), change.encode()),
     ]
+
+
+def _write_state(tp: TopicPartition, state: PartitionState, path_version: int | None) -> list[Operation]:
+    path = paths.partition_state(tp.topic, tp.partition)
+    if path_version is not None:
+        return [Set(path, state.encode(), path_version)]
+    return [Create(paths.partition(tp.topic, tp.partition)), Create(path, state.encode())]
 
 
 def write_change(operations: Sequence[Operation]) -> Steps[ProposalOutcome]:
@@ -156,18 +223,44 @@ def read_states(known: MetadataStates | None, partitions: Sequence[TopicPartitio
 
 
 def _read_ring(known: MetadataStates, version: int) -> Steps[MetadataStates | None]:
-    """Reads the changes from the ring; returns None if an entry has been overwritten."""
+    """Reads the changes from the ring; returns None if it does not have them all."""
+    changes = yield from read_changes(known.version, version)
+    if changes is None:
+        return None
     states = dict(known.states)
-    for number in range(known.version + 1, version + 1):
-        path = ring_path(number)
-        data, _ = yield from get(path)
-        change = MetadataChange.decode(path, data)
-        if change.version != number:
-            return None
+    for change in changes:
         for tp, stored in change.states.items():
             if tp not in states or stored.path_version > states[tp].path_version:
                 states[tp] = stored
     return MetadataStates(version, states)
+
+
+def read_changes(after: int, version: int) -> Steps[list[MetadataChange] | None]:
+    """Reads the changes after version `after`, up to `version`, from the ring.
+
+    Returns None if the ring does not have them all: an entry has been overwritten since, or an older release, which
+    writes none, made a change.
+    """
+    changes = []
+    for number in range(after + 1, version + 1):
+        change = yield from read_change(number)
+        if change is None:
+            return None
+        changes.append(change)
+    return changes
+
+
+def read_change(version: int) -> Steps[MetadataChange | None]:
+    """Reads the change that led to `version`; returns None if the ring does not have it."""
+    return change_at(version, (yield from find(ring_path(version))))
+
+
+def change_at(version: int, found: tuple[bytes, Stat] | None) -> MetadataChange | None:
+    """Returns the change that led to `version` if that is what was `found` at its path in the ring."""
+    if found is None or found[0] in (b"", b"{}"):  # no change came here yet
+        return None
+    change = MetadataChange.decode(ring_path(version), found[0])
+    return change if change.version == version else None
 
 
 def _read_all(partitions: Sequence[TopicPartition]) -> Steps[dict[TopicPartition, StoredState]]:

@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID, uuid4
 
 from tenacity import (
@@ -25,24 +25,40 @@ from tenacity import (
     wait_exponential,
 )
 
-from ..errors import KlammError
+from ..config.sections.topic import TopicConfig
+from ..errors import BrokerError, CoordinationError, ErrorCode, KlammError
 from ..interfaces.coordination import (
     Coordination,
     CoordinationUnavailableError,
+    Operation,
     SessionEvent,
     SessionExpiredError,
     Watch,
 )
+from ..log.state.seen_metadata import SeenChange, SeenMetadata
 from ..records.partition import TopicPartition
+from ..replication.elections import RecoveredEnd
+from ..replication.leader import IsrProposal, ProposalOutcome
+from ..replication.registrations import BrokerRegistration
 from .assignment import Replicas
+from .balance import placement_of, preferred_elections
 from .brokers.broker_configs import Change, alter_broker_config
+from .brokers.clocks import warn_of_clocks
 from .brokers.registration import BrokerIdentity, DisplacedError, Registration
+from .brokers.reports import report_offline, report_recovered, report_suspect
+from .change_writer import ChangeWriter, Plan
+from .changes import leader_guard
 from .clock_floors import producer_id_floor
-from .controller import Controller
-from .image import EMPTY_IMAGE, ClusterImage, Endpoint
-from .image_reader import read_image
-from .leadership import elections
+from .control.cold_start import ColdStart
+from .control.controller import Controller
+from .control.leadership import is_led_elsewhere
+from .control.tasks import ControllerTasks, Refusals
+from .features import FeatureUpdate, check_supported
+from .image import EMPTY_IMAGE, BrokerNode, ClusterImage, Endpoint
+from .image_reader import read_features, read_image
 from .producer_ids import allocate_block, skip_used
+from .reassignment import ReplicaAssignment
+from .restored import check_history, highest_epoch
 from .topics import TopicChanges
 from .tree import paths
 from .tree.bootstrap import create_base_paths
@@ -50,6 +66,8 @@ from .tree.bootstrap import create_base_paths
 OnChange = Callable[[ClusterImage], None]
 OnDisplaced = Callable[[DisplacedError], None]
 _MAX_BACK_OFF_S = 2.0
+_COLD_START_SESSIONS = 2
+"""For how many session time-outs a cluster that starts waits for brokers that are not back."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,8 +79,10 @@ class Cluster:
         self,
         coordination: Coordination,
         broker_id: int,
-        endpoint: Endpoint,
+        endpoints: Sequence[Endpoint],
         *,
+        data_ids: tuple[str, ...],
+        inter_broker_listener: str = "",
         directory_id: str = "",
         rack: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -70,15 +90,34 @@ class Cluster:
         new_id: Callable[[], UUID] = uuid4,
         highest_producer_id: Callable[[], int] = lambda: -1,
         note_producer_id: Callable[[int], None] = lambda _: None,
+        defaults: Callable[[], TopicConfig] = TopicConfig,
+        is_reachable: Callable[[BrokerNode], bool] = lambda _: True,
+        seen: SeenMetadata | None = None,
     ) -> None:
-        """`highest_producer_id` returns the highest id that this broker knows to be in use; `note_producer_id` stores,
-        so that it survives a restart, the highest id that this broker is about to allocate."""
+        """`endpoints` of all listeners; the first is that of clients that name none, and without
+        `inter_broker_listener` that of other brokers. `data_ids`: of the log directory, newest first.
+
+        `highest_producer_id` returns the highest id that this broker knows to be in use; `note_producer_id` stores,
+        so that it survives a restart, the highest id that this broker is about to allocate. `defaults` returns the
+        configuration of topics that set none. `is_reachable` connects to a broker's inter-broker endpoint, and returns
+        False if the connection is refused; it is called on the worker's thread. `seen`: the last change of the metadata
+        that the log directory knows; None for a member without logs."""
         self._coordination = coordination
         self.broker_id = broker_id
-        identity = BrokerIdentity(broker_id, endpoint, directory_id, rack)
+        identity = BrokerIdentity(broker_id, tuple(endpoints), data_ids, directory_id, rack, inter_broker_listener)
         self._registration = Registration(coordination, identity, clock)
         self._controller = Controller(coordination, broker_id, clock)
-        self._topics = TopicChanges(coordination, self._controller, random_index, new_id, clock)
+        name = f"{broker_id}-{uuid4().hex}"
+        self._writer = ChangeWriter(coordination, lambda whole: self._read(whole=whole), name)
+        self._cold_start = ColdStart(name, lambda: _COLD_START_SESSIONS * coordination.session_timeout_s)
+        self._topics = TopicChanges(coordination, self._controller, self._writer, random_index, new_id, clock, defaults)
+        self._tasks = ControllerTasks(
+            coordination, self._controller, self._writer, is_reachable, clock, defaults, self._cold_start
+        )
+        self._seen = seen
+        self._checked = False
+        """True once the coordination of this session is known not to be older than `seen`."""
+        self._offline: Collection[TopicPartition] = ()
         self._new_id = new_id
         self._clock = clock
         self._highest_producer_id = highest_producer_id
@@ -117,14 +156,24 @@ class Cluster:
         return self._broker_epoch
 
     @property
+    def own_registration(self) -> BrokerRegistration | None:
+        """This broker's registration as the image has it, if it is of the present session; else None, and then the
+        broker neither leads nor follows."""
+        own = None if self._expired else self._registration.own
+        node = self._image.brokers.get(self.broker_id)
+        if own is None or node is None or node.registration.incarnation != own.incarnation:
+            return None
+        return node.registration
+
+    @property
     def is_controller(self) -> bool:
         """True if this broker is the controller as far as it knows; only a write makes sure."""
         return self._controller.lease is not None
 
     def on_change(self, callback: OnChange) -> None:
-        """Registers a callback for every new image. Callbacks run in order on the thread that read the image: the
-        worker, or a thread within one of the changing methods below. A callback must return soon and may call `image`
-        only."""
+        """Registers a callback for every new image, and for the end of the session, with the image as it was. Callbacks
+        run in order on the thread that read the image: the worker, or a thread within one of the changing methods
+        below. A callback must return soon and may call `image` and `own_registration` only."""
         with self._image_lock:
             self._callbacks.append(callback)
 
@@ -157,9 +206,7 @@ class Cluster:
         id. The topic is in `image` when this returns. Raises `BrokerError` with Kafka's code: see
         `TopicChanges.create`."""
         with self._change_lock:
-            topic_id = self._topics.create(self._read(), name, partitions, replication_factor, configs or {}, replicas)
-            self._read()
-            return topic_id
+            return self._topics.create(name, partitions, replication_factor, configs or {}, replicas)
 
     def check_create_topic(self, name: str, partitions: int) -> None:
         """Raises the errors of `create_topic` without writing (`validate_only`)."""
@@ -169,9 +216,7 @@ class Cluster:
         """Deletes a topic and returns its id; with `topic_id`, only if the topic has this id. Raises `BrokerError` as
         `TopicChanges.delete` does."""
         with self._change_lock:
-            deleted = self._topics.delete(name, topic_id)
-            self._read()
-            return deleted
+            return self._topics.delete(name, topic_id)
 
     def deleted_topics(self) -> dict[UUID, str]:
         """Returns the deleted topics whose deletion is not finished: their names by id."""
@@ -185,20 +230,156 @@ class Cluster:
         """Adds partitions to a topic until it has `total`, with the given replicas or replicas assigned to the live
         brokers in turn."""
         with self._change_lock:
-            self._topics.create_partitions(self._read(), name, total, replicas)
-            self._read()
+            self._topics.create_partitions(name, total, replicas)
 
     def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
         """Raises the leader epochs of partitions that this broker leads above the epochs in its logs; the new epochs
         are in `image` when this returns."""
-        self._topics.raise_leader_epochs(self.broker_id, begun)
-        self._read()
+        own = self._registration.own
+        if own is None:
+            raise SessionExpiredError("this broker is not registered, so it cannot raise leader epochs")
+        with self._change_lock:
+            self._topics.raise_leader_epochs(self.broker_id, own.incarnation, begun)
 
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Sets configuration keys; `None` resets a key to its default. The caller has validated names and values."""
+        """Sets configuration keys; `None` resets a key to its default. The caller has validated names and values. Any
+        broker may do it, not only the controller."""
+        own = self._registration.own
+        if own is None:
+            raise SessionExpiredError("this broker is not registered, so it cannot change configurations")
         with self._change_lock:
-            self._topics.alter_config(name, changes)
-            self._read()
+            self._topics.alter_config(name, changes, own.incarnation)
+
+    def propose(self, proposals: Sequence[tuple[TopicPartition, IsrProposal]]) -> list[ProposalOutcome]:
+        """Writes changes of in-sync replicas that this broker proposes as leader, in one transaction; returns the
+        outcome of each.
+
+        REFUSED for those that were made from another version than the image's, for those that are too many for one
+        change, and for all if a broker to be added is gone. The image is read again before this returns, unless the
+        coordination is unavailable.
+        """
+        with self._change_lock:
+            version = self._image.version
+            tried = [
+                (tp, proposal)
+                for tp, proposal in proposals
+                if proposal.base_version == version and self._image.partition(tp) is not None
+            ][: self._writer.most_states]
+            outcome = self._propose(tried) if tried else ProposalOutcome.REFUSED
+            try:
+                self._read()
+            except CoordinationError:
+                self._wake.set()  # the worker reads as soon as it can
+        written = {id(proposal) for _, proposal in tried}
+        return [outcome if id(proposal) in written else ProposalOutcome.REFUSED for _, proposal in proposals]
+
+    def _propose(self, proposals: Sequence[tuple[TopicPartition, IsrProposal]]) -> ProposalOutcome:
+        own = self.own_registration
+        if own is None:
+            return ProposalOutcome.REFUSED
+        added = {broker.incarnation for _, proposal in proposals for broker in proposal.added}
+        states = {tp: proposal.state for tp, proposal in proposals}
+        return self._writer.attempt(leader_guard(own.incarnation, sorted(added)), self._image, Plan(states))
+
+    def report_recovered(self, ends: Mapping[TopicPartition, RecoveredEnd]) -> None:
+        """Reports where the logs of this broker end, for partitions without a leader of which it is a doubtful member
+        (R7). Replaces the last report; ends with the session."""
+        report_recovered(self._coordination, self.broker_id, ends)
+
+    def report_offline(self, partitions: Collection[TopicPartition]) -> None:
+        """Reports the partitions whose log is offline here, all of them: other replicas take over. Reported again in
+        every new session."""
+        self._offline = frozenset(partitions)
+        report_offline(self._coordination, self.broker_id, self._offline)
+
+    def suspect(self, broker_id: int, incarnation: str) -> None:
+        """Says that a broker refused this one's connections twice: if the controller is refused too, it ends that
+        registration and elects. If the broker is the controller, this broker takes its place first."""
+        report_suspect(self._coordination, self.broker_id, incarnation)
+        image = self._image
+        node = image.brokers.get(broker_id)
+        known = node is not None and node.registration.incarnation == incarnation
+        if known and image.controller_id == broker_id and self.own_registration is not None:
+            self._controller.take_over(broker_id)
+        self._wake.set()
+
+    def elect(self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False) -> Refusals:
+        """Elects the preferred replica of each partition (all if None), or with `unclean` any live replica where there
+        is no leader; returns an error code, `none` where it was elected, and a message for each.
+
+        Raises `BrokerError` NOT_CONTROLLER. Among all partitions those that need no election are left out.
+        """
+        asked = [tp for tp, _ in self._image.partitions()] if partitions is None else list(partitions)
+        with self._change_lock:
+            results = self._tasks.elect(asked, unclean=unclean)
+        if partitions is None:
+            return {tp: found for tp, found in results.items() if found[0] is not ErrorCode.election_not_needed}
+        return results
+
+    def restore_preferred_leaders(self, most_percent: int) -> list[TopicPartition]:
+        """Lets preferred replicas lead again, if this broker is the controller: of each broker of which more than
+        `most_percent` of the partitions that prefer it are led by others. Returns the partitions that were elected.
+        """
+        image = self._image
+        leaving = [number for number, found in image.registrations.items() if found.leaving]
+        chosen = preferred_elections(placement_of(image), image.brokers, most_percent, leaving=leaving)
+        if not chosen or not self.is_controller:
+            return []
+        try:
+            return [tp for tp, (code, _) in self.elect(chosen).items() if code is ErrorCode.none]
+        except BrokerError as error:
+            if error.code is not ErrorCode.not_controller:
+                raise
+            return []
+
+    def alter_reassignments(
+        self, asked: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
+    ) -> Refusals:
+        """Begins the reassignment of each partition to the given replicas (KIP-455), which the controller completes
+        once they are in sync; None cancels the one in progress. Returns results as `elect` does."""
+        with self._change_lock:
+            return self._tasks.alter_reassignments(asked, may_change_factor=may_change_factor)
+
+    def reassignments(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, ReplicaAssignment]:
+        """Returns the reassignments in progress, of some partitions or of all."""
+        return {
+            tp: partition.assignment
+            for tp, partition in self._image.partitions()
+            if partition.assignment.is_reassigning and (partitions is None or tp in partitions)
+        }
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Removes what is stored of a broker that is gone for good. Raises `BrokerError` NOT_CONTROLLER, and as
+        `ControllerTasks.unregister` does."""
+        with self._change_lock:
+            self._tasks.unregister(broker_id)
+
+    def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Sets finalized feature levels, all or none; they are in `image` when this returns. Raises `BrokerError`
+        NOT_CONTROLLER, and as `features.update` does; `validate_only` raises the same and changes nothing."""
+        with self._change_lock:
+            self._tasks.update_features(updates, validate_only=validate_only)
+
+    def set_leaving(self) -> None:
+        """Says that this broker is leaving, in every registration from now on: the controller moves leaders off it and
+        takes it out of in-sync replicas."""
+        with self._change_lock:
+            self._writer.change(self._leaving_guard, self._leave)
+
+    def _leaving_guard(self, _: bool) -> list[Operation]:
+        own = self._registration.own
+        return [] if own is None else leader_guard(own.incarnation)
+
+    def _leave(self, _: ClusterImage) -> Plan | None:
+        operations = self._registration.leave()
+        return Plan(operations=operations) if operations else None
+
+    def has_left(self) -> bool:
+        """Returns True if no partition needs this broker: in none it is one of several in-sync replicas. It stays the
+        leader of those that no other live replica can lead."""
+        return is_led_elsewhere(self._image, self.broker_id)
 
     def alter_broker_config(self, broker_id: int | None, change: Change) -> None:
         """Changes the dynamic configuration of one broker, or of all (None). It is in `image` when this returns;
@@ -224,6 +405,7 @@ class Cluster:
         """Leaves the cluster: stops the worker, resigns and unregisters. If the coordination does not respond, the end
         of the session does the same later."""
         self._stop.set()
+        self._writer.stop()
         self._wake.set()
         if self._worker.is_alive():
             self._worker.join()
@@ -239,6 +421,7 @@ class Cluster:
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
             self._expired = True
+            self._checked = False
         if event is not SessionEvent.SUSPENDED:
             self._wake.set()
 
@@ -246,21 +429,41 @@ class Cluster:
         create_base_paths(self._coordination, self._new_id)
         self._cancel_watches()
         configs = (paths.broker_config(None), paths.broker_config(self.broker_id))
-        for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION, *configs):
+        reported = (paths.RECOVERED, paths.OFFLINE, paths.SUSPECTS)
+        for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION, *reported, *configs):
             self._watches.append(self._coordination.watch(path, self._wake.set))
+        self._check_history()
+        check_supported(self.broker_id, read_features(self._coordination))
         self._broker_epoch = self._registration.register()
+        if self._offline:
+            report_offline(self._coordination, self.broker_id, self._offline)
         skip_used(self._coordination, self.broker_id, self._highest_used())
-        self._update(new_session=True)
-
-    def _update(self, *, new_session: bool = False) -> None:
-        """Takes part in the election, reads the image, and as controller elects leaders where needed. In a new session
-        the whole tree is read, since it may have been restored from a backup."""
         elected = self._controller.elect()
-        image = self._read(whole=new_session)
-        if elected and (changed := elections(image)):
+        # The whole tree, which may have been restored from a backup.
+        image = self._read(whole=True)
+        self._cold_start.registered(self._broker_epoch, image.version)
+        if elected:
+            self._control(image)
+
+    def _check_history(self) -> None:
+        """Raises `RestoredError` if this broker must not join, since the coordination is older than its logs."""
+        if self._seen is not None:
+            check_history(self._coordination, self.broker_id, self._seen.last, self._stop.wait)
+        self._checked = True
+
+    def _control(self, image: ClusterImage) -> None:
+        """Does the controller's work, from the image that was just read."""
+        try:
+            left_s = self._cold_start.left_s()
+            if left_s and self._tasks.holds_elections(image):
+                _log.info("partitions wait up to %.0f s for replicas that are not back", left_s)
+            suspects = self._tasks.suspects(image)
             with self._change_lock:
-                self._topics.set_leaders(changed)
-            self._read()
+                self._tasks.catch_up(image, suspects)
+        except BrokerError as error:
+            if error.code is not ErrorCode.not_controller:
+                raise
+            self._wake.set()
 
     def _read(self, *, whole: bool = False) -> ClusterImage:
         """Reads the image and calls the callbacks if it has changed. `whole`: read everything, reuse nothing of the
@@ -269,14 +472,23 @@ class Cluster:
             previous = self._image
             image = read_image(self._coordination, None if whole or not previous.cluster_id else previous)
             self._image = image
+            if not whole and self.is_controller:
+                warn_of_clocks(previous, image, self._clock())
+            self._cold_start.saw(image.version, image.by)
+            if self._seen is not None and self._checked:
+                epoch = max(highest_epoch(previous, image), self._seen.last.leader_epoch if self._seen.last else -1)
+                self._seen.note(SeenChange(image.version, image.by, epoch))
             if image != previous:
-                for callback in self._callbacks:
-                    _call(callback, image)
+                self._publish(image)
             return image
+
+    def _publish(self, image: ClusterImage) -> None:
+        for callback in self._callbacks:
+            _call(callback, image)
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            self._wake.wait()
+            self._wake.wait(self._cold_start.left_s() or None)
             self._wake.clear()
             retrying = Retrying(
                 sleep=sleep_using_event(self._stop),
@@ -298,6 +510,7 @@ class Cluster:
         if self._stop.is_set():
             return
         if self._expired:
+            self._publish(self._image)
             self._coordination.restart()
             # Cleared before `_join`: another expiry sets it again, and `_join` then fails and is retried.
             self._expired = False
@@ -308,10 +521,13 @@ class Cluster:
                 raise
             _log.info("broker %d has rejoined with epoch %d", self.broker_id, self._broker_epoch)
         else:
-            if not self._registration.holds(self._broker_epoch):
+            image = self._read()
+            if self.own_registration is None and not self._registration.holds(self._broker_epoch):
                 self._broker_epoch = self._registration.register()
                 _log.warning("broker %d was not registered: registered, epoch %d", self.broker_id, self._broker_epoch)
-            self._update()
+                image = self._read()
+            if self._controller.elect():
+                self._control(image)
 
     def _log_retry(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

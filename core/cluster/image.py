@@ -3,14 +3,28 @@ lock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 from uuid import UUID
 
+from ..records.partition import TopicPartition
+from ..replication.partition_state import NO_LEADER, PartitionState
+from ..replication.registrations import BrokerRegistration
+from .feature_levels import NO_FEATURES, NONE, REPLICATION, FinalizedFeatures
+from .reassignment import ReplicaAssignment
 from .tree.paths import ALL_BROKERS
 
-NO_LEADER = -1
+__all__ = [
+    "EMPTY_IMAGE",
+    "NO_LEADER",
+    "BrokerNode",
+    "ClusterImage",
+    "Endpoint",
+    "PartitionImage",
+    "TopicImage",
+]
 
 
 class Endpoint(NamedTuple):
@@ -19,28 +33,87 @@ class Endpoint(NamedTuple):
     host: str
     port: int
     listener: str = "PLAINTEXT"
+    security_protocol: str = "PLAINTEXT"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """A live broker. `epoch`, the creation id of its path, grows with every registration."""
+    """A live broker. `endpoints` by listener, the first one that of clients that name none; `features`: the levels it
+    supports, (lowest, highest) by name; `session_id`: of the session that its registration ends with; `registered_ms`:
+    when it registered, by its own clock."""
 
     id: int
-    host: str
-    port: int
-    epoch: int
+    registration: BrokerRegistration
+    endpoints: Mapping[str, Endpoint]
+    inter_broker_listener: str
     rack: str | None = None
     directory_id: str = ""
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    session_id: int = 0
+    registered_ms: int = 0
+
+    @property
+    def replicates(self) -> bool:
+        """False for a broker of a release before replication, which can be a partition's only replica."""
+        return self.features.get(REPLICATION, NONE)[1] > 0
+
+    @property
+    def epoch(self) -> int:
+        """The creation id of its path; grows with every registration."""
+        return self.registration.epoch
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return next(iter(self.endpoints.values()))
+
+    @property
+    def host(self) -> str:
+        return self.endpoint.host
+
+    @property
+    def port(self) -> int:
+        return self.endpoint.port
+
+    @property
+    def security_protocols(self) -> Mapping[str, str]:
+        """By listener."""
+        return {name: endpoint.security_protocol for name, endpoint in self.endpoints.items()}
+
+    @property
+    def inter_broker_endpoint(self) -> Endpoint:
+        return self.endpoints.get(self.inter_broker_listener, self.endpoint)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """`leader` is a broker id or `NO_LEADER`; the broker need not be live. `replicas` are in order of preference."""
+    """`replicas` are in order of preference; `path_version` is that of the path of `state`."""
 
-    leader: int
-    leader_epoch: int
+    state: PartitionState
     replicas: tuple[int, ...]
-    isr: tuple[int, ...]
+    path_version: int = 0
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def assignment(self) -> ReplicaAssignment:
+        return ReplicaAssignment(self.replicas, self.adding_replicas, self.removing_replicas)
+
+    @property
+    def leader(self) -> int:
+        """A broker id or `NO_LEADER`; the broker need not be live."""
+        return self.state.leader
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.state.leader_epoch
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.state.isr
+
+    @property
+    def elr(self) -> tuple[int, ...]:
+        return self.state.elr
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +124,11 @@ class TopicImage:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterImage:
-    """`controller_id` is -1 while there is no controller. `version` grows with every change of any topic."""
+    """`controller_id` is -1 while there is no controller. `version`, that of `/admin/metadata_version`, grows with
+    every change of topics and partition states, and `by` names the last one; `brokers` were read after them (R10).
+    `restored`: the states are of an older backup, and none is to be trusted."""
 
     cluster_id: str
     controller_id: int
@@ -61,16 +136,42 @@ class ClusterImage:
     topics: Mapping[str, TopicImage]
     version: int = -1
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    _by_id: dict[UUID, TopicImage] = field(default_factory=dict, init=False, repr=False, compare=False)
+    by: str = ""
+    restored: bool = False
+    features: FinalizedFeatures = NO_FEATURES
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
         """Returns the dynamic configuration of one broker, or the default of all (None)."""
         return self.broker_configs.get(ALL_BROKERS if broker_id is None else str(broker_id), {})
 
+    @property
+    def replicates(self) -> bool:
+        """True if partitions can have several replicas: by the finalized level, or, until the controller has finalized
+        one, if all live brokers support it."""
+        level = self.features.levels.get(REPLICATION)
+        return all(node.replicates for node in self.brokers.values()) if level is None else level > 0
+
+    @cached_property
+    def registrations(self) -> Mapping[int, BrokerRegistration]:
+        """The live brokers' registrations by broker id."""
+        return {number: node.registration for number, node in self.brokers.items()}
+
+    @cached_property
+    def _by_id(self) -> Mapping[UUID, TopicImage]:
+        return {topic.topic_id: topic for topic in self.topics.values()}
+
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
-        if len(self._by_id) != len(self.topics):  # the index is built at the first call
-            self._by_id.update((topic.topic_id, topic) for topic in self.topics.values())
         return self._by_id.get(topic_id)
+
+    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(tp.topic)
+        return None if topic is None else topic.partitions.get(tp.partition)
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+        """Yields every partition of every topic."""
+        for topic in self.topics.values():
+            for number, partition in topic.partitions.items():
+                yield TopicPartition(topic.name, number), partition
 
 
 EMPTY_IMAGE = ClusterImage("", -1, {}, {})

@@ -1,111 +1,238 @@
-"""Reads the metadata image: the whole tree, or only the topics that the last change touched."""
+"""Reads the metadata image: the changes since the last image from the ring, or the whole tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from ..interfaces.coordination import Coordination, NoNodeError
-from .image import BrokerNode, ClusterImage, PartitionImage, TopicImage
+from ..interfaces.coordination import Coordination, NoNodeError, Stat
+from ..replication.registrations import BrokerRegistration
+from .changes import RING_SIZE, MetadataChange, StoredState, change_at, ring_path
+from .feature_levels import FinalizedFeatures
+from .image import BrokerNode, ClusterImage, Endpoint, PartitionImage, TopicImage
 from .tree import paths
 from .tree.nodes import (
     BrokerIdNode,
     ClusterIdNode,
     ConfigNode,
     ControllerNode,
+    FeaturesNode,
     MetadataVersionNode,
-    PartitionStateNode,
     TopicNode,
 )
+from .tree.states import UNKNOWN_DATA, decode_state
 
-__all__ = ["read_image", "read_topic"]
+__all__ = ["metadata_version", "read_features", "read_image"]
 
 _ATTEMPTS = 5
 
 
+class _Topics(NamedTuple):
+    """`by`: the name of the change that led to `version`."""
+
+    version: int
+    topics: Mapping[str, TopicImage]
+    by: str
+
+
 def read_image(coordination: Coordination, previous: ClusterImage | None = None) -> ClusterImage:
-    """Returns the present image. Topics are read again, a few times at most, until the metadata version is the same
-    before and after: under constant change the image may mix two versions, and the watch that follows corrects it."""
-    for _ in range(_ATTEMPTS):
-        version, touched = _metadata_version(coordination)
-        if previous is not None and previous.version == version:
-            topics = dict(previous.topics)
-        elif previous is not None and previous.version == version - 1:
-            topics = {name: topic for name, topic in previous.topics.items() if name not in touched}
-            topics |= _read_topics(coordination, touched)
-        else:
-            topics = _read_topics(coordination, coordination.children(paths.TOPICS))
-        if _metadata_version(coordination)[0] == version:
-            break
+    """Returns the present image; without `previous` the whole tree is read.
+
+    Registrations are read after the states (R10). If older releases, which write no ring, change the metadata all the
+    time, the image may mix two versions; the watch that follows corrects it.
+    """
+    found = _read_topics(
+        coordination, None if previous is None else _Topics(previous.version, previous.topics, previous.by)
+    )
+    brokers = [f"{paths.BROKER_IDS}/{name}" for name in coordination.children(paths.BROKER_IDS)]
+    configs = [f"{paths.BROKER_CONFIGS}/{name}" for name in _children(coordination, paths.BROKER_CONFIGS)]
+    data = _get_many(
+        coordination, [paths.CLUSTER_ID, paths.CONTROLLER, paths.RESTORED, paths.FEATURES, *brokers, *configs]
+    )
+    if paths.CLUSTER_ID not in data:
+        raise NoNodeError(f"{paths.CLUSTER_ID} does not exist")
+    controller = data.get(paths.CONTROLLER)
     return ClusterImage(
-        cluster_id=ClusterIdNode.decode(paths.CLUSTER_ID, coordination.get(paths.CLUSTER_ID)[0]).id,
-        controller_id=_controller_id(coordination),
-        brokers=_read_brokers(coordination),
-        topics=dict(sorted(topics.items())),
-        version=version,
-        broker_configs=_read_broker_configs(coordination),
+        cluster_id=ClusterIdNode.decode(paths.CLUSTER_ID, data[paths.CLUSTER_ID][0]).id,
+        controller_id=ControllerNode.decode(paths.CONTROLLER, controller[0]).brokerid if controller else -1,
+        brokers=_brokers({path: data[path] for path in brokers if path in data}),
+        topics=found.topics,
+        version=found.version,
+        broker_configs={_name(path): ConfigNode.decode(path, data[path][0]).config for path in configs if path in data},
+        by=found.by,
+        restored=paths.RESTORED in data,
+        features=_features(data.get(paths.FEATURES)),
     )
 
 
-def _metadata_version(coordination: Coordination) -> tuple[int, tuple[str, ...]]:
-    data, stat = coordination.get(paths.METADATA_VERSION)
-    return stat.version, MetadataVersionNode.decode(paths.METADATA_VERSION, data).topics
+def read_features(coordination: Coordination) -> FinalizedFeatures:
+    """Reads the finalized feature levels alone."""
+    return _features(_get_many(coordination, [paths.FEATURES]).get(paths.FEATURES))
 
 
-def _controller_id(coordination: Coordination) -> int:
+def _features(found: tuple[bytes, Stat] | None) -> FinalizedFeatures:
+    """Returns the finalized levels; none in a tree of an older release."""
+    if found is None:
+        return FinalizedFeatures()
+    return FinalizedFeatures(FeaturesNode.decode(paths.FEATURES, found[0]).features, found[1].version)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _children(coordination: Coordination, path: str) -> list[str]:
     try:
-        data, _ = coordination.get(paths.CONTROLLER)
+        return coordination.children(path)
     except NoNodeError:
-        return -1
-    return ControllerNode.decode(paths.CONTROLLER, data).brokerid
+        return []  # a tree of an older release
 
 
-def _read_brokers(coordination: Coordination) -> dict[int, BrokerNode]:
+def _get_many(coordination: Coordination, wanted: Sequence[str]) -> dict[str, tuple[bytes, Stat]]:
+    """Reads the paths; those that do not exist are left out, such as those deleted after they were listed."""
+    found = zip(wanted, coordination.get_many(wanted), strict=True)
+    return {path: data for path, data in found if data is not None}
+
+
+def _read_topics(coordination: Coordination, known: _Topics | None) -> _Topics:
+    for _ in range(_ATTEMPTS):
+        version, by = metadata_version(coordination)
+        if known is not None and 0 <= version - known.version < RING_SIZE:
+            caught_up = _catch_up(coordination, known, version, by)
+            if caught_up is not None:
+                return caught_up
+        # What changes during this read is in the ring, in whole topics and states, and is applied in the next round.
+        known = _Topics(version, _read_all(coordination), by)
+    assert known is not None
+    return known
+
+
+def metadata_version(coordination: Coordination) -> tuple[int, str]:
+    """Returns the version of the metadata, and the name of the change that led to it."""
+    data, stat = coordination.get(paths.METADATA_VERSION)
+    return stat.version, MetadataVersionNode.decode(paths.METADATA_VERSION, data or b"{}").by
+
+
+def _catch_up(coordination: Coordination, known: _Topics, version: int, by: str) -> _Topics | None:
+    """Applies the changes since `known`; returns None if the ring does not have them all."""
+    if version == known.version:
+        return known if by == known.by else None
+    numbers = range(known.version + 1, version + 1)
+    entries = coordination.get_many([ring_path(number) for number in numbers])
+    topics = dict(known.topics)
+    for number, entry in zip(numbers, entries, strict=True):
+        change = change_at(number, entry)
+        if change is None or not _apply(topics, change):
+            return None
+    return _Topics(version, dict(sorted(topics.items())), by)
+
+
+def _apply(topics: dict[str, TopicImage], change: MetadataChange) -> bool:
+    """Applies a change; returns False if it does not fit, since `topics` are not those that it was made from."""
+    for name, node in change.topics.items():
+        if node is None:
+            topics.pop(name, None)
+            continue
+        before = topics.get(name)
+        if before is not None and before.topic_id != node.topic_id:
+            before = None
+        old = before.partitions if before is not None else {}
+        states = {number: StoredState(partition.state, partition.path_version) for number, partition in old.items()}
+        states |= {tp.partition: stored for tp, stored in change.states.items() if tp.topic == name}
+        if not set(node.partitions) <= set(states):
+            return False
+        configs = {} if before is None else before.configs
+        topics[name] = TopicImage(name, node.topic_id, _partitions(node, states), configs)
+    grouped: dict[str, dict[int, StoredState]] = {}
+    for tp, stored in change.states.items():
+        if tp.topic not in change.topics:
+            grouped.setdefault(tp.topic, {})[tp.partition] = stored
+    for name, found in grouped.items():
+        topic = topics.get(name)
+        if topic is None or not set(found) <= set(topic.partitions):
+            return False
+        changed = {
+            number: replace(topic.partitions[number], state=stored.state, path_version=stored.path_version)
+            for number, stored in found.items()
+        }
+        topics[name] = replace(topic, partitions={**topic.partitions, **changed})
+    for name, configs in change.configs.items():
+        if name not in topics:
+            return False
+        topics[name] = replace(topics[name], configs=configs)
+    return True
+
+
+def _partitions(node: TopicNode, states: Mapping[int, StoredState]) -> dict[int, PartitionImage]:
+    return {
+        number: PartitionImage(
+            states[number].state,
+            replicas,
+            states[number].path_version,
+            node.adding_replicas.get(number, ()),
+            node.removing_replicas.get(number, ()),
+        )
+        for number, replicas in sorted(node.partitions.items())
+    }
+
+
+def _brokers(found: Mapping[str, tuple[bytes, Stat]]) -> dict[int, BrokerNode]:
     brokers = {}
-    for name in coordination.children(paths.BROKER_IDS):
-        path = f"{paths.BROKER_IDS}/{name}"
-        try:
-            data, stat = coordination.get(path)
-        except NoNodeError:
-            continue  # deleted after the listing
-        node = BrokerIdNode.decode(path, data)
-        brokers[int(name)] = BrokerNode(int(name), node.host, node.port, stat.creation_id, node.rack, node.directory_id)
+    for path, (data, stat) in found.items():
+        number = int(_name(path))
+        brokers[number] = _broker_node(number, BrokerIdNode.decode(path, data), stat)
     return dict(sorted(brokers.items()))
 
 
-def _read_broker_configs(coordination: Coordination) -> dict[str, dict[str, str]]:
-    found = {}
-    try:
-        names = coordination.children(paths.BROKER_CONFIGS)
-    except NoNodeError:
-        return {}  # a tree written by an older release
-    for name in names:
-        path = f"{paths.BROKER_CONFIGS}/{name}"
-        try:
-            found[name] = ConfigNode.decode(path, coordination.get(path)[0]).config
-        except NoNodeError:
-            continue  # deleted after the listing
-    return found
+def _broker_node(broker_id: int, node: BrokerIdNode, stat: Stat) -> BrokerNode:
+    """Returns the image of a registration. A broker of an older release has an endpoint of its own fields only, and
+    unknown data."""
+    registration = BrokerRegistration(
+        broker_id, stat.creation_id, node.incarnation, node.data or (UNKNOWN_DATA,), leaving=node.state == "leaving"
+    )
+    endpoints = {}
+    for text in node.endpoints:
+        listener, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        protocol = node.listener_security_protocol_map.get(listener, listener)
+        endpoints[listener] = Endpoint(host.strip("[]"), int(port), listener, protocol)
+    if not endpoints:
+        endpoints["PLAINTEXT"] = Endpoint(node.host, node.port)
+    return BrokerNode(
+        broker_id,
+        registration,
+        endpoints,
+        node.inter_broker_listener or next(iter(endpoints)),
+        node.rack,
+        node.directory_id,
+        {name: (levels.get("min_version", 0), levels.get("max_version", 0)) for name, levels in node.features.items()},
+        stat.ephemeral_owner,
+        node.timestamp,
+    )
 
 
-def _read_topics(coordination: Coordination, names: Iterable[str]) -> dict[str, TopicImage]:
+def _read_all(coordination: Coordination) -> dict[str, TopicImage]:
+    """Reads all topics; one that is not there whole, since it is being deleted, is left out."""
+    names = coordination.children(paths.TOPICS)
+    data = _get_many(coordination, [path for name in names for path in (paths.topic(name), paths.topic_config(name))])
+    nodes = {
+        name: TopicNode.decode(path, data[path][0])
+        for name in names
+        if (path := paths.topic(name)) in data and paths.topic_config(name) in data
+    }
+    states = _get_many(
+        coordination,
+        [paths.partition_state(name, number) for name, node in nodes.items() for number in node.partitions],
+    )
     topics = {}
-    for name in names:
-        try:
-            topics[name] = read_topic(coordination, name)
-        except NoNodeError:
-            continue  # deleted after the listing
+    for name, node in nodes.items():
+        wanted = {number: paths.partition_state(name, number) for number in node.partitions}
+        if all(path in states for path in wanted.values()):
+            config = ConfigNode.decode(paths.topic_config(name), data[paths.topic_config(name)][0]).config
+            found = {
+                number: StoredState(decode_state(path, states[path][0]), states[path][1].version)
+                for number, path in wanted.items()
+            }
+            topics[name] = TopicImage(name, node.topic_id, _partitions(node, found), config)
     return topics
-
-
-def read_topic(coordination: Coordination, name: str) -> TopicImage:
-    """Returns the image of one topic. Raises `NoNodeError` if it does not exist or is being deleted."""
-    path = paths.topic(name)
-    node = TopicNode.decode(path, coordination.get(path)[0])
-    config_path = paths.topic_config(name)
-    config = ConfigNode.decode(config_path, coordination.get(config_path)[0])
-    partitions = {}
-    for number, replicas in sorted(node.partitions.items()):
-        state_path = paths.partition_state(name, number)
-        state = PartitionStateNode.decode(state_path, coordination.get(state_path)[0])
-        partitions[number] = PartitionImage(state.leader, state.leader_epoch, replicas, state.isr)
-    return TopicImage(name, node.topic_id, partitions, config.config)

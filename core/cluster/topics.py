@@ -1,68 +1,59 @@
-"""Changes of topics: each is one transaction of the controller, built from the present data of the tree."""
+"""Changes of topics: each is one transaction of the controller, built from the newest image."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from uuid import UUID
 
-from ..config.sections.topic_settings import name_problem
+from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, ErrorCode
-from ..interfaces.coordination import (
-    BadVersionError,
-    Coordination,
-    CoordinationUnavailableError,
-    Create,
-    Delete,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-    Stat,
-)
+from ..interfaces.coordination import Coordination, Create, Delete, NoNodeError, Operation, Set
 from ..records.partition import TopicPartition
+from ..replication.partition_state import PartitionState
+from . import clock_floors
 from .assignment import Replicas, assign_replicas
-from .clock_floors import leader_epoch_floor
-from .controller import Controller
-from .image import ClusterImage, PartitionImage
+from .change_writer import BYTES_AN_OPERATION, MOST_BYTES, ChangeWriter, Plan
+from .changes import leader_guard
+from .control.controller import Controller
+from .control.leadership import Terms, min_insync_replicas, new_state, without_elr_at
+from .control.tasks import check_replicates, topic_node
+from .image import ClusterImage, TopicImage
 from .topic_names import check_no_collision, check_topic_name
 from .tree import paths
-from .tree.nodes import (
-    ConfigNode,
-    DeletedTopicNode,
-    MetadataVersionNode,
-    PartitionStateNode,
-    TopicNode,
-    encode_uuid,
-)
+from .tree.nodes import ConfigNode, DeletedTopicNode, TopicNode, encode_uuid
 
 MAX_PARTITIONS_A_CHANGE = 1000
 """Maximum number of new partitions in one request, so that its transaction stays below the coordination's limit of 1
 MB."""
-_ELECTIONS_A_TRANSACTION = 500
-_RAISE_ATTEMPTS = 20
 
 
 class TopicChanges:
-    """`random_index(n)` returns a number in [0, n), `new_id` a new topic id, `clock` seconds since 1970."""
+    """`random_index(n)` returns a number in [0, n), `new_id` a new topic id, `clock` seconds since 1970, `defaults` the
+    configuration of topics that set none."""
 
     def __init__(
         self,
         coordination: Coordination,
         controller: Controller,
+        writer: ChangeWriter,
         random_index: Callable[[int], int],
         new_id: Callable[[], UUID],
         clock: Callable[[], float],
+        defaults: Callable[[], TopicConfig],
     ) -> None:
         self._coordination = coordination
         self._controller = controller
+        self._writer = writer
         self._random_index = random_index
         self._new_id = new_id
         self._clock = clock
+        self._defaults = defaults
 
     def create(
         self,
-        image: ClusterImage,
         name: str,
         count: int,
         replication_factor: int,
@@ -75,26 +66,35 @@ class TopicChanges:
         `BrokerError` INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR or
         NOT_CONTROLLER.
         """
-        self.check_create(image, name, count)
+        topic_id = self._new_id()
+
+        def plan(image: ClusterImage) -> Plan:
+            self.check_create(image, name, count)
+            start = self._random_index(len(image.brokers)) if image.brokers else 0
+            assigned = replicas or assign_replicas(_takers(image), 0, count, replication_factor, start, _racks(image))
+            node = TopicNode(topic_id=topic_id, partitions=dict(assigned))
+            operations = [
+                Create(paths.topic(name), node.encode()),
+                Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
+                Create(paths.partitions(name)),
+            ]
+            return Plan(self._new_states(image, name, assigned), {name: node}, {name: dict(configs)}, operations)
+
+        self._controller.epoch()  # not the controller: nothing is read
+        self._writer.change(self._controller.guard, plan)
+        return topic_id
+
+    def _new_states(self, image: ClusterImage, name: str, assigned: Replicas) -> dict[TopicPartition, PartitionState]:
         epoch = self._controller.epoch()
-        assigned = (
-            dict(replicas)
-            if replicas
-            else assign_replicas(list(image.brokers), 0, count, replication_factor, self._start_index(image))
-        )
-        node = TopicNode(topic_id=self._new_id(), partitions=assigned)
-        operations: list[Operation] = [
-            Create(paths.topic(name), node.encode()),
-            Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
-            Create(paths.partitions(name)),
-        ]
-        for number, brokers_of in assigned.items():
-            operations += _new_partition(name, number, brokers_of, epoch)
-        try:
-            self._controller.write(operations, [name])
-        except NodeExistsError:
-            raise _exists(name) from None
-        return node.topic_id
+        states = {}
+        for number, brokers in assigned.items():
+            if not any(broker in image.brokers for broker in brokers):
+                raise BrokerError(
+                    ErrorCode.invalid_replica_assignment, f"partition {number}: no broker of {list(brokers)} is live"
+                )
+            check_replicates(image, brokers)
+            states[TopicPartition(name, number)] = new_state(brokers, image.registrations, epoch)
+        return states
 
     def check_create(self, image: ClusterImage, name: str, count: int) -> None:
         """Raises the errors of `create` that can be found without a write."""
@@ -109,20 +109,37 @@ class TopicChanges:
     def delete(self, name: str, topic_id: UUID | None = None) -> UUID:
         """Deletes a topic and returns its id. Raises `BrokerError` UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and
         UNKNOWN_TOPIC_ID if `topic_id` is given and the topic of this name has another."""
-        node, _ = self._topic(name)
-        if topic_id not in (None, node.topic_id):
-            raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
-        operations: list[Operation] = []
-        for number in node.partitions:
-            operations += [Delete(paths.partition_state(name, number)), Delete(paths.partition(name, number))]
-        operations += [Delete(paths.partitions(name)), Delete(paths.topic_config(name)), Delete(paths.topic(name))]
-        marker = DeletedTopicNode(name=name, topic_id=node.topic_id)
-        operations.append(Create(paths.deleted_topic(encode_uuid(node.topic_id)), marker.encode()))
-        try:
-            self._controller.write(operations, [name])
-        except NoNodeError:
-            raise _unknown(name) from None
-        return node.topic_id
+        deleted: list[UUID] = []
+
+        def plan(image: ClusterImage) -> Plan:
+            deleted.clear()
+            topic = _topic(image, name)
+            if topic_id not in (None, topic.topic_id):
+                raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+            numbers = sorted(topic.partitions)
+            first = max(0, len(numbers) - self._most_deleted(name))
+            operations: list[Operation] = []
+            for number in numbers[first:]:
+                operations += [Delete(paths.partition_state(name, number)), Delete(paths.partition(name, number))]
+            if first:  # too many partitions for one change: the last ones go first
+                node = topic_node(topic)
+                left = node.model_copy(update={"partitions": {n: node.partitions[n] for n in numbers[:first]}})
+                return Plan(topics={name: left}, operations=[Set(paths.topic(name), left.encode()), *operations])
+            operations += [Delete(paths.partitions(name)), Delete(paths.topic_config(name)), Delete(paths.topic(name))]
+            marker = DeletedTopicNode(name=name, topic_id=topic.topic_id)
+            operations.append(Create(paths.deleted_topic(encode_uuid(topic.topic_id)), marker.encode()))
+            deleted.append(topic.topic_id)
+            return Plan(topics={name: None}, operations=operations)
+
+        self._controller.epoch()
+        while not deleted:
+            self._writer.change(self._controller.guard, plan)
+        return deleted[-1]
+
+    def _most_deleted(self, name: str) -> int:
+        """Returns the number of partitions of this topic that one change may delete."""
+        bytes_each = 2 * (len(paths.partition_state(name, 99_999)) + BYTES_AN_OPERATION)
+        return min((self._writer.most_operations - 8) // 2, MOST_BYTES // 2 // bytes_each)
 
     def deleted(self) -> dict[UUID, str]:
         """Returns the deleted topics whose deletion is not finished: their names by id."""
@@ -140,111 +157,100 @@ class TopicChanges:
         with suppress(NoNodeError):
             self._coordination.delete(paths.deleted_topic(encode_uuid(topic_id)))
 
-    def create_partitions(self, image: ClusterImage, name: str, total: int, replicas: Replicas | None = None) -> None:
+    def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
         """Adds partitions until the topic has `total`, with `replicas` as in `create`. Raises `BrokerError`
         INVALID_PARTITIONS unless `total` is more than the present number."""
-        node, stat = self._topic(name)
-        count = len(node.partitions)
-        if total <= count:
-            raise BrokerError(
-                ErrorCode.invalid_partitions, f"topic {name!r} has {count} partitions already; {total} is not more"
+
+        def plan(image: ClusterImage) -> Plan:
+            topic = _topic(image, name)
+            count = len(topic.partitions)
+            if total <= count:
+                raise BrokerError(
+                    ErrorCode.invalid_partitions, f"topic {name!r} has {count} partitions already; {total} is not more"
+                )
+            _check_count(name, total - count)
+            first = topic.partitions[0].replicas
+            brokers = sorted(_takers(image))
+            start = brokers.index(first[0]) if first[0] in brokers else 0
+            assigned = (
+                {number: replicas[number] for number in range(count, total)}
+                if replicas
+                else assign_replicas(brokers, count, total - count, len(first), start, _racks(image))
             )
-        _check_count(name, total - count)
-        epoch = self._controller.epoch()
-        factor = len(node.partitions[0])
-        brokers = sorted(image.brokers)
-        first = node.partitions[0][0]
-        start = brokers.index(first) if first in brokers else 0
-        assigned = (
-            {number: replicas[number] for number in range(count, total)}
-            if replicas
-            else assign_replicas(brokers, count, total - count, factor, start)
-        )
-        grown = node.model_copy(update={"partitions": {**node.partitions, **assigned}})
-        operations: list[Operation] = [Set(paths.topic(name), grown.encode(), stat.version)]
-        for number, brokers_of in assigned.items():
-            operations += _new_partition(name, number, brokers_of, epoch)
-        self._controller.write(operations, [name])
+            node = topic_node(topic)
+            grown = node.model_copy(update={"partitions": {**node.partitions, **assigned}})
+            operations = [Set(paths.topic(name), grown.encode())]
+            return Plan(self._new_states(image, name, assigned), {name: grown}, {}, operations)
 
-    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Sets configuration keys; `None` resets a key to its default."""
-        self._topic(name)
-        path = paths.topic_config(name)
-        data, stat = self._coordination.get(path)
-        config = dict(ConfigNode.decode(path, data).config)
-        for key, value in changes.items():
-            if value is None:
-                config.pop(key, None)
-            else:
-                config[key] = value
-        self._controller.write([Set(path, ConfigNode(config=config).encode(), stat.version)], [name])
+        self._controller.epoch()
+        self._writer.change(self._controller.guard, plan)
 
-    def set_leaders(self, changed: Mapping[TopicPartition, PartitionImage]) -> None:
-        """Writes the results of elections, in transactions of `_ELECTIONS_A_TRANSACTION`."""
-        epoch = self._controller.epoch()
-        items = list(changed.items())
-        for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
-            part = items[begin : begin + _ELECTIONS_A_TRANSACTION]
-            operations = [
-                Set(paths.partition_state(tp.topic, tp.partition), _state(state, epoch).encode()) for tp, state in part
-            ]
-            self._controller.write(operations, sorted({tp.topic for tp, _ in part}))
+    def alter_config(self, name: str, changes: Mapping[str, str | None], incarnation: str) -> None:
+        """Sets configuration keys; `None` resets a key to its default. If the minimum of in-sync replicas becomes
+        lower, eligible leader replicas (ELR) that would not be eligible any more are removed with it (R6).
 
-    def raise_leader_epochs(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
+        Any registered broker may do it, since Kafka's admin clients ask any: `incarnation` is this one's.
+        """
+
+        def plan(image: ClusterImage) -> Plan:
+            done.clear()
+            topic = _topic(image, name)
+            configs = dict(topic.configs)
+            for key, value in changes.items():
+                if value is None:
+                    configs.pop(key, None)
+                else:
+                    configs[key] = value
+            defaults = self._defaults()
+            controller_epoch = max(partition.state.controller_epoch for partition in topic.partitions.values())
+            terms = Terms(controller_epoch, 0, defaults)
+            emptied = dict(without_elr_at(topic, min_insync_replicas(configs, defaults), terms))
+            most = self._writer.most_states
+            if len(emptied) > most:  # under the old minimum the others only become less available
+                return Plan(dict(islice(emptied.items(), most)))
+            done.append(True)
+            operations = [Set(paths.topic_config(name), ConfigNode(config=configs).encode())]
+            return Plan(emptied, {}, {name: configs}, operations)
+
+        done: list[bool] = []
+        while not done:
+            self._writer.change(lambda _: leader_guard(incarnation), plan)
+
+    def raise_leader_epochs(self, broker_id: int, incarnation: str, begun: Mapping[TopicPartition, int]) -> None:
         """Raises the leader epochs of partitions that `broker_id` leads above the epochs in its logs (`begun`), at
-        least to the clock's floor. The leader itself writes them, as Kafka's leaders write their in-sync replicas,
-        conditional on the version of each partition's state."""
-        items = sorted(begun.items())
-        for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
-            self._raise(broker_id, dict(items[begin : begin + _ELECTIONS_A_TRANSACTION]))
+        least to the clock's floor. The leader itself writes them, as it writes its in-sync replicas."""
 
-    def _raise(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
-        for _ in range(_RAISE_ATTEMPTS):
-            operations: list[Operation] = []
+        def plan(image: ClusterImage) -> Plan | None:
+            raised = {}
             for tp, epoch in begun.items():
-                path = paths.partition_state(tp.topic, tp.partition)
-                try:
-                    data, stat = self._coordination.get(path)
-                except NoNodeError:
-                    continue  # deleted in the meantime
-                state = PartitionStateNode.decode(path, data)
-                if state.leader == broker_id and state.leader_epoch <= epoch:
-                    above = max(epoch + 1, leader_epoch_floor(self._clock()))
-                    raised = state.model_copy(update={"leader_epoch": above})
-                    operations.append(Set(path, raised.encode(), stat.version))
-            if not operations:
-                return
-            marker = MetadataVersionNode(topics=tuple(sorted({tp.topic for tp in begun})))
-            try:
-                self._coordination.transaction([*operations, Set(paths.METADATA_VERSION, marker.encode())])
-            except (BadVersionError, NoNodeError):
-                continue  # the controller elected leaders in the meantime, or a topic was deleted
-            return
-        raise CoordinationUnavailableError(f"partition states kept changing for {_RAISE_ATTEMPTS} attempts")
+                partition = image.partition(tp)
+                if partition is None or partition.leader != broker_id or partition.leader_epoch > epoch:
+                    continue
+                above = max(epoch + 1, clock_floors.leader_epoch_floor(self._clock()))
+                raised[tp] = replace(partition.state, leader_epoch=above)
+                if len(raised) == self._writer.most_states:
+                    break
+            return Plan(raised) if raised else None
 
-    def _topic(self, name: str) -> tuple[TopicNode, Stat]:
-        if name_problem(name):
-            raise _unknown(name)
-        path = paths.topic(name)
-        try:
-            data, stat = self._coordination.get(path)
-        except NoNodeError:
-            raise _unknown(name) from None
-        return TopicNode.decode(path, data), stat
-
-    def _start_index(self, image: ClusterImage) -> int:
-        return self._random_index(len(image.brokers)) if image.brokers else 0
+        while self._writer.change(lambda _: leader_guard(incarnation), plan):
+            pass
 
 
-def _new_partition(name: str, number: int, replicas: tuple[int, ...], epoch: int) -> list[Operation]:
-    state = _state(PartitionImage(replicas[0], 0, replicas, replicas), epoch)
-    return [Create(paths.partition(name, number)), Create(paths.partition_state(name, number), state.encode())]
+def _topic(image: ClusterImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+    return topic
 
 
-def _state(partition: PartitionImage, epoch: int) -> PartitionStateNode:
-    return PartitionStateNode(
-        controller_epoch=epoch, leader=partition.leader, leader_epoch=partition.leader_epoch, isr=partition.isr
-    )
+def _takers(image: ClusterImage) -> list[int]:
+    """Returns the brokers that new partitions may be assigned to: live and not leaving, if there are such."""
+    staying = [number for number, node in image.brokers.items() if not node.registration.leaving]
+    return staying or list(image.brokers)
+
+
+def _racks(image: ClusterImage) -> dict[int, str | None]:
+    return {number: node.rack for number, node in image.brokers.items()}
 
 
 def _check_count(name: str, added: int) -> None:
@@ -257,7 +263,3 @@ def _check_count(name: str, added: int) -> None:
 
 def _exists(name: str) -> BrokerError:
     return BrokerError(ErrorCode.topic_already_exists, f"topic {name!r} already exists")
-
-
-def _unknown(name: str) -> BrokerError:
-    return BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")

@@ -48,7 +48,8 @@ _CLEANER = frozenset(
 _TOPICS = frozenset(
     {"auto.create.topics.enable", "default.replication.factor", "delete.topic.enable", "num.partitions"}
 )
-DYNAMIC_KEYS = _DEFAULTS_OF_TOPICS | _LIMITS | _CLEANER | _TOPICS
+_REPLICATION = frozenset({"follower.replication.throttled.rate", "leader.replication.throttled.rate"})
+DYNAMIC_KEYS = _DEFAULTS_OF_TOPICS | _LIMITS | _CLEANER | _TOPICS | _REPLICATION
 DEFINITIONS = {definition.name: definition for definition in definitions(BrokerConfig)}
 
 
@@ -63,7 +64,7 @@ def overlaid(config: BrokerConfig, *layers: Mapping[str, str]) -> BrokerConfig:
     values = given(config)
     for layer in layers:
         values.update(layer)
-    return _validated(values)
+    return validated(values)
 
 
 def apply_dynamic(running: BrokerConfig, wanted: BrokerConfig) -> tuple[BrokerConfig, tuple[str, ...]]:
@@ -72,7 +73,7 @@ def apply_dynamic(running: BrokerConfig, wanted: BrokerConfig) -> tuple[BrokerCo
     old, new = given(running), given(wanted)
     values = {name: value for name, value in old.items() if name not in DYNAMIC_KEYS}
     values |= {name: value for name, value in new.items() if name in DYNAMIC_KEYS}
-    return _validated(values), tuple(name for name in differing(running, wanted) if name not in DYNAMIC_KEYS)
+    return validated(values), tuple(name for name in differing(running, wanted) if name not in DYNAMIC_KEYS)
 
 
 def differing(one: BrokerConfig, other: BrokerConfig) -> list[str]:
@@ -92,7 +93,8 @@ def _value(config: BrokerConfig, name: str) -> Any:
     return getattr(config, name.replace(".", "_"))
 
 
-def _validated(values: Mapping[str, Any]) -> BrokerConfig:
+def validated(values: Mapping[str, Any]) -> BrokerConfig:
+    """Returns the configuration with these values by key. Raises `ConfigError` with one line if it is invalid."""
     try:
         return BrokerConfig.model_validate(values, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -25,6 +25,7 @@ from ..records.codecs import CodecTable
 from .choice import PluginChoice
 from .defaults import DEFAULT_COORDINATION, DEFAULT_OFFSET_STORE
 from .document import read
+from .host_brokers import nth_broker
 from .loader import SettingsLoader
 from .problems import without_repetitions
 from .sections.broker import BrokerConfig
@@ -54,10 +55,16 @@ class Settings:
     log: ProcessLogConfig = field(default_factory=ProcessLogConfig)
     source: str = "configuration"
     base_dir: Path = field(default_factory=Path.cwd)
+    index: int = 0
+    """Which of the brokers of one host that the file describes this process runs (`for_broker`)."""
 
     def with_(self, **changes: Any) -> Settings:
         """Returns a copy with other sections."""
         return replace(self, **changes)
+
+    def for_broker(self, index: int) -> Settings:
+        """Returns the settings of the `index`-th of several brokers of this host (`host_brokers`)."""
+        return self.with_(broker=nth_broker(self.broker, index), index=index)
 
     def host(self) -> PluginHost:
         return plugin_host(self.plugins)

@@ -2,8 +2,9 @@
 (design D6).
 
 The data of `/consumers/<group>` names the protocol; `/consumers/<group>/ids` has one ephemeral path for each holder of
-the lock: a member of a registry group, or the broker that coordinates the classic members. Holders that use the same
-protocol share the lock.
+the lock: the members of a registry group, which share it, or the one broker that coordinates the classic members. That
+path is named by the broker's incarnation. A successor deletes it in the transaction that acquires the lock, and the
+root's version, which every acquisition raises, fences the commits of the deposed coordinator.
 
 To acquire the lock is one transaction that writes the protocol and creates the holder's path, and that holds only while
 the root's version is the one that was read. Of two holders that acquire it at once with different protocols, the second
@@ -71,14 +72,16 @@ def acquire(
     holder: str,
     data: bytes = b"",
     *,
-    expected: int | None = None,
+    guard: Callable[[], Check] | None = None,
 ) -> Acquired:
     """Acquires the group's lock for `protocol` and creates the ephemeral path `ids/<holder>` with `data`.
 
-    Raises `BrokerError` INCONSISTENT_GROUP_PROTOCOL while holders of the other protocol exist, and `NodeExistsError` if
-    another live session has a holder of this name (if it is this session's own registry member, the lock is held
-    already and that is no error). With `expected`, raises `BrokerError` NOT_COORDINATOR if the lock was acquired since
-    that version of the root.
+    For the classic protocol the holders of that protocol are deleted: the caller coordinates the group, and they do not
+    any more. `guard` returns a check that holds in the same transaction; it is called for each attempt.
+
+    Raises `BrokerError` INCONSISTENT_GROUP_PROTOCOL while holders of the other protocol exist, and for the registry
+    protocol `NodeExistsError` if another live session has a holder of this name (if it is this session's own member,
+    the lock is held already and that is no error).
     """
     path = paths.group_member(group, holder)
     retry = tenacity.Retrying(
@@ -88,18 +91,20 @@ def acquire(
         reraise=True,
     )
     create = Create(path, data, ephemeral=True)
-    return Acquired(path, retry(_acquire_once, coordination, group, protocol, create, expected))
+    return Acquired(path, retry(_acquire_once, coordination, group, protocol, create, guard))
 
 
 def _acquire_once(
-    coordination: Coordination, group: str, protocol: GroupProtocol, create: Create, expected: int | None
+    coordination: Coordination,
+    group: str,
+    protocol: GroupProtocol,
+    create: Create,
+    guard: Callable[[], Check] | None,
 ) -> int:
     """Returns the root's version after the transaction."""
     root = paths.group(group)
     _create_path(coordination, paths.group_ids(group))
     raw, stat = coordination.get(root)
-    if expected not in (None, stat.version):
-        raise BrokerError(ErrorCode.not_coordinator, f"group {group!r} was acquired by another broker")
     holders = coordination.children(paths.group_ids(group))
     current = _decode_protocol(root, raw)
     if current is not None and current is not protocol and holders:
@@ -109,24 +114,21 @@ def _acquire_once(
             "must wait until those have left, or use another group id",
         )
     node = _RootNode(protocol=protocol.value, door=protocol.value)
-    operations: list[Operation] = [Set(root, node.model_dump_json().encode(), stat.version)]
+    operations: list[Operation] = [guard()] if guard is not None else []
+    operations.append(Set(root, node.model_dump_json().encode(), stat.version))
     holder = create.path.rpartition("/")[2]
-    if holder in holders:
+    if protocol is GroupProtocol.CLASSIC:
+        operations += [Delete(paths.group_member(group, former)) for former in holders]
+    elif holder in holders:
         found = coordination.exists(create.path)
-        own = found is not None and found.ephemeral_owner == coordination.session_id
-        if own and protocol is GroupProtocol.REGISTRY:
+        if found is not None and found.ephemeral_owner == coordination.session_id:
             return stat.version
-        if found is not None and protocol is GroupProtocol.REGISTRY:
-            raise NodeExistsError(f"{create.path} exists: a member of another session has this name")
         if found is not None:
-            # A broker's id is unique: this path is left over from its previous session, or from an earlier acquisition
-            # after which another broker acquired the lock.
-            operations.append(Delete(create.path))
+            raise NodeExistsError(f"{create.path} exists: a member of another session has this name")
     try:
         coordination.transaction([*operations, create])
     except (NoNodeError, NodeExistsError) as error:
-        # The path of the broker's previous session was removed, or its own created, between reading and writing: read
-        # again.
+        # A holder's path was removed or created between reading and writing: read again.
         raise BadVersionError(str(error)) from error
     return stat.version + 1
 
@@ -184,13 +186,11 @@ def _create_path(coordination: Coordination, path: str) -> None:
 
 
 class _Held(NamedTuple):
-    """A lock as this broker acquired it in `session`; session 0: no longer held."""
+    """A lock as this broker acquired it in `session`; session 0: no longer held. `path`: the holder's."""
 
     session: int
     version: int
-
-
-_NOT_HELD = _Held(0, -1)
+    path: str
 
 
 class ClassicGroupLocks:
@@ -205,18 +205,22 @@ class ClassicGroupLocks:
     token: while the root has that version, no other broker has had a member of the group since (`guard`).
     """
 
-    def __init__(self, coordination: Coordination, broker_id: int, populated: Callable[[str], bool]) -> None:
+    def __init__(
+        self, coordination: Coordination, incarnation: Callable[[], str], populated: Callable[[str], bool]
+    ) -> None:
+        """`incarnation` names the broker's present registration."""
         self._coordination = coordination
-        self._name = f"broker-{broker_id}"
+        self._incarnation = incarnation
         self._populated = populated
         self._io = threading.Lock()
         self._counts = threading.Lock()
         self._joining: Counter[str] = Counter()
         self._held: dict[str, _Held] = {}
 
-    def acquire(self, group: str) -> None:
-        """Blocking. Raises `BrokerError` INCONSISTENT_GROUP_PROTOCOL while the group has registry members, and the
-        coordination's other errors. Call `join_delivered` only if this has returned."""
+    def acquire(self, group: str, guard: Callable[[], Check] | None = None) -> None:
+        """Blocking. Raises `BrokerError` INCONSISTENT_GROUP_PROTOCOL while the group has registry members, the error of
+        `guard` (see `acquire`), and the coordination's other errors. Call `join_delivered` only if this has returned.
+        """
         with self._counts:
             self._joining[group] += 1
         try:
@@ -225,7 +229,7 @@ class ClassicGroupLocks:
             if held is not None and held.session == session and session:
                 return
             with self._io:
-                self._acquire(group)
+                self._acquire(group, guard)
         except BaseException:
             self._join_ended(group)
             raise
@@ -242,9 +246,10 @@ class ClassicGroupLocks:
             with self._counts:
                 if self._joining[group] > 0 or self._populated(group) or group not in self._held:
                     return
-                self._held[group] = _NOT_HELD  # a join from here on acquires the lock again, after this
+                path = self._held[group].path
+                self._held[group] = _Held(0, -1, path)  # a join from here on acquires the lock again, after this
             with suppress(NoNodeError):
-                self._coordination.delete(paths.group_member(group, self._name))
+                self._coordination.delete(path)
             del self._held[group]  # only after the deletion: a call that failed is repeated
 
     def guard(self, group: str) -> Check | None:
@@ -263,28 +268,14 @@ class ClassicGroupLocks:
         """Records that the guard has failed: another holder has acquired the lock. The next join here acquires it
         again.
         """
-        if group in self._held:
-            self._held[group] = _NOT_HELD
+        held = self._held.get(group)
+        if held is not None:
+            self._held[group] = _Held(0, -1, held.path)
 
-    def reacquire(self) -> list[str]:
-        """Blocking. Acquires the locks of groups that have members again, in the session that follows an expired one.
-        Returns the groups that another holder has acquired in the meantime, whose members must be dropped."""
-        lost = []
-        with self._io:
-            for group, held in list(self._held.items()):
-                if not self._populated(group):
-                    del self._held[group]
-                    continue
-                try:
-                    self._acquire(group, held.version)
-                except BrokerError:
-                    self.mark_lost(group)
-                    lost.append(group)
-        return lost
-
-    def _acquire(self, group: str, expected: int | None = None) -> None:
-        acquired = acquire(self._coordination, group, GroupProtocol.CLASSIC, self._name, expected=expected)
-        self._held[group] = _Held(self._coordination.session_id, acquired.version)
+    def _acquire(self, group: str, guard: Callable[[], Check] | None) -> None:
+        name = f"broker-{self._incarnation()}"
+        acquired = acquire(self._coordination, group, GroupProtocol.CLASSIC, name, guard=guard)
+        self._held[group] = _Held(self._coordination.session_id, acquired.version, acquired.path)
 
     def _join_ended(self, group: str) -> bool:
         """Counts one pending join less; returns whether there are more."""

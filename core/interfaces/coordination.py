@@ -5,6 +5,10 @@ Blocking and thread-safe: the broker calls it from worker threads, clients from 
 events) run on a thread of the implementation, must return at once, and may not call methods of the coordination. A
 coordination that fails at start stops the broker; one that becomes unavailable later raises
 `CoordinationUnavailableError`.
+
+Reads of one session see its own writes and never go back. The writes of another session may be seen later than that
+session's own reads see them, where the service has several servers (a ZooKeeper ensemble): a conditional write or a
+watch decides, not a read.
 """
 
 from __future__ import annotations
@@ -109,7 +113,7 @@ Operation = Check | Create | Set | Delete
 
 class SessionEvent(Enum):
     CONNECTED = "connected"
-    """A session is up, a new one or the old one resumed."""
+    """A session is up, a new one or the old one resumed. It was renewed two thirds of its time-out ago at most."""
     SUSPENDED = "suspended"
     """The connection is lost; the session, and its ephemeral paths, may come back."""
     EXPIRED = "expired"
@@ -149,9 +153,22 @@ class Coordination(Protocol):
     @property
     def session_timeout_s(self) -> float: ...
 
+    @property
+    def most_operations(self) -> int:
+        """The number of operations that one transaction may have; more raise `CoordinationError`. It may depend on the
+        server, so read it after `start`.
+        """
+        ...
+
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat: ...
 
     def get(self, path: str) -> tuple[bytes, Stat]: ...
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """Returns data and properties of each path, in the order of `paths`; None where the path does not exist. Costs
+        few round trips, whatever the number of paths. Each path is read at a time of its own: this is no snapshot.
+        """
+        ...
 
     def exists(self, path: str) -> Stat | None: ...
 
@@ -165,7 +182,9 @@ class Coordination(Protocol):
 
     def transaction(self, operations: Sequence[Operation]) -> None:
         """Carries out all operations or none, in order; raises the error of the first one that fails, with its path in
-        the message.
+        the message. One that succeeds shows that the session was renewed a third of its time-out before the call at
+        the earliest: the session lives for two thirds of its time-out from then on, as do those of `create`, `set` and
+        `delete`.
         """
         ...
 

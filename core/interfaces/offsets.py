@@ -3,21 +3,39 @@ D6).
 
 A store that raises refuses the commit or the fetch; the group continues from its last stored offset.
 
-A store may also be a `GroupStore`: it stores the members of classic groups, so that they survive their broker's restart
-without a rebalance. Without it, members rejoin.
+A store may also be a `PartitionedStore`, which stores offsets, and the members of classic groups, in the partitions of
+`__consumer_offsets`: members then survive a restart or a change of their coordinator without a rebalance. Without it,
+members rejoin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
+from ..records.codecs import CodecTable
 from ..records.partition import TopicPartition
 from .coordination import Check
 
-__all__ = ["CommittedOffset", "GroupStore", "OffsetStore", "PartitionedStore", "StoredGroup", "StoredMember"]
+__all__ = [
+    "DEFAULT_REPLICAS",
+    "CommittedOffset",
+    "GroupStore",
+    "LeaderLog",
+    "LogSlice",
+    "OffsetStore",
+    "OffsetsTopicSettings",
+    "OffsetsTopicStore",
+    "PartitionStore",
+    "PartitionedStore",
+    "StoredGroup",
+    "StoredMember",
+]
+
+DEFAULT_REPLICAS = 3
+"""Replicas of `__consumer_offsets`, if there are as many live brokers when it is created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +115,7 @@ class OffsetStore(Protocol):
         *,
         seen: Mapping[TopicPartition, CommittedOffset] | None = None,
     ) -> None:
-        """Deletes the offsets; `None`: the whole group, and what a `GroupStore` keeps of it. Missing offsets are not an
+        """Deletes the offsets; `None`: the whole group, its members included. Missing offsets are not an
         error.
 
         `guards` as for a commit. `seen`: delete only those whose offset is still the one in it, since another may have
@@ -114,31 +132,81 @@ class OffsetStore(Protocol):
         ...
 
 
-@runtime_checkable
 class GroupStore(Protocol):
-    """An optional part of an `OffsetStore`: it stores groups. Blocking and thread-safe."""
+    """The part of a `PartitionStore` that stores groups. Blocking and thread-safe."""
 
     def save_group(self, group: str, state: StoredGroup) -> None:
-        """Stores the state, or raises: the group's members then get COORDINATOR_NOT_AVAILABLE and join again."""
+        """Stores the state, or raises: the group's members then join again."""
         ...
 
     def load_groups(self) -> dict[str, StoredGroup]:
-        """Returns all stored groups. A store that raises `CoordinationUnavailableError` is called again until it
-        answers.
+        """Returns all groups that are stored in the partition. Called again if it raises
+        `CoordinationUnavailableError`."""
+        ...
+
+
+class PartitionStore(OffsetStore, GroupStore, Protocol):
+    """The groups of one partition of `__consumer_offsets`, at the broker that leads it, in one leader epoch."""
+
+
+class LogSlice(NamedTuple):
+    """Whole record batches, the first of which may begin before the requested offset, and the log's bounds. No data:
+    the offset is outside of the log, or at the high watermark."""
+
+    data: bytes
+    high_watermark: int
+    log_start_offset: int
+
+
+class LeaderLog(Protocol):
+    """The log of one partition, at the broker that leads it, in one leader epoch. Blocking and thread-safe, but not for
+    the event loop. Every method raises `BrokerError` NOT_LEADER_OR_FOLLOWER once the epoch is over."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def codecs(self) -> CodecTable: ...
+
+    def append(self, batch: bytearray) -> int:
+        """Appends one batch under the leader epoch, waits until it is below the high watermark, and returns the offset
+        after its last record.
+
+        Raises `BrokerError` NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (nothing was appended),
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND or REQUEST_TIMED_OUT (the batch is in the log, and may become visible later),
+        and the errors of the log.
         """
         ...
+
+    def read(self, offset: int, max_bytes: int) -> LogSlice:
+        """Reads batches up to the high watermark; at least one if there is any."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsTopicSettings:
+    """How `__consumer_offsets` is created. `replication_factor` None: `DEFAULT_REPLICAS`, or as many as there are live
+    brokers if these are fewer."""
+
+    partitions: int = 12
+    replication_factor: int | None = None
+    configs: Mapping[str, str] = field(default_factory=lambda: {"cleanup.policy": "compact"})
+
+
+@runtime_checkable
+class OffsetsTopicStore(Protocol):
+    """An optional part of an `OffsetStore`: it says how `__consumer_offsets` is created."""
+
+    @property
+    def offsets_topic(self) -> OffsetsTopicSettings: ...
 
 
 @runtime_checkable
 class PartitionedStore(Protocol):
-    """An optional part of an `OffsetStore`: it keeps all of a group in one partition of a topic. The leader of that
-    partition coordinates the group, as in Kafka, so no other broker can store its offsets: a leader that was paused had
-    no successor, or is refused as a leader.
-    """
+    """An optional part of an `OffsetStore`: it stores a group in the group's partition of `__consumer_offsets`. A
+    coordinator uses the stores of the partitions that its broker leads, and not the store itself: their appends are
+    fenced by the leader epoch, where a client's would land at the next leader."""
 
-    @property
-    def topic(self) -> str: ...
-
-    def partition_of(self, group: str, partitions: int) -> int:
-        """Returns the group's partition among this number of partitions."""
+    def at_leader(self, log: LeaderLog) -> PartitionStore:
+        """Returns the store of a partition that this broker leads."""
         ...

@@ -53,12 +53,13 @@ class BrokerContext(Protocol):
         ...
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
-        """Returns the partitions that this broker leads now, with the ids of their topics."""
+        """Returns the partitions that this broker leads now, with the ids of their topics. One that another broker has
+        led is there once all records that were committed there are committed here."""
         ...
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         """Reads from the local log, up to the high watermark; returns at least one batch if there is any, and no data
-        at an offset outside of the log. Raises `KlammError` if the partition is no longer led here.
+        at an offset outside of the log. Raises `KlammError` if the partition is not in `partitions` any more.
         """
         ...
 
@@ -69,7 +70,9 @@ class BrokerContext(Protocol):
         ...
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Creates the topic unless it exists."""
+        """Creates the topic unless it exists, with `default.replication.factor` replicas. Raises `KlammError` if that
+        is not possible now, as while fewer brokers are live: try again.
+        """
         ...
 
 

@@ -116,6 +116,11 @@ class Flusher:
         self._recovery_point = min(self._recovery_point, end)
         self._snapshot_at = (None, 0)
 
+    def restart_at(self, offset: int) -> None:
+        """Sets the recovery point of a log without records to its end."""
+        self._recovery_point = offset
+        self._snapshot_at = (None, 0)
+
     # -- when to flush -------------------------------------------------------------------------------------------
 
     def rescan_exceeds(self, size: int, active: Segment) -> bool:

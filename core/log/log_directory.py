@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
@@ -136,6 +136,14 @@ def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMet
             "correct broker.id, or give it another log.dirs"
         )
     return meta
+
+
+def rename_directory(directory: Path, meta: DirectoryMeta) -> DirectoryMeta:
+    """Gives the directory another id and returns the new content of `meta.properties`. A copy must not pass for the
+    directory that it was copied from, which another process may have in use."""
+    renamed = replace(meta, directory_id=uuid4())
+    write_atomically(directory / META, seal(renamed.to_text()))
+    return renamed
 
 
 def take_clean_marker(directory: Path) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -25,7 +25,16 @@ from ..errors import KlammError, StorageError
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.partition import TopicPartition
-from .log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
+from .data_ids import (
+    DataIdentity,
+    identity_at_start,
+    is_copy,
+    kernel_boot_id,
+    place_of,
+    read_identity,
+    write_identity,
+)
+from .log_directory import DirectoryLock, claim_meta, leave_clean_marker, rename_directory, take_clean_marker
 from .partition_log import PartitionLog
 from .recovery.loader import OpenFrom
 from .recovery.missing_logs import KnownPast, MissingLogs
@@ -45,7 +54,7 @@ from .state.clock import Clock, system_clock
 from .state.given_producer_ids import GivenProducerIds
 from .state.last_start import write_last_start
 from .state.steady_clock import SteadyClock
-from .state.topic_id import read_topic_id
+from .state.topic_id import read_topic_id, uuid_text
 
 __all__ = ["ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
 
@@ -110,11 +119,14 @@ class LogManager:
         expected: Collection[TopicPartition] = (),
         accept_missing: bool = False,
         past: KnownPast | None = None,
+        accepted_data: Collection[str] = (),
     ) -> None:
         """Locks the directory, checks `meta.properties` and opens every log; raises `StorageError` on failure.
 
         `expected`: the partitions that the cluster has on this broker. `accept_missing`: partitions whose logs
-        are gone may restart at offset 0. `past`: the coordination's knowledge of this directory.
+        are gone may restart at offset 0. `accepted_data`: the data ids by which the cluster knows this broker's
+        replicas; where that is accepted, and in a directory that was restored from a backup, they are ancestors of the
+        new one. `past`: the coordination's knowledge of this directory.
 
         `elapsed`: a monotonic clock in ms; with it, setting `clock` ahead deletes no records. `on_visible` is called
         when more records of a partition become visible to consumers; it must not block.
@@ -142,15 +154,16 @@ class LogManager:
             self._missing = MissingLogs(self.directory, expected, accept_missing, past)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
             self.given_producer_ids = GivenProducerIds(self.directory)
-            self._load(config_for)
+            self._load(config_for, tuple(accepted_data), accept_missing=accept_missing)
             if self._missing.new_directory:
                 self.write_checkpoints()  # from now on a directory without checkpoints counts as emptied
         except BaseException:
             self._directory_lock.release()
             raise
 
-    def _load(self, config_for: ConfigFor) -> None:
+    def _load(self, config_for: ConfigFor, known_data: tuple[str, ...], *, accept_missing: bool) -> None:
         clean = take_clean_marker(self.directory)
+        found = read_identity(self.directory, clean=clean)
         recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
         self._missing.look({tp: max(recovery.get(tp, 0), watermarks.get(tp, 0)) for tp in {*recovery, *watermarks}})
         with storage(f"cannot read {self.directory}"):
@@ -171,17 +184,48 @@ class LogManager:
                 openings.append(Opening.of(self.directory / name, tp, topic_id, known))
 
         def open_one(opening: Opening) -> PartitionLog:
-            return self._open(opening.tp, opening.topic_id, config_for(opening.tp.topic), opening.known)
+            log = self._open(opening.tp, opening.topic_id, config_for(opening.tp.topic), opening.known)
+            if log.recovery_cut_more and found is not None:  # also if this start ends before it writes a new id
+                with self._checkpoint_lock:
+                    write_identity(self.directory, replace(found, flush_failed=True))
+            return log
 
         self._logs = open_all(openings, open_one, self._tuning.recovery_threads)
+        if found is None and known_data and accept_missing:  # what was lost is accepted, what is left descends from it
+            found = DataIdentity(known_data, "")
+        place = place_of(self.directory)
+        copied = found is not None and is_copy(found, place)
+        if copied:
+            self.meta = rename_directory(self.directory, self.meta)
+            place = place_of(self.directory)
+        if found is not None and (copied or self._missing.is_older):  # a backup is the beginning of what is known
+            found = replace(found, data_ids=tuple(dict.fromkeys((*found.data_ids, *known_data))))
+        cut = sorted(str(tp) for tp, log in self._logs.items() if log.recovery_cut_more)
+        self._identity = identity_at_start(
+            found,
+            kernel_boot_id(),
+            lambda: uuid_text(uuid4()),
+            recovery_cut=bool(cut) or self._missing.is_older or bool(self._missing.accepted),
+            place=place,
+        )
+        if found is not None and self._identity.data_ids != found.data_ids:
+            why = f" (cut: {', '.join(cut[:5])})" if cut else " (it is a copy, perhaps an older one)" if copied else ""
+            _log.warning(
+                "%s: acknowledged records may be missing since the last stop%s: the directory gets a new data id",
+                self.directory, why,
+            )  # fmt: skip
+        write_identity(self.directory, self._identity)
 
     def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
         directory = self.directory / partition_directory(tp)
-        return PartitionLog.open(
+        log = PartitionLog.open(
             directory, tp, topic_id, config, self._clock, codecs=self._codecs, known=known,
             files=self._files, on_visible=self._on_visible, verify_on_read=self._tuning.verify_on_read,
             decompressed_max_bytes=self._tuning.decompressed_max_bytes,
         )  # fmt: skip
+        log.on_truncated = self._truncated
+        log.on_flush_failed = self._flush_failed
+        return log
 
     # -- partitions ----------------------------------------------------------------------------------------------
 
@@ -298,23 +342,33 @@ class LogManager:
         log.apply_retention(self._for_deleting(self._clock()))
         return start
 
-    def truncate_to(self, tp: TopicPartition, offset: int) -> None:
-        """Truncates the log of a follower (`PartitionLog.truncate_to`) and corrects its checkpoints.
+    @property
+    def data_ids(self) -> tuple[str, ...]:
+        """The ids of the directory's data, the newest first (`data_ids`)."""
+        return self._identity.data_ids
+
+    def _flush_failed(self) -> None:
+        """Notes on disk that a flush has failed, so that the next start draws a new data id."""
+        self._identity = replace(self._identity, flush_failed=True)
+        try:
+            write_identity(self.directory, self._identity)
+        except StorageError as error:
+            _log.error("%s: the failed flush cannot be noted: %s", self.directory, error)
+
+    def _truncated(self, log: PartitionLog, sealed: bool) -> None:
+        """Corrects the checkpoints after a truncation of a follower's log.
 
         With a recovery point above the new end, recovery after a crash would treat batches appended since as flushed,
-        and keep damaged ones where it must truncate the log. With a cleaner offset above the new end, compaction would
-        treat them as compacted. Raises what `PartitionLog.truncate_to` does, and `StorageError` if there is no such log
-        or a checkpoint cannot be written.
+        and keep damaged ones where it must truncate the log. With a high watermark above it, as after an unclean
+        election, a restart would show batches appended since that are not committed. With a cleaner offset above it,
+        compaction would treat them as compacted. Raises `StorageError` if a checkpoint cannot be written.
         """
-        log = self._logs.get(tp)
-        if log is None:
-            raise StorageError(f"{tp} has no log in {self.directory}")
-        truncations = log.truncations
-        log.truncate_to(offset)
         with self._checkpoint_lock:
             self._recovery_points.write({name: each.recovery_point for name, each in self.logs().items()})
-        if log.truncations != truncations:
-            self._shared[CLEANER_OFFSETS].forget(tp)
+            if _read(self._high_watermarks).get(log.tp, 0) > log.log_end_offset:
+                self._write_watermarks()
+        if sealed:
+            self._shared[CLEANER_OFFSETS].forget(log.tp)
 
     # -- maintenance ---------------------------------------------------------------------------------------------
 
@@ -391,9 +445,13 @@ class LogManager:
             logs = self.logs()
             self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
             self._recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})
-            self._high_watermarks.write(
-                {**self._missing.ends(), **{tp: log.high_watermark for tp, log in logs.items()}}
-            )
+            self._write_watermarks()
+
+    def _write_watermarks(self) -> None:
+        """Writes the checkpoint of the high watermarks, for a caller that holds `_checkpoint_lock`."""
+        self._high_watermarks.write(
+            {**self._missing.ends(), **{tp: log.high_watermark for tp, log in self.logs().items()}}
+        )
 
     def close(self, *, clean: bool = True) -> None:
         """Closes all logs and releases the directory. With `clean` it also writes the checkpoints, and the marker of a

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from struct import Struct
 from threading import Lock, RLock
@@ -20,6 +21,7 @@ from uuid import UUID
 from ..config.section import LONG_MAX
 from ..config.sections.topic import TopicConfig
 from ..errors import CorruptRecordError, KlammError, StorageError
+from ..records.chain import Chain, check_chain, split_chain
 from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
@@ -37,6 +39,7 @@ from .errors import (
 )
 from .flusher import Flusher, PendingFlush
 from .recovery.loader import LoadedLog, OpenFrom, load
+from .role import ANY_EPOCH, RESTING, STANDALONE, LogRole
 from .segment.file_operations import OpenFile, is_short, remove, storage
 from .segment.open_files import OpenFiles
 from .segment.reading import BrokenChainError, ChainRules, Extent, read_extents
@@ -124,8 +127,13 @@ class PartitionLog:
         self.tp = tp
         self.topic_id = topic_id
         self.on_visible: Callable[[TopicPartition], None] | None = None
-        """Called when more records become visible to consumers, except by an append with `commit`; must not block. The
-        broker sets it when it begins to lead the partition."""
+        """Called when more records are visible to consumers, or may be (a flush), except by an append with `commit`;
+        must not block. The broker sets it when it begins to lead the partition."""
+        self.on_truncated: Callable[[PartitionLog, bool], None] | None = None
+        """Called after a truncation or restart, without the lock; True if batches of sealed segments were removed. The
+        manager sets it to correct its checkpoints."""
+        self.on_flush_failed: Callable[[], None] | None = None
+        """Called after a flush has failed. The manager sets it to note that in the directory's data identity."""
         self.verify_on_read = verify_on_read
         self.decompressed_max_bytes = decompressed_max_bytes
         self._clock = clock
@@ -133,7 +141,10 @@ class PartitionLog:
         self._lock = RLock()
         self._flush_lock = Lock()
         self._closed: str | None = None
+        self._role: LogRole = STANDALONE
         self._truncations = 0
+        self.recovery_cut_more = loaded.cut_more
+        """True if recovery has cut more than one unfinished write: flushed or acknowledged records may be lost."""
         self._damage = DamagedPlaces(tp)
         self._segments = loaded.segments
         self._epochs = loaded.epochs
@@ -144,7 +155,8 @@ class PartitionLog:
                 "%s: the log ends at offset %d, before its start offset %d in the checkpoint: these records are lost",
                 tp, end, known.log_start_offset,
             )  # fmt: skip
-        self._start = start = min(max(known.log_start_offset, loaded.segments.first_offset), end)
+        first = max(known.log_start_offset, loaded.segments.first_offset, loaded.epochs_start)
+        self._start = start = min(first, end)
         self._replicated = min(max(known.high_watermark, start), end)
         recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
         self._flusher = Flusher(tp, directory, recovery_point, clock())
@@ -228,6 +240,17 @@ class PartitionLog:
         return self._end
 
     @property
+    def flushes(self) -> bool:
+        """True if consumers see flushed records only, so that an append may wait for the disk."""
+        return self._held_back
+
+    @property
+    def reported_end_offset(self) -> int:
+        """The end that this replica reports for its records: the flushed end where the topic shows flushed records
+        only."""
+        return min(self._end, self._flusher.recovery_point) if self._held_back else self._end
+
+    @property
     def high_watermark(self) -> int:
         """Records below this offset are visible to consumers."""
         return min(self._replicated, self._flusher.recovery_point) if self._held_back else self._replicated
@@ -279,12 +302,49 @@ class PartitionLog:
         self._replicated = max(self._replicated, min(offset, self._end))
         return self.high_watermark > before
 
+    # -- the role ------------------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> LogRole:
+        """The appends that the log accepts now."""
+        return self._role
+
+    def lead(self, leader_epoch: int) -> None:
+        """Accepts clients' appends of this epoch only (R11); it begins at the log end offset if it has not begun."""
+        with self._lock:
+            self._epochs.assign(leader_epoch, self._end, durable=False)
+            self._role = LogRole(leads=leader_epoch)
+
+    def follow(self, leader_epoch: int) -> None:
+        """Accepts what a follower stores in this epoch, and nothing else (R11)."""
+        with self._lock:
+            self._role = LogRole(follows=leader_epoch)
+
+    def rest(self) -> None:
+        """Accepts no append (R11)."""
+        with self._lock:
+            self._role = RESTING
+
+    def _check_follows(self, leader_epoch: int) -> None:
+        self._check_open()
+        if not self._role.may_follow(leader_epoch):
+            raise FencedLeaderEpochError(
+                f"{self.tp}: a change under leader epoch {leader_epoch}, but the log {self._role}"
+            )
+
     # -- leader epochs -------------------------------------------------------------------------------------------
 
     @property
     def leader_epoch(self) -> int:
         """The latest leader epoch; -1 if none."""
         return self._epochs.latest
+
+    @property
+    def last_record_epoch(self) -> int:
+        """The epoch of the last record; -1 if there is none. Unlike `leader_epoch`, it does not count an epoch that has
+        begun and has no records yet."""
+        with self._lock:
+            return self._epochs.epoch_at(self._end - 1) if self._end > self._start else -1
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Returns the largest known epoch up to `epoch` and its end offset (KIP-101); (-1, -1) if unknown."""
@@ -344,7 +404,7 @@ class PartitionLog:
             batch, origin, now_ms, self.decompressed_max_bytes, on_loop=on_loop
         )
         with self._lock:
-            self._check_may_append(leader_epoch)
+            self._check_may_lead(leader_epoch)
             retried: BatchEntry | None = None
             if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
                 rewrite_base(batch, 0, self._end, leader_epoch)
@@ -361,29 +421,82 @@ class PartitionLog:
             )
         return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
 
-    def append_as_follower(self, batch: bytearray | memoryview, leader_epoch: int) -> AppendResult:
-        """Stores exactly one batch that the leader of `leader_epoch` has stored, with the leader's offsets and epoch.
+    def append_as_follower(self, records: bytes | bytearray | memoryview, leader_epoch: int) -> int:
+        """Stores whole batches as the leader has stored them, with their offsets and epochs; returns the log end
+        offset.
 
-        The high watermark does not advance: the caller passes the leader's to `advance_high_watermark`. Blocks. Raises
-        `InvalidRecordError` if the batch begins before the log end offset, and what `append_as_leader` raises, except
-        `WouldBlockError` and the errors of producer sequences, which the leader has checked.
+        A run of batches costs one check of the chain with its CRCs and one write. The high watermark does not advance:
+        the caller passes the leader's to `advance_high_watermark`. The first batch begins at the log end offset; it may
+        begin later, since the leader's log may have been compacted, and earlier only in an empty log, whose start lies
+        within the batch. Raises `FencedLeaderEpochError` unless the log follows in `leader_epoch`, `InvalidRecordError`
+        for batches that do not continue the log, `CorruptRecordError` and `StorageError`. May block.
         """
         now_ms = self._clock()
-        batch, header, _ = self._validator.prepare(batch, AppendOrigin.REPLICA, now_ms, self.decompressed_max_bytes)
         with self._lock:
-            self._check_may_append(leader_epoch)
-            if header.base_offset < self._end:
+            self._check_follows(leader_epoch)
+            chain = check_chain(records, verify=True)
+            if chain.end != len(records) or not chain.batches:
+                raise CorruptRecordError(f"{self.tp}: the leader's answer ends within a batch")
+            if leader_epoch != ANY_EPOCH and chain.epochs[-1][0] > leader_epoch:
                 raise InvalidRecordError(
-                    f"{self.tp}: the leader's batch begins at offset {header.base_offset}, "
-                    f"before the log end offset {self._end}"
+                    f"{self.tp}: the leader of epoch {leader_epoch} sent a batch of epoch {chain.epochs[-1][0]}"
                 )
-            if header.base_offset > self._end:
+            self._check_continues(chain)
+            if chain.first_offset > self._end:
                 self._segments.allow_gaps()
-            self._store(batch, header, now_ms)
+            for epoch, base in chain.epochs:
+                self._epochs.assign(epoch, base, durable=False)
+            try:
+                self._store_run(records, chain, now_ms)
+            except StorageError:
+                self._forget_unwritten_epochs()
+                raise
             flush = self._held_back and self._must_flush()
         if flush:
             self.flush()
-        return AppendResult(header.base_offset, header.last_offset)
+        return self._end
+
+    def _forget_unwritten_epochs(self) -> None:
+        """Removes epochs that begin above the log end: their batches were not stored, and they would not agree with any
+        other log."""
+        if self._closed is None:
+            try:
+                self._epochs.truncate_end(self._end + 1)
+            except StorageError as error:
+                self._fail(f"its leader epochs could not be corrected ({error})")
+
+    def _check_continues(self, chain: Chain) -> None:
+        """Checks that the batches continue the log. An empty log may have its start within the first batch."""
+        if chain.first_offset < self._end:
+            if self._start < self._end or chain.next_offset <= self._end:
+                raise InvalidRecordError(
+                    f"{self.tp}: the leader's batch begins at offset {chain.first_offset}, "
+                    f"before the log end offset {self._end}"
+                )
+            self._segments.restart_at(chain.first_offset, self._clock())
+        if chain.epochs[0][0] < self._epochs.latest or any(a[0] > b[0] for a, b in pairwise(chain.epochs)):
+            raise InvalidRecordError(
+                f"{self.tp}: the leader's batches have the epochs {[epoch for epoch, _ in chain.epochs]}, "
+                f"after epoch {self._epochs.latest}"
+            )
+
+    def _store_run(self, records: bytes | bytearray | memoryview, chain: Chain, now_ms: int) -> None:
+        """Writes the batches in as few pieces as the segments and their indexes allow: each piece gets at most one
+        entry of an index."""
+        view, room = memoryview(records), self.config.index_interval_bytes
+        for piece in split_chain(records, room):
+            active, first_ms = self._segments.active, piece.first_max_timestamp
+            if not active.has_room(max(piece.first_size, room), chain.next_offset - 1, first_ms, now_ms):
+                active = self._roll(piece.base_offset, now_ms, active.fill_level(first_ms, now_ms))
+            run = view[piece.start : piece.end]
+            try:
+                active.append_next(run, piece.base_offset, piece.last_offset, piece.max_timestamp)
+            except StorageError as error:
+                self._write_failed(active, error)
+                raise
+            for position in piece.producers:
+                self._producers.state.update(BatchHeader.parse(view, position), now_ms)
+            self._end = piece.last_offset + 1
 
     def _append_checked(
         self, checked: CheckedBatch, leader_epoch: int, now_ms: int, commit: bool
@@ -403,10 +516,11 @@ class PartitionLog:
         with self._lock:
             base = self._end
             last = base + count - 1
-            active = self._segments.active
+            active, leads = self._segments.active, self._role.leads
             if (
                 self._closed is not None
                 or leader_epoch != self._epochs.latest
+                or (leads != leader_epoch and leads != ANY_EPOCH)
                 or active.next_offset > base
                 or not active.has_room(size, last, largest_ms, now_ms)
             ):
@@ -437,11 +551,15 @@ class PartitionLog:
         except CorruptRecordError:
             return False  # the append raises this error without blocking
 
-    def _check_may_append(self, leader_epoch: int) -> None:
-        if self._closed is not None or leader_epoch < self._epochs.latest:
-            self._check_open()
+    def _check_may_lead(self, leader_epoch: int) -> None:
+        self._check_open()
+        if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpochError(
                 f"{self.tp}: append under leader epoch {leader_epoch}, but epoch {self._epochs.latest} has begun"
+            )
+        if not self._role.may_lead(leader_epoch):
+            raise FencedLeaderEpochError(
+                f"{self.tp}: append under leader epoch {leader_epoch}, but the log {self._role}"
             )
 
     def _must_flush(self) -> bool:
@@ -538,25 +656,28 @@ class PartitionLog:
         crash recovery reads later records only.
         """
         with self._flush_lock:
-            advanced = self._flush(snapshot=snapshot)
-        if advanced and self.on_visible is not None:
+            more = self._flush(snapshot=snapshot)
+        if more and self.on_visible is not None:
             self.on_visible(self.tp)
 
     def _flush(self, *, snapshot: bool) -> bool:
-        """Does the work of `flush` for a caller that holds `_flush_lock`. Returns True if the high watermark
-        advanced."""
+        """Does the work of `flush` for a caller that holds `_flush_lock`. Returns True if more records may be visible
+        now: where consumers see flushed records only, a leader's own end is its flushed end, and the followers may have
+        reported theirs before, so that nothing else would raise the high watermark.
+        """
         with self._lock:
             self._check_open()
+            self._epochs.sync()  # before the batches: a batch of an epoch that is not in the file counts as damaged
             pending = self._flusher.begin(self._segments, self._end, self._producers.state if snapshot else None)
         self._sync(pending)
         with self._lock:
-            before = self.high_watermark
+            before = self._flusher.recovery_point
             self._flusher.finish(pending, self._end, self._clock())
             taken = pending.snapshot
             # A segment rolled in the meantime has written its own indexes.
             if taken and self._closed is None and taken.segment is self._segments.active:
                 self._flusher.write_snapshot(taken, self._producers)
-            return self.high_watermark > before
+            return self._held_back and self._flusher.recovery_point > before
 
     def _sync(self, pending: PendingFlush) -> None:
         try:
@@ -564,6 +685,8 @@ class PartitionLog:
         except BaseException as error:  # any error: `begin` has marked the directory as flushed
             with self._lock:
                 self._fail(f"a flush failed ({str(error) or type(error).__name__})")
+            if self.on_flush_failed is not None:
+                self.on_flush_failed()
             raise
 
     def _file_to_flush(self, segment: Segment) -> OpenFile | None:
@@ -781,24 +904,24 @@ class PartitionLog:
                 _log.info("%s: the log start offset is %d: a client deleted the records before it", self.tp, wanted)
             return self._start
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, leader_epoch: int = ANY_EPOCH) -> None:
         """Removes every batch that contains `offset` or a later one; lowers the high watermark to the new end if it is
         above it.
 
         Removes epochs that begin there as well, even if there is no batch to remove: otherwise an epoch without records
-        that the leader does not have would never agree with the leader's epochs (KIP-101).
-
-        Call `LogManager.truncate_to` instead if the log has a manager: it corrects the checkpoints too.
+        that the leader does not have would never agree with the leader's epochs (KIP-101). With `leader_epoch`, raises
+        `FencedLeaderEpochError` unless the log follows in that epoch (R11).
         """
         with self._flush_lock, self._lock:
-            self._check_open()
+            self._check_follows(leader_epoch)
             if offset >= self._end:
                 self._epochs.truncate_end(self._end)
                 return
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
             before = self._end
-            if offset < self._segments.active.base_offset:
+            sealed = offset < self._segments.active.base_offset
+            if sealed:
                 self._truncations += 1
             try:
                 self._segments.truncate_to(offset)
@@ -814,6 +937,45 @@ class PartitionLog:
                 "%s: truncated from offset %d to %d, because the leader's log differs from offset %d on",
                 self.tp, before, self._end, offset,
             )  # fmt: skip
+        if self.on_truncated is not None:
+            self.on_truncated(self, sealed)
+
+    def restart_at(self, offset: int, leader_epoch: int = ANY_EPOCH) -> None:
+        """Removes all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491).
+
+        The newest segment is removed first, so that a crash leaves a log that ends earlier. Raises as `truncate_to`
+        does.
+        """
+        with self._flush_lock, self._lock:
+            self._check_follows(leader_epoch)
+            before = (self._start, self._end)
+            self._truncations += 1
+            try:
+                self._epochs.clear()
+                self._producers.clear()
+                self._segments.restart_at(offset, self._clock())
+                self._start = self._end = self._replicated = offset
+                self._flusher.restart_at(offset)
+            except KlammError as error:
+                self._fail(f"a restart at offset {offset} failed ({error})")
+                raise
+            _log.info(
+                "%s: restarted at offset %d, because the leader's log does not continue offsets %d to %d",
+                self.tp, offset, *before,
+            )  # fmt: skip
+        if self.on_truncated is not None:
+            self.on_truncated(self, True)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Raises the log start offset to `offset`, at most to the log end, and the high watermark if it is below: the
+        leader has deleted those records, so they were committed, and they are never shown here."""
+        with self._lock:
+            offset = min(offset, self._end)
+            if self._closed is not None or offset <= self._start:
+                return
+            self._epochs.truncate_start(offset)
+            self._start = offset
+            self._replicated = max(self._replicated, offset)
 
     # -- producers -----------------------------------------------------------------------------------------------
 

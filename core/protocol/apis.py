@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ADVERTISED", "SERVED", "ApiKey"]
+__all__ = ["ADVERTISED", "SERVED", "SPOKEN", "ApiKey"]
 
 
 class ApiKey(IntEnum):
@@ -35,17 +35,24 @@ class ApiKey(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    UNREGISTER_BROKER = 64
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
-# Upper ends: no topic ids in Produce and Fetch; no KIP-848 in the group APIs, but for the topic ids of OffsetCommit 10.
+# Upper ends: no topic ids in Produce; no KIP-848 in the group APIs, but for the topic ids of OffsetCommit 10.
 SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 9),
-    ApiKey.FETCH: (4, 12),
+    ApiKey.FETCH: (4, 18),
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (0, 12),
     ApiKey.OFFSET_COMMIT: (2, 10),
@@ -57,7 +64,7 @@ SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.SYNC_GROUP: (0, 5),
     ApiKey.DESCRIBE_GROUPS: (0, 5),
     ApiKey.LIST_GROUPS: (0, 4),
-    ApiKey.API_VERSIONS: (0, 3),
+    ApiKey.API_VERSIONS: (0, 4),
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.DELETE_TOPICS: (1, 6),
     ApiKey.DELETE_RECORDS: (0, 2),
@@ -65,11 +72,29 @@ SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.ALTER_CONFIGS: (0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 5),
     ApiKey.CREATE_PARTITIONS: (0, 3),
     ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.ELECT_LEADERS: (0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.OFFSET_DELETE: (0, 0),
-    ApiKey.DESCRIBE_CLUSTER: (0, 1),
+    ApiKey.UPDATE_FEATURES: (0, 2),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2),
+    ApiKey.UNREGISTER_BROKER: (0, 0),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
 
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {**SERVED, ApiKey.PRODUCE: (0, SERVED[ApiKey.PRODUCE][1])}
+
+SPOKEN: dict[ApiKey, tuple[int, int]] = {
+    **SERVED,
+    ApiKey.PRODUCE: (3, 12),
+    ApiKey.FETCH: (4, 18),
+    ApiKey.API_VERSIONS: (0, 3),
+}
+"""The versions that Klamm's own client speaks. Fetch 13 names topics by their ids; Fetch 16 and Produce 10 return the
+new leader (KIP-951); Produce 13, which names topics by their ids, is not spoken. ApiVersions 4 tells
+our client nothing more, and a Kafka broker before 3.9 refuses it first.
+"""

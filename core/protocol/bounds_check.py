@@ -34,6 +34,7 @@ _FIXED_SIZES = {
     "float64": 8,
     "uuid": 16,
 }
+_NULL_STRUCT = 0xFF
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
@@ -161,6 +162,8 @@ def _field(f: Field[Any], flexible: bool) -> tuple[Step, int]:
     kind = _inner(f.type)
     if get_origin(kind) is not tuple:
         if "kafka_type" not in f.metadata:
+            if kind is not f.type and "tag" not in f.metadata:
+                return _nullable(_entity(kind)), 1
             return _entity(kind), _smallest(kind, flexible)
         return _scalar(f.metadata["kafka_type"], flexible)
     element = _inner(get_args(kind)[0])
@@ -169,6 +172,15 @@ def _field(f: Field[Any], flexible: bool) -> tuple[Step, int]:
     else:
         step, smallest = _entity(element), _smallest(element, flexible)
     return _array(step, smallest, flexible, nullable=kind is not f.type), 1 if flexible else 4
+
+
+def _nullable(present: Step) -> Step:
+    """Returns the check of a struct that may be null: a byte is in front of it, -1 for null."""
+
+    def run(state: BoundsCheck, position: int) -> int:
+        return position + 1 if state.data[position] == _NULL_STRUCT else present(state, position + 1)
+
+    return run
 
 
 def _smallest(entity: type[Any], flexible: bool) -> int:

@@ -1,4 +1,4 @@
-"""Fetch responses (v4 to v12), encoded here: record batches go to the socket as they are in the file, without a copy.
+"""Fetch responses (v4 to v17), encoded here: record batches go to the socket as they are in the file, without a copy.
 
 A test compares the bytes with kio's, for every version.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from ..errors import ErrorCode
 from .bounds_check import write_uvarint
@@ -18,20 +19,25 @@ _FLEXIBLE_FROM = 12
 _TOP = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqq")
 _INT64 = struct.Struct(">q")
-_NO_REPLICA = INT32.pack(-1)
+_DIVERGING = struct.Struct(">BBBiqB")
+"""One tagged field, number 0, of 13 bytes: leader epoch, end offset, no further tags."""
 
 
 @dataclass(slots=True)
 class Fetched:
-    """The answer of one partition: whole batches, or an error. Offsets are -1 where unknown."""
+    """The answer of one partition: whole batches, or an error. Offsets are -1 where unknown. `topic`: name or, from
+    version 13 on, id or its bytes. `diverging`: leader epoch and end offset up to which a follower's log may agree.
+    `preferred_read_replica`: the broker that the consumer should fetch from (KIP-392), -1 for none."""
 
-    topic: str
+    topic: str | UUID | bytes
     partition: int
     error: ErrorCode = ErrorCode.none
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Buffer = b""
+    diverging: tuple[int, int] | None = None
+    preferred_read_replica: int = -1
 
 
 def write_fetch_response(
@@ -41,33 +47,41 @@ def write_fetch_response(
     committed: bool,
     error: ErrorCode = ErrorCode.none,
     throttle_ms: int = 0,
+    session_id: int = 0,
 ) -> list[Buffer]:
     """Returns the body in pieces. `committed`: the reader requests READ_COMMITTED, and gets an (empty) list of aborted
-    transactions instead of null. The session id is 0: there are no sessions (KIP-227 allows that).
+    transactions instead of null. `session_id` is 0 without a fetch session (KIP-227).
     """
     flexible = version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
-    topics: dict[str, list[Fetched]] = {}
+    topics: dict[str | UUID | bytes, list[Fetched]] = {}
     for answer in answers:
         topics.setdefault(answer.topic, []).append(answer)
-    small = bytearray(_TOP.pack(throttle_ms, error, 0) if version >= 7 else INT32.pack(throttle_ms))
+    small = bytearray(_TOP.pack(throttle_ms, error, session_id) if version >= 7 else INT32.pack(throttle_ms))
     small += array(len(topics), flexible)
     pieces: list[Buffer] = []
     aborted = array(0 if committed else -1, flexible)
     for topic, partitions in topics.items():
-        small += string(topic, flexible) + array(len(partitions), flexible)
+        if isinstance(topic, bytes):
+            small += topic
+        else:
+            small += topic.bytes if isinstance(topic, UUID) else string(topic, flexible)
+        small += array(len(partitions), flexible)
         for p in partitions:
             small += _PARTITION.pack(p.partition, p.error, p.high_watermark, p.last_stable_offset)
             if version >= 5:
                 small += _INT64.pack(p.log_start_offset)
             small += aborted
             if version >= 11:
-                small += _NO_REPLICA
+                small += INT32.pack(p.preferred_read_replica)
             small += write_uvarint(len(p.records) + 1) if flexible else INT32.pack(len(p.records))
             if p.records:
                 pieces += [bytes(small), p.records]
                 small = bytearray()
-            small += tags
+            if p.diverging is None:
+                small += tags
+            else:
+                small += _DIVERGING.pack(1, 0, _DIVERGING.size - 3, *p.diverging, 0)
         small += tags
     small += tags
     pieces.append(bytes(small))

@@ -110,7 +110,15 @@ class FrameSplitter:
         self._kept = b""
         frames: list[bytearray] = []
         position, end = 0, len(data)
+        own_limit, most = self._limit_by_key, self._limit
         while position < end:
+            if position + _LENGTH_AND_KEY.size <= end:  # `_size_at`, without a call for each request
+                size, key = _LENGTH_AND_KEY.unpack_from(data, position)
+                whole = position + 4 + size
+                if whole <= end and 2 <= size <= most and (own_limit is None or size <= own_limit(key)):
+                    frames.append(bytearray(data[position + 4 : whole]))
+                    position = whole
+                    continue
             try:
                 size = self._size_at(data, position)
             except FrameLengthError as error:
@@ -118,13 +126,9 @@ class FrameSplitter:
                 raise
             if size is None:
                 self._kept = bytes(data[position:])
-                break
-            start = position + 4
-            if start + size > end:
-                self._begin(size, data[start:])
-                break
-            frames.append(bytearray(data[start : start + size]))
-            position = start + size
+            else:
+                self._begin(size, data[position + 4 :])
+            break
         return frames
 
     def _size_at(self, data: memoryview, position: int) -> int | None:

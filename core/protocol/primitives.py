@@ -89,6 +89,11 @@ class Reader:
                 self._uvarint()
                 self._take(self._uvarint())
 
+    def tagged_field(self) -> tuple[int, memoryview]:
+        """Reads one tagged field: its tag and its bytes."""
+        tag = self._uvarint()
+        return tag, self._take(self._uvarint())
+
     def count_of_tags(self) -> int:
         count = self._uvarint()
         if count > len(self._data) - self.position:

@@ -31,6 +31,26 @@ class Chain(NamedTuple):
     epochs: list[tuple[int, int]]
 
 
+class Piece(NamedTuple):
+    """Whole batches that follow one another: `data[start:end]`. `producers`: the positions of the batches with a
+    producer id."""
+
+    start: int
+    end: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    first_size: int
+    first_max_timestamp: int
+    producers: list[int]
+
+
+def split_chain(data: Buffer, room: int) -> list[Piece]:
+    """Splits the batches, which `check_chain` has passed, into pieces of at most `room` bytes; a larger batch is a
+    piece of its own."""
+    return [Piece._make(piece) for piece in native.pieces(data, room)]
+
+
 def check_chain(
     data: Buffer,
     start: int = 0,

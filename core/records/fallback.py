@@ -31,6 +31,7 @@ __all__ = [
     "Column",
     "Columns",
     "Lists",
+    "PieceTuple",
     "RecordTuple",
     "WindowCounts",
     "chain",
@@ -44,6 +45,7 @@ __all__ = [
     "lengths",
     "lists",
     "partitions",
+    "pieces",
     "seal",
     "sizes",
     "tally",
@@ -55,6 +57,7 @@ Buffer = Any  # bytes, bytearray, memoryview, pyarrow.Buffer, array: whatever ha
 RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp in ms, key, value, headers."""
 ChainTuple = tuple[int, int, int, int, int, int, list[tuple[int, int]]]
+PieceTuple = tuple[int, int, int, int, int, int, int, list[int]]
 Lists = tuple[list[int], list[int], list[bytes | None], list[bytes | None], list[Headers]]
 Area = tuple[Buffer, int, int, int, int, int, int, bool]
 """A batch's uncompressed records and what its header says: buffer, start, end, record count, base offset, last offset
@@ -131,6 +134,40 @@ def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify
         count, last_at, expected = count + 1, pos, base + last_delta + 1
         pos += size
     return count, pos, first, expected, latest, last_at, epochs
+
+
+def pieces(data: Buffer, room: int, /) -> list[PieceTuple]:
+    """The whole batches in `data` in pieces of at most `room` bytes, or of one larger batch; a trailing partial batch
+    ends them.
+
+    Gives of each piece: start, end, first base offset, last offset, largest max timestamp; size and max timestamp of
+    its first batch; the positions of its batches that have a producer id.
+    """
+    view = memoryview(data)
+    found: list[PieceTuple] = []
+    pos = start = base = last = latest = first_size = first_latest = 0
+    producers: list[int] = []
+    while len(view) - pos >= HEADER_SIZE:
+        fields = _HEADER.unpack_from(view, pos)
+        begins, length, _, magic, _, _, last_delta, _, stamp, producer, _, _, _ = fields
+        size = length + _LENGTH_OVERHEAD
+        possible = magic == 2 and size >= HEADER_SIZE and begins >= 0 and last_delta >= 0
+        if not possible or begins > _INT64_MAX - 1 - last_delta:
+            raise CorruptRecordError(f"byte {pos}: no batch can have this header")
+        if size > len(view) - pos:
+            break
+        if pos > start and pos + size - start > room:
+            found.append((start, pos, base, last, latest, first_size, first_latest, producers))
+            start = pos
+        if pos == start:
+            base, latest, first_size, first_latest, producers = begins, stamp, size, stamp, []
+        if producer != -1:
+            producers.append(pos)
+        last, latest = begins + last_delta, max(latest, stamp)
+        pos += size
+    if pos > start:
+        found.append((start, pos, base, last, latest, first_size, first_latest, producers))
+    return found
 
 
 # -- reading

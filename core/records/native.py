@@ -24,6 +24,7 @@ __all__ = [
     "lengths",
     "lists",
     "partitions",
+    "pieces",
     "seal",
     "sizes",
     "tally",
@@ -61,6 +62,7 @@ def compiled(name: str, otherwise: F, /) -> F:
 
 crc32c = compiled("crc32c", fallback.crc32c)
 chain = compiled("chain", fallback.chain)
+pieces = compiled("pieces", fallback.pieces)
 lists = compiled("lists", fallback.lists)
 columns = compiled("columns", fallback.columns)
 encode_records = compiled("encode_records", fallback.encode_records)

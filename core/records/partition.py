@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-__all__ = ["TopicPartition", "some_of"]
+__all__ = ["TopicPartition", "counted", "some_of"]
 
 _NAMED: Final = 3
 
@@ -16,6 +16,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns the number and the noun in its number, for a message: `1 replica`, `2 replicas`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def some_of(partitions: Iterable[TopicPartition]) -> str:

@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 W = TypeVar("W")
 
 
 class DelayedProduces(Generic[W]):
-    """Waiters of one partition, by the offset that they wait for. A retry may wait for an earlier offset than the last
-    waiter.
+    """Waiters of one partition, by the offset that they wait for, those of one offset as they were added. Almost every
+    waiter is the last; a retry may wait for an earlier offset.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, int, W]] = []
-        self._added = 0
+        self._ends: list[int] = []
+        self._waiters: list[W] = []
+        """`_waiters[n]` waits for `_ends[n]`, and `_ends` never decreases."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiters)
+
+    def __iter__(self) -> Iterator[W]:
+        return iter(self._waiters)
 
     def add(self, end_offset: int, waiter: W) -> None:
         """Adds a waiter for the time when the high watermark reaches `end_offset`."""
-        self._added += 1
-        heappush(self._waiting, (end_offset, self._added, waiter))
+        ends = self._ends
+        if not ends or ends[-1] <= end_offset:
+            ends.append(end_offset)
+            self._waiters.append(waiter)
+        else:
+            at = bisect_right(ends, end_offset)
+            ends.insert(at, end_offset)
+            self._waiters.insert(at, waiter)
 
     def take_committed(self, high_watermark: int) -> list[W]:
         """Removes and returns the waiters whose records are committed."""
-        taken = []
-        while self._waiting and self._waiting[0][0] <= high_watermark:
-            taken.append(heappop(self._waiting)[2])
+        count = bisect_right(self._ends, high_watermark)
+        taken = self._waiters[:count]
+        del self._ends[:count], self._waiters[:count]
+        return taken
+
+    def take_if(self, wanted: Callable[[W], bool]) -> list[W]:
+        """Removes and returns those for which `wanted` is true, as those whose time is over."""
+        over = [wanted(waiter) for waiter in self._waiters]
+        taken = [waiter for waiter, is_over in zip(self._waiters, over, strict=True) if is_over]
+        if taken:
+            left = [at for at, is_over in enumerate(over) if not is_over]
+            self._ends = [self._ends[at] for at in left]
+            self._waiters = [self._waiters[at] for at in left]
         return taken
 
     def take_all(self) -> list[W]:
         """Removes and returns all waiters, as when the replica stops leading."""
-        taken = [waiter for _, _, waiter in sorted(self._waiting, key=lambda entry: entry[:2])]
-        self._waiting.clear()
+        taken, self._ends, self._waiters = self._waiters, [], []
         return taken

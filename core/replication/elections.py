@@ -17,8 +17,9 @@ from .registrations import BrokerRegistration, Registrations, Standing, standing
 class RecoveredEnd:
     """`/brokers/recovered/<id>`: the end of a doubtful member's log, while the partition has no leader.
 
-    `last_epoch` is that of its last record. It counts only with the state's leader epoch and the member's newest data
-    id: under an earlier epoch the member may have followed a leader since, so that its log was longer or shorter.
+    `last_epoch` is that of its last record, `NO_EPOCH` if there is none. It counts only with the leader epoch of the
+    state and the member's newest data id: under an earlier epoch the member may have followed a leader since, so that
+    its log was longer or shorter.
     """
 
     leader_epoch: int
@@ -45,10 +46,10 @@ def elect(
     trusted = [member for member, found in standings.items() if found in (Standing.SOUND, Standing.ABSENT)]
     if not trusted:
         elected = _without_trusted_members(state, standings, registrations, recovered)
-        if elected.leader == NO_LEADER and unclean:
-            elected = _unclean(elected, replicas, registrations)
     else:
         elected = _among_trusted_members(state, trusted, standings, replicas, registrations, min_insync_replicas)
+    if elected.leader == NO_LEADER and unclean:
+        elected = _unclean(elected, replicas, registrations)
     return None if elected == state else replace(elected, controller_epoch=controller_epoch)
 
 
@@ -107,8 +108,11 @@ def _without_trusted_members(
 
     First the partition loses its leader, which ends all appends; then every member reports where its log ends; then the
     member with the largest (last epoch, end) leads. Of all records that any member still has, it has those that were
-    committed. A new member has lost everything: the others then cannot prove that they lack nothing.
+    committed. A new member has lost everything: the others then cannot prove that they lack nothing. A single doubtful
+    member has nobody to be compared with, and leads at once.
     """
+    if [standings[member] for member in state.members] == [Standing.DOUBTFUL]:
+        return _alone(state, registrations[state.members[0]])
     if state.leader != NO_LEADER or not all(found is Standing.DOUBTFUL for found in standings.values()):
         return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
     ends = {}
@@ -116,9 +120,24 @@ def _without_trusted_members(
         end = recovered.get(member)
         if end is None or not _counts(end, state, registrations[member]):
             return state
-        ends[member] = (end.last_epoch, end.end_offset, -state.members.index(member))
-    best = max(ends, key=lambda member: ends[member])
-    return _alone(state, registrations[best])
+        ends[member] = end
+    return _alone(state, registrations[_furthest(ends)])
+
+
+def _furthest(ends: Mapping[int, RecoveredEnd]) -> int:
+    """Returns the member with the largest (last epoch, end), the first of several.
+
+    A log whose records were all deleted has no last epoch. It begins where records were committed and deleted, so it
+    leads if it ends behind the best of the others: their offsets up to there must not be given to other records.
+    """
+    without_records = [member for member, end in ends.items() if end.last_epoch == NO_EPOCH]
+    with_records = [member for member in ends if member not in without_records]
+    best = max(with_records, key=lambda member: (ends[member].last_epoch, ends[member].end_offset), default=None)
+    empty = max(without_records, key=lambda member: ends[member].end_offset, default=None)
+    if best is None or (empty is not None and ends[empty].end_offset > ends[best].end_offset):
+        assert empty is not None
+        return empty
+    return best
 
 
 def _counts(end: RecoveredEnd, state: PartitionState, registration: BrokerRegistration) -> bool:

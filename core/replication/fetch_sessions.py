@@ -176,6 +176,23 @@ class FetchContext(Generic[K, P]):
             for partition, cached in self._session.partitions.items():
                 yield partition, cached.parameters
 
+    @property
+    def session_id(self) -> int:
+        """The session's id; `NO_SESSION` without one."""
+        return NO_SESSION if self._session is None else self._session.id
+
+    @property
+    def changed(self) -> Mapping[K, P]:
+        """The partitions of this request that are new in the session or have other parameters; all of a full one."""
+        return self._request.partitions
+
+    def parameters(self, partition: K) -> P | None:
+        """Returns the parameters of a partition that the session fetches; None if it does not fetch it."""
+        if self._session is None:
+            return self._partitions.get(partition)
+        cached = self._session.partitions.get(partition)
+        return None if cached is None else cached.parameters
+
     def response(self, answers: Mapping[K, ReplicaFetchData]) -> tuple[ErrorCode, int, dict[K, ReplicaFetchData]]:
         """Returns error, session id and the answers to send: all answers to a full request, the changed ones to an
         incremental one.
@@ -216,6 +233,9 @@ class FetchSessionCache(Generic[K, P]):
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __contains__(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
     def context(self, request: FetchSessionRequest[K, P], *, from_follower: bool, now_ms: float) -> FetchContext[K, P]:
         """Finds, creates, changes or ends the request's session."""
         if request.is_full:
@@ -241,6 +261,10 @@ class FetchSessionCache(Generic[K, P]):
         session.used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
         return FetchContext(ErrorCode.none, {}, session, request)
+
+    def end(self, session_id: int) -> None:
+        """Ends a session whose fetching end is known to be gone."""
+        self._sessions.pop(session_id, None)
 
     def _open(self, request: FetchSessionRequest[K, P], from_follower: bool, now_ms: float) -> _Session[K, P]:
         session_id = self._new_id()

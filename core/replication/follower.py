@@ -58,7 +58,7 @@ class PartitionFollower:
         if answer.diverging_epoch is not None:
             return self._diverged(answer.diverging_epoch)
         if answer.records:
-            self._log.replicate(answer.records, self.leader_epoch)
+            self._log.append_as_follower(answer.records, self.leader_epoch)
         self._take_bounds(answer)
         return FetchResult.APPENDED
 
@@ -85,9 +85,9 @@ class PartitionFollower:
             return FetchResult.REFUSED
         offset = self._truncation_offset(diverging)
         if offset < self._log.log_start_offset:
-            self._log.restart_at(offset)
+            self._log.restart_at(offset, self.leader_epoch)
         else:
-            self._log.truncate_to(offset)
+            self._log.truncate_to(offset, self.leader_epoch)
         return FetchResult.TRUNCATED
 
     def _truncation_offset(self, diverging: EpochEndOffset) -> int:
@@ -107,9 +107,11 @@ class PartitionFollower:
         Any other log is left unchanged: records are truncated by epoch only.
         """
         log = self._log
+        if leader_log_start < 0:  # the leader does not say where its log starts
+            return FetchResult.REFUSED
         if log.log_end_offset < leader_log_start or (
             log.leader_epoch == NO_EPOCH and log.log_start_offset == log.log_end_offset
         ):
-            log.restart_at(leader_log_start)
+            log.restart_at(leader_log_start, self.leader_epoch)
             return FetchResult.RESTARTED
         return FetchResult.REFUSED

@@ -16,6 +16,7 @@ class FollowerState:
 
     log_end_offset: int = UNKNOWN_OFFSET
     """The offset of the follower's last Fetch: it has every record below."""
+    log_start_offset: int = UNKNOWN_OFFSET
     broker_epoch: int = -1
     last_caught_up_ms: float = NEVER
     _last_fetch_ms: float = NEVER
@@ -30,6 +31,7 @@ class FollowerState:
         elif fetch.fetch_offset >= self._leader_end_at_last_fetch >= 0:
             self.last_caught_up_ms = max(self.last_caught_up_ms, self._last_fetch_ms)
         self.log_end_offset = fetch.fetch_offset
+        self.log_start_offset = fetch.log_start_offset
         self.broker_epoch = fetch.replica_epoch
         self._leader_end_at_last_fetch = leader_end_offset
         self._last_fetch_ms = now_ms

@@ -7,6 +7,7 @@ the metadata of a later version is read: until then both sets, the stored and th
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -76,6 +77,7 @@ class PartitionLeader:
         self._replicas = replicas
         self._settings = settings
         self._proposals: list[IsrProposal] = []
+        self._look_at_isr()
         self._resigned = False
         self._followers = {replica: FollowerState() for replica in replicas if replica != broker_id}
         for member in state.isr:
@@ -89,11 +91,31 @@ class PartitionLeader:
     @property
     def maximal_isr(self) -> frozenset[int]:
         """The stored ISR and every set that was proposed since and may still be written."""
-        return frozenset(self.state.isr).union(*(proposal.state.isr for proposal in self._proposals))
+        return self._maximal_isr
+
+    def _look_at_isr(self) -> None:
+        """Computes what follows from the state and the proposals, which is read for every append. Call it whenever one
+        of them changes."""
+        self._maximal_isr = frozenset(self.state.isr).union(*(proposal.state.isr for proposal in self._proposals))
+        self._others = tuple(self._maximal_isr - {self.broker_id})
+
+    @property
+    def min_insync_replicas(self) -> int:
+        return self._settings.min_insync_replicas
 
     @property
     def is_under_min_isr(self) -> bool:
-        return len(self.state.isr) < self._settings.min_insync_replicas
+        """True while the watermark stands (R2).
+
+        Also with eligible replicas in the state: whoever wrote them had a higher minimum (a configuration that was
+        lowered since, or another broker's default), and they keep every committed record only while it stands.
+        """
+        return len(self.state.isr) < self._settings.min_insync_replicas or bool(self.state.elr)
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """True if a replica is not in the stored ISR."""
+        return len(self.state.isr) < len(self._replicas)
 
     def advance_high_watermark(self) -> bool:
         """Raises the high watermark to the end that every member of the maximal ISR has reached; returns True if
@@ -101,8 +123,41 @@ class PartitionLeader:
         """
         if self._resigned or self.is_under_min_isr:
             return False
-        ends = [self._followers[member].log_end_offset for member in self.maximal_isr if member != self.broker_id]
-        return self._log.advance_high_watermark(min([self._log.reported_end_offset, *ends]))
+        committed = self._log.reported_end_offset
+        for member in self._others:
+            committed = min(committed, self._followers[member].log_end_offset)
+        return self._log.advance_high_watermark(committed)
+
+    def follower_end(self, replica: int) -> int:
+        """Returns the log end offset that the follower has reported; -1 if none."""
+        follower = self._followers.get(replica)
+        return -1 if follower is None else follower.log_end_offset
+
+    def low_watermark(self, live: Container[int]) -> int:
+        """Returns the least log start offset of the replicas that are `live`, this one included; -1 if one of them has
+        not reported any (DeleteRecords)."""
+        starts = [found.log_start_offset for replica, found in self._followers.items() if replica in live]
+        return min((self._log.log_start_offset, *starts))
+
+    @property
+    def commits_alone(self) -> bool:
+        """True if this broker's own append commits: no other replica is in the maximal ISR, and none has to be."""
+        return not self._resigned and not self._others and not self.is_under_min_isr
+
+    @property
+    def waits_for_others(self) -> bool:
+        """True if another replica is in the maximal ISR. An append then commits nothing by itself: no follower has the
+        new records, and what they had before was taken into account when they said so."""
+        return bool(self._others)
+
+    @property
+    def has_proposals(self) -> bool:
+        """True if an ISR has been proposed that may still be written."""
+        return bool(self._proposals)
+
+    def wants_member(self, replica: int, registration: BrokerRegistration | None, now_ms: float) -> bool:
+        """Returns True if the follower, which has just fetched, may join the ISR."""
+        return replica not in self.state.isr and registration is not None and self._may_join(registration, now_ms)
 
     def resign(self) -> None:
         """Stops leading: later events, such as the answer to a proposal, change nothing."""
@@ -146,7 +201,10 @@ class PartitionLeader:
         """Returns None if the follower's log, up to its end, is a prefix of this one; else the diverging answer
         (KIP-595).
         """
-        if fetch.last_fetched_epoch == NO_EPOCH:
+        latest = self._log.leader_epoch
+        if fetch.last_fetched_epoch == NO_EPOCH or (
+            fetch.last_fetched_epoch == latest and fetch.fetch_offset <= self._log.log_end_offset
+        ):
             return None
         epoch, end = self._log.end_offset_for_epoch(fetch.last_fetched_epoch)
         if epoch == fetch.last_fetched_epoch and end >= fetch.fetch_offset:
@@ -179,37 +237,63 @@ class PartitionLeader:
         attempt whose outcome is unknown is followed by another from the same base, with the stored ISR if no other
         change is wanted: once that is written, the version has moved, and the first attempt is decided.
         """
-        if any(proposal.outcome is not ProposalOutcome.UNKNOWN for proposal in self._proposals):
+        if self._proposals and self._awaits_outcome():
             return None
-        max_lag_ms = self._settings.replica_lag_time_max_ms
-        end = self._log.log_end_offset
-        kept = {
-            member
-            for member in self.state.isr
-            if member == self.broker_id
-            or self._followers[member].is_caught_up(end, now_ms, max_lag_ms + max(lateness_ms, 0.0))
-        }
-        added = tuple(
-            registrations[replica]
-            for replica in self._replicas
-            if replica in registrations and self._may_join(registrations[replica], now_ms)
-        )
+        kept, added = self._wanted_members(registrations, now_ms, lateness_ms)
+        if not added and len(kept) == len(self.state.isr) and not self._proposals:
+            return None
         members = kept | {registration.broker_id for registration in added}
         isr = tuple(replica for replica in self._replicas if replica in members)
-        if members == set(self.state.isr) and not self._proposals:
-            return None
         data_ids = {registration.broker_id: registration.data_id for registration in added}
         proposed = with_isr(self.state, isr, data_ids, self._settings.min_insync_replicas)
         for again in self._proposals:
             if again.state == proposed:
-                again.outcome = None
+                # A follower that has registered again since is checked by its new incarnation: under the old one the
+                # write would be refused for ever.
+                again.added, again.outcome = added, None
                 return again
         proposal = IsrProposal(self.version, proposed, added)
         self._propose(proposal)
         return proposal
 
+    def _wanted_members(
+        self, registrations: Registrations, now_ms: float, lateness_ms: float
+    ) -> tuple[set[int], tuple[BrokerRegistration, ...]]:
+        """Returns the members that stay in the ISR, and the registrations of those that join."""
+        max_lag_ms = self._settings.replica_lag_time_max_ms + max(lateness_ms, 0.0)
+        end = self._log.log_end_offset
+        kept = {
+            member
+            for member in self.state.isr
+            if member == self.broker_id or self._followers[member].is_caught_up(end, now_ms, max_lag_ms)
+        }
+        outside = [replica for replica in self._replicas if replica not in self.state.isr and replica in registrations]
+        added = [registrations[replica] for replica in outside if self._may_join(registrations[replica], now_ms)]
+        return kept, tuple(added)
+
+    def wants_change(self, registrations: Registrations, now_ms: float, lateness_ms: float) -> bool:
+        """Returns True if `next_proposal` would return one. Call it regularly: a follower that is at the log's end
+        counts as caught up at that time, since it need not fetch again before the next append."""
+        end = self._log.log_end_offset
+        for follower in self._followers.values():
+            if follower.log_end_offset == end:
+                follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
+        if self._proposals and self._awaits_outcome():
+            return False
+        kept, added = self._wanted_members(registrations, now_ms, lateness_ms)
+        return bool(added) or len(kept) < len(self.state.isr) or bool(self._proposals)
+
+    def _awaits_outcome(self) -> bool:
+        return any(proposal.outcome is not ProposalOutcome.UNKNOWN for proposal in self._proposals)
+
+    def at_version(self, version: int) -> None:
+        """Takes note that the metadata of `version` have the same state."""
+        if version > self.version:
+            self.on_state(self.state, version, self._replicas, self._settings)
+
     def _propose(self, proposal: IsrProposal) -> None:
         self._proposals.append(proposal)
+        self._look_at_isr()
 
     def _may_join(self, registration: BrokerRegistration, now_ms: float) -> bool:
         """Returns True if the follower may join: caught up, registered as the one that fetches, not leaving, and
@@ -243,13 +327,24 @@ class PartitionLeader:
         proposal.outcome = outcome
         if outcome is ProposalOutcome.REFUSED and proposal in self._proposals:
             self._proposals.remove(proposal)
+            self._look_at_isr()
             self.advance_high_watermark()
 
-    def on_state(self, state: PartitionState, version: int) -> None:
+    def on_state(
+        self, state: PartitionState, version: int, replicas: tuple[int, ...], settings: ReplicationSettings
+    ) -> None:
         """Takes the state as read in the metadata of `version`, in the same leader epoch.
 
-        A write that was conditional on an earlier version has either led to this state, or never happens.
+        A write that was conditional on an earlier version has either led to this state, or never happens. A
+        reassignment adds and drops followers: one that was dropped is not proposed again, since the metadata that the
+        proposal is conditional on have the replicas of the same version.
         """
         self.state, self.version = state, version
         self._proposals = [proposal for proposal in self._proposals if proposal.base_version >= version]
+        self._look_at_isr()
+        self._settings = settings
+        if replicas != self._replicas:
+            self._replicas = replicas
+            known = self._followers
+            self._followers = {id_: known.get(id_) or FollowerState() for id_ in replicas if id_ != self.broker_id}
         self.advance_high_watermark()

@@ -53,6 +53,25 @@ class Partition(Generic[W]):
         self._left_epoch = NO_EPOCH
         log.rest()
 
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """The brokers that have the partition, in order of preference."""
+        return self._replicas
+
+    def reconfigure(self, replicas: tuple[int, ...], settings: ReplicationSettings) -> None:
+        """Sets the replicas (a reassignment changes them) and the settings. The leader takes them with the next
+        `on_metadata`, whose state belongs to these replicas.
+        """
+        self._replicas = replicas
+        self._settings = settings
+
+    def rest(self) -> list[W]:
+        """Takes no part until the next metadata: the log accepts no append. Returns the waiting requests, which fail
+        with NOT_LEADER_OR_FOLLOWER."""
+        failed = self._stop_leading()
+        self._rest()
+        return failed
+
     def on_metadata(
         self, state: PartitionState, version: int, own: BrokerRegistration | None, now_ms: float
     ) -> list[W]:
@@ -74,7 +93,7 @@ class Partition(Generic[W]):
 
     def _lead(self, state: PartitionState, version: int, now_ms: float) -> list[W]:
         if self.leader is not None and self.leader.epoch == state.leader_epoch:
-            self.leader.on_state(state, version)
+            self.leader.on_state(state, version, self._replicas, self._settings)
             return []
         failed = self._stop_leading()
         self.follower = None
@@ -110,11 +129,18 @@ class Partition(Generic[W]):
 
         A retry waits like the first attempt. Returns False if this replica no longer leads in that epoch.
         """
-        if self.leader is None or self.leader.epoch != leader_epoch:
+        leader = self.leader
+        if leader is None or leader.epoch != leader_epoch:
             return False
         self._delayed.add(end_offset, waiter)
-        self.leader.advance_high_watermark()
+        if not leader.waits_for_others:
+            leader.advance_high_watermark()
         return True
+
+    @property
+    def delayed(self) -> DelayedProduces[W]:
+        """The requests that wait for the high watermark."""
+        return self._delayed
 
     def take_committed(self) -> tuple[list[W], ErrorCode]:
         """Returns the requests whose records are committed, and the error code for them:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+DOUBTED: Final = "?"
+"""The data id, in a state, of a replica that is to be compared with all others: nobody knows which records it had,
+since the coordination was restored from an older backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class Standing(Enum):
     ABSENT = "absent"
     """Not registered; presumed to have all records that it had."""
     DOUBTFUL = "doubtful"
-    """Registered with data that descends from that in the state: it may have lost a suffix."""
+    """Registered with data that descends from that in the state: it may have lost a suffix. Also of every replica whose
+    data in the state are `DOUBTED`."""
     NEW = "new"
     """Registered with other data: it has lost everything."""
 
@@ -49,4 +55,4 @@ def standing(registration: BrokerRegistration | None, data_id: str | None) -> St
         return Standing.ABSENT
     if registration.data_id == data_id:
         return Standing.SOUND
-    return Standing.DOUBTFUL if data_id in registration.data_ids else Standing.NEW
+    return Standing.DOUBTFUL if data_id == DOUBTED or data_id in registration.data_ids else Standing.NEW

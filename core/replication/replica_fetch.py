@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -15,10 +14,9 @@ class EpochEndOffset(NamedTuple):
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetch:
+class ReplicaFetch(NamedTuple):
     """`last_fetched_epoch` is the epoch of the record before `fetch_offset` in the follower's log, -1 if unknown;
-    `replica_epoch` is the follower's broker epoch.
+    `replica_epoch` is the follower's broker epoch, `log_start_offset` that of its log, as the leader receives it.
     """
 
     replica_id: int
@@ -26,10 +24,10 @@ class ReplicaFetch:
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
+    log_start_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetchData:
+class ReplicaFetchData(NamedTuple):
     """The leader's answer. With `diverging_epoch` it has no records, and the follower truncates. All bounds are read
     together with the records, in one lock."""
 

@@ -59,7 +59,7 @@ class ReplicaLog(Protocol):
         """Accepts no append."""
         ...
 
-    def replicate(self, records: bytes, leader_epoch: int) -> None:
+    def append_as_follower(self, records: bytes, leader_epoch: int) -> object:
         """Appends whole batches as the leader stored them, with their offsets and epochs.
 
         The first begins at the log end offset, except on a compacted topic. Raises `FencedLeaderEpochError` when the
@@ -67,14 +67,17 @@ class ReplicaLog(Protocol):
         """
         ...
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Drops every batch that holds `offset` or a later one, and every epoch that begins at `offset` or later, also
-        when `offset` is the log end. Lowers the high watermark to the log end if it lies above.
+        when `offset` is the log end. Lowers the high watermark to the log end if it lies above. Raises
+        `FencedLeaderEpochError` when the log does not follow in `leader_epoch`.
         """
         ...
 
-    def restart_at(self, offset: int) -> None:
-        """Drops all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491)."""
+    def restart_at(self, offset: int, leader_epoch: int) -> None:
+        """Drops all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491). Raises
+        as `truncate_to` does.
+        """
         ...
 
     def advance_high_watermark(self, offset: int) -> bool:

@@ -1,6 +1,6 @@
-"""Built-in coordination: `zookeeper` (the default) and `embedded`, and the command `klamm zookeeper`.
+"""Built-in coordination: `zookeeper` (the default), `etcd` and `embedded`; `klamm zookeeper` and `klamm etcd`.
 
-Only the chosen one is imported: a broker loads kazoo or SQLite, not both.
+Only the chosen one is imported: a broker loads kazoo, urllib3 or SQLite, not all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from klamm.plugin import Coordination
 
     from .embedded_config import EmbeddedConfig
+    from .etcd.config import EtcdConfig
     from .zookeeper_config import ZooKeeperConfig
 
 __all__ = ["klamm_commands", "klamm_coordinations"]
@@ -25,6 +26,12 @@ def _zookeeper(config: ZooKeeperConfig) -> Coordination:
     return ZooKeeperCoordination(config)
 
 
+def _etcd(config: EtcdConfig) -> Coordination:
+    from .etcd.coordination import EtcdCoordination
+
+    return EtcdCoordination(config)
+
+
 def _embedded(config: EmbeddedConfig) -> Coordination:
     from .embedded import EmbeddedCoordination
 
@@ -33,23 +40,30 @@ def _embedded(config: EmbeddedConfig) -> Coordination:
 
 @hookimpl
 def klamm_coordinations() -> Iterable[Provider[[], Coordination]]:
-    """Registers `zookeeper` and `embedded`."""
+    """Registers `zookeeper`, `etcd` and `embedded`."""
     from .embedded_config import EmbeddedConfig  # here, so that `klamm --help` does not load them
+    from .etcd.config import EtcdConfig
     from .zookeeper_config import ZooKeeperConfig
 
     return [
         Provider("zookeeper", _zookeeper, ZooKeeperConfig, "Apache ZooKeeper, real sessions"),
+        Provider("etcd", _etcd, EtcdConfig, "an etcd cluster, 3.4 or newer"),
         Provider("embedded", _embedded, EmbeddedConfig, "an SQLite file shared by the processes of one host"),
     ]
 
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """Registers `klamm zookeeper`."""
+    """Registers `klamm zookeeper` and `klamm etcd`."""
     return [
         Command(
             "zookeeper",
             "klamm.plugins.coordination.zookeeper_command:zookeeper",
             "Run a real single-node ZooKeeper server for development.",
-        )
+        ),
+        Command(
+            "etcd",
+            "klamm.plugins.coordination.etcd.command:etcd",
+            "Run a real single-member etcd server for development.",
+        ),
     ]

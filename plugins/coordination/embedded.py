@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
+from klamm.core.faults import fault_point
 from klamm.plugin import (
     ANY_VERSION,
     CoordinationError,
@@ -28,7 +29,7 @@ from klamm.plugin import (
 from .embedded_config import EmbeddedConfig
 from .embedded_tree import EmbeddedTree, WriteTransaction
 from .embedded_watches import ChangeFollower, wake_followers
-from .tree_paths import check_operations, check_path, check_size
+from .tree_paths import MOST_OPERATIONS, check_operations, check_path, check_size
 
 __all__ = ["EmbeddedConfig", "EmbeddedCoordination"]
 
@@ -106,6 +107,10 @@ class EmbeddedCoordination:
     def session_timeout_s(self) -> float:
         return self._config.session_timeout_ms / 1000
 
+    @property
+    def most_operations(self) -> int:
+        return MOST_OPERATIONS
+
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat:
         check_path(path)
         check_size(path, len(data))
@@ -121,6 +126,11 @@ class EmbeddedCoordination:
         if found is None:
             raise NoNodeError(f"{path} is not there")
         return found
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        for path in paths:
+            check_path(path)
+        return self._live_tree().read_many(paths)
 
     def exists(self, path: str) -> Stat | None:
         check_path(path)
@@ -196,6 +206,7 @@ class EmbeddedCoordination:
     def _write(self) -> Iterator[WriteTransaction]:
         """Yields a write transaction of the live session, which it renews: a write is also a heartbeat."""
         tree = self._live_tree()
+        fault_point("coordination.write")
         try:
             with tree.write(self._session_id) as transaction:
                 transaction.renew_session(self._config.session_timeout_ms)
@@ -205,6 +216,7 @@ class EmbeddedCoordination:
                 heartbeat.run_now()  # it detects the expiry too, and calls the listeners on its own thread
             raise
         wake_followers(self._config.path)
+        fault_point("coordination.answered")
 
     def _send_heartbeat(self, due: bool) -> bool:
         """Ends the sessions of processes that have missed their heartbeats, and renews this session if `due`. Returns

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -245,6 +245,10 @@ class EmbeddedTree:
     def read(self, path: str) -> tuple[bytes, Stat] | None:
         with self._read_lock, self._translated():
             return _node(self._reader, path)
+
+    def read_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        with self._read_lock, self._translated():
+            return [_node(self._reader, path) for path in paths]
 
     def children(self, path: str) -> list[str] | None:
         """Returns the names in no particular order; None if `path` does not exist."""

@@ -8,15 +8,17 @@ the response, raises `UnknownOutcomeError`: a write may have happened. A request
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.serialization import GetData, MultiHeader, read_buffer, stat_struct
+from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
 from klamm.core.faults import fault_point
@@ -31,6 +33,9 @@ from klamm.plugin import (
     SessionExpiredError,
 )
 
+from .unknown_outcome import UnknownOutcomeError
+
+_INT: Final = struct.Struct(">i")
 _log = logging.getLogger(__name__)
 # kazoo logs every failed attempt to connect; this module logs what matters of it, once.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
@@ -83,14 +88,52 @@ class _ShortConnectHandler(SequentialThreadingHandler):  # type: ignore[misc]  #
         return super().create_connection(*args, **{**kwargs, "timeout": self._connect_timeout_s})
 
 
-class UnknownOutcomeError(CoordinationUnavailableError):
-    """The request was sent, and no response came."""
-
-
 class PendingResult(Protocol):
     """The result type of kazoo's `*_async` methods."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any: ...
+
+
+class _MultiRead:
+    """The data of many paths in one request (ZooKeeper 3.6), which kazoo does not have; None for a path that does not
+    exist. kazoo sends one read after the other no faster when they wait in its queue."""
+
+    type: Final = 22
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytearray:
+        request = bytearray()
+        for path in self._paths:
+            request += MultiHeader(GetData.type, False, -1).serialize() + GetData(path, None).serialize()
+        request += MultiHeader(-1, True, -1).serialize()
+        return request
+
+    @classmethod
+    def deserialize(cls, response: bytes, offset: int) -> list[tuple[bytes, ZnodeStat] | None]:
+        found: list[tuple[bytes, ZnodeStat] | None] = []
+        while True:
+            header, offset = MultiHeader.deserialize(response, offset)
+            if header.done:
+                return found
+            if header.type == GetData.type:
+                data, offset = read_buffer(response, offset)
+                found.append((data or b"", ZnodeStat._make(stat_struct.unpack_from(response, offset))))
+                offset += stat_struct.size
+                continue
+            (code,) = _INT.unpack_from(response, offset)
+            offset += _INT.size
+            if code != kazoo_errors.NoNodeError.code:
+                raise kazoo_errors.EXCEPTIONS[code]()
+            found.append(None)
+
+
+def read_many(client: KazooClient, paths: Sequence[str]) -> PendingResult:
+    """Sends one request for the data and properties of all paths."""
+    result: PendingResult = client.handler.async_result()
+    client._call(_MultiRead(paths), result)
+    return result
 
 
 Request = Callable[[KazooClient], PendingResult]
@@ -107,6 +150,8 @@ def translate(error: Exception, path: str) -> CoordinationError:
         return UnknownOutcomeError(
             f"{path}: no response from ZooKeeper; the request may or may not have been carried out"
         )
+    if isinstance(error, kazoo_errors.UnimplementedError):
+        return CoordinationError(f"{path}: the server does not know the request: Klamm needs ZooKeeper 3.6 or newer")
     return CoordinationError(f"{path}: ZooKeeper refused: {error!r}")
 
 
@@ -122,6 +167,9 @@ class KazooSession:
         self._on_event = on_event
         self._changed = threading.Condition()
         self._connected = False
+        self._behind = True
+        """A server of an ensemble may be behind the others: after each connect the first read waits for it to catch up,
+        so that a write is found whose response was lost with the connection before."""
         self._closing = False
         self._expired = False
         self._session_id = 0
@@ -166,10 +214,16 @@ class KazooSession:
         deadline = time.monotonic() + self._request_timeout_s
         while True:
             self._await_connected(path, deadline)
+            if not repeatable:
+                fault_point("coordination.write")
+            elif self._behind:
+                # Sent before the read on the same connection, so its response need not be waited for.
+                self._behind = False
+                self._client.sync_async("/")
             try:
                 answer = request(self._client).get(timeout=max(0.1, deadline - time.monotonic()))
                 if not repeatable:
-                    fault_point("zookeeper.written")
+                    fault_point("coordination.answered")
                 return answer
             except (kazoo_errors.KazooException, KazooTimeoutError) as error:
                 translated = translate(error, path)
@@ -196,7 +250,7 @@ class KazooSession:
             if self._closing or self._expired:
                 return
             if state == KazooState.CONNECTED:
-                self._connected, event = True, SessionEvent.CONNECTED
+                self._connected, self._behind, event = True, True, SessionEvent.CONNECTED
                 client_id = self._client.client_id
                 self._session_id = client_id[0] if client_id else 0
             elif state == KazooState.SUSPENDED:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from klamm.plugin import Check, CoordinationError, Create, Delete, Operation, Set
 
 MAX_DATA_BYTES = 1_000_000
-"""Maximum size of one node's data, and of all data in one transaction: ZooKeeper closes the connection at a request of
-more than 1,048,575 bytes."""
+"""Maximum size of one node's data, and of all operations in one transaction: ZooKeeper closes the connection at a
+request of more than 1,048,575 bytes."""
+MOST_OPERATIONS = 4_000
+"""Maximum number of operations in one transaction, where the server sets no limit of its own."""
+_OPERATION_BYTES = 48
+"""The size of a Create in a ZooKeeper request, the largest operation, without path and data."""
 
 
 def check_path(path: str) -> None:
@@ -28,9 +32,10 @@ def check_size(path: str, size: int) -> None:
         raise CoordinationError(f"{path}: {size} bytes are over the limit of {MAX_DATA_BYTES}")
 
 
-def check_operations(operations: Iterable[Operation]) -> None:
-    """Checks every path, the type of every operation, and their total size."""
-    size = 0
+def check_operations(operations: Sequence[Operation], most: int = MOST_OPERATIONS, prefix: int = 0) -> None:
+    """Checks every path, the type of every operation, their number and their total size. `prefix`: the length of what
+    the coordination puts before each path."""
+    size = len(operations) * (_OPERATION_BYTES + prefix)
     path = "/"
     for operation in operations:
         if not isinstance(operation, Check | Create | Set | Delete):
@@ -38,6 +43,10 @@ def check_operations(operations: Iterable[Operation]) -> None:
         path = operation.path
         check_path(path)
         size += len(path) + (len(operation.data) if isinstance(operation, Create | Set) else 0)
+    if len(operations) > most:
+        raise CoordinationError(
+            f"a transaction that ends with {path}: {len(operations)} operations are over the limit of {most}"
+        )
     check_size(f"a transaction that ends with {path}", size)
 
 

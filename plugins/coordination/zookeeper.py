@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -31,13 +32,16 @@ from klamm.plugin import (
     Watch,
 )
 
-from .kazoo_session import KazooSession, PendingResult, UnknownOutcomeError, translate
-from .tree_paths import ancestors, check_operations, check_path, check_size
+from .kazoo_session import KazooSession, PendingResult, read_many, translate
+from .tree_paths import MOST_OPERATIONS, ancestors, check_operations, check_path, check_size
+from .unknown_outcome import UnknownOutcomeError
 from .zookeeper_config import ZooKeeperConfig
 from .zookeeper_watches import ZooKeeperWatches
 
 _log = logging.getLogger(__name__)
 _DELETE_ROUNDS = 10
+_READS_AT_ONCE = 500
+"""Paths in one request of `get_many`."""
 
 
 class ZooKeeperCoordination:
@@ -75,6 +79,10 @@ class ZooKeeperCoordination:
     def session_timeout_s(self) -> float:
         return self._config.session_timeout_ms / 1000
 
+    @property
+    def most_operations(self) -> int:
+        return MOST_OPERATIONS
+
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat:
         check_path(path)
         check_size(path, len(data))
@@ -99,6 +107,17 @@ class ZooKeeperCoordination:
         check_path(path)
         data, stat = self._read(path, lambda zk: zk.get_async(self._full(path)))
         return data, _stat(stat)
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        for path in paths:
+            check_path(path)
+        found: list[tuple[bytes, Stat] | None] = []
+        for first in range(0, len(paths), _READS_AT_ONCE):
+            part = paths[first : first + _READS_AT_ONCE]
+            full = [self._full(path) for path in part]
+            nodes = self._read(f"{part[0]} and {len(part) - 1} more", partial(read_many, paths=full))
+            found += [None if node is None else (node[0], _stat(node[1])) for node in nodes]
+        return found
 
     def exists(self, path: str) -> Stat | None:
         check_path(path)
@@ -131,7 +150,7 @@ class ZooKeeperCoordination:
         return sorted(self._read(path, lambda zk: zk.get_children_async(self._full(path))))
 
     def transaction(self, operations: Sequence[Operation]) -> None:
-        check_operations(operations)
+        check_operations(operations, prefix=len(self._config.chroot))
         if not operations:
             return
         paths = ", ".join(operation.path for operation in operations[:3]) + (", …" if len(operations) > 3 else "")

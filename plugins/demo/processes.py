@@ -87,8 +87,13 @@ class Child:
         return lines[-1] if lines else "nothing"
 
     def stop(self) -> None:
+        """Ends the process with SIGTERM, or with SIGKILL if that takes too long."""
         self.end_input()
         self.signal(signal.SIGTERM)
+        self.await_stop()
+
+    def await_stop(self) -> None:
+        """Waits for the end of a process that has got SIGTERM; kills it if that takes too long."""
         try:
             self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:

@@ -1,8 +1,11 @@
 """The demo from beginning to end, as a story: read this first.
 
-    flights ─▶ 2 producers ─▶ broker ─▶ group of 3 members, one of them killed with -9
-                                │
-                                └─▶ load job, run by run, killed in one and started again ─▶ lake on HDFS
+    flights ─▶ 2 producers ─▶ 3 brokers ─▶ group of 3 members, one of them killed with -9
+                                  │
+                                  └─▶ load job, run by run, killed in one and started again ─▶ lake on HDFS
+
+Each partition has three replicas. A broker is killed with -9 while the producers send a month: the others lead its
+partitions, and later it starts again and catches up.
 
 Producers send a month on request, so that producing continues while the load job is killed and restarted. Then the late
 day follows, and at the end all counts are compared.
@@ -18,13 +21,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..audit.query import Answer
-from .flights import load_flights, split_late
+from .flights import TOPIC, load_flights, split_late
+from .outage import Outage
 from .processes import DemoError, Processes
 from .report.report import Report
 from .report.timeline import MarkKind, Timeline
 from .show import Show
 from .steps.audit import ask_audit, lowest, table
-from .steps.cluster import create_topics, running_broker
+from .steps.cluster import PARTITIONS, Brokers, create_topics, differing_partitions, running_brokers
 from .steps.consume import GROUP, MEMBERS, Group
 from .steps.hdfs import LakeFileSystem, StartingHdfs, await_hdfs, served_by, start_hdfs
 from .steps.load import Loads, PeriodicLoad
@@ -32,7 +36,7 @@ from .steps.plant import Plant, double_one, lose_one
 from .steps.produce import MONTHS, PRODUCERS, Producers
 from .steps.readback import Readback
 from .verdict import Verdict, acknowledged_keys, differences
-from .workspace import Workspace
+from .workspace import BROKERS, Workspace
 
 STEP_S = 0.2
 MONTH_S = 1.5
@@ -86,32 +90,46 @@ class Story:
         """`DemoError` when a step cannot be done; what was counted is in the report's verdict."""
         with Processes(self._workspace.logs) as processes:
             hdfs = start_hdfs(self._workspace, processes) if self._lake is LakeFileSystem.HDFS else None
-            with running_broker(self._workspace, processes, self._timeline):
+            with running_brokers(self._workspace, processes, self._timeline) as brokers:
                 producers = Producers(self._workspace, processes, self._limit, self._plant)
                 with self._timeline.phase("klamm topics create"):
                     create_topics(self._workspace, processes)
-                self._show.say(f"ZooKeeper and a broker run; topic flights has 6 partitions ({self._workspace.config})")
-                return self._flow(processes, producers, hdfs)
+                self._show.say(
+                    f"ZooKeeper and {BROKERS} brokers run; topic {TOPIC} has {PARTITIONS} partitions with {BROKERS} "
+                    f"replicas each ({self._workspace.config})"
+                )
+                return self._flow(processes, brokers, producers, hdfs)
 
     def lake_left(self) -> str:
         """Returns the lake's path, and the command to serve it again."""
         served = served_by(self._workspace)
         return f"{self._workspace.lake}; `{served}` serves it" if served else self._workspace.lake
 
-    def _flow(self, processes: Processes, producers: Producers, hdfs: StartingHdfs | None) -> Report:
+    def _flow(self, processes: Processes, brokers: Brokers, producers: Producers, hdfs: StartingHdfs | None) -> Report:
         if self._plant is Plant.LOST:
-            self._tell_planted(f"the broker loses {lose_one(self._workspace, self._limit)}")
+            self._tell_planted(f"the brokers lose {lose_one(self._workspace, self._limit)}")
             self._lost = 1
         group = Group(self._workspace, processes)
         self._show.say(f"{PRODUCERS} producers send; {MEMBERS} members of the group {GROUP!r} consume")
-        loads = self._stream(processes, producers, group, hdfs)
+        outage = Outage(brokers, self._tell, lambda: self._show.seconds)
+        loads = self._stream(processes, producers, group, outage, hdfs)
+        differing = self._compare_replicas()
         self._show.say(f"all is produced, consumed and loaded; Spark reads the lake back: {self._workspace.lake}")
         with self._timeline.phase("Spark reads the lake back"):
             readback = Readback(self._workspace, processes)
             answer = self._audit(group)
             lake = readback.keys()
-        verdict = self._verdict(group.consumed(), lake, answer)
+        verdict = self._verdict(group.consumed(), lake, answer, differing)
         return Report(verdict, self._timeline, loads.published, self._workspace.lake, answer, self._planted)
+
+    def _compare_replicas(self) -> int:
+        """Returns the number of partitions whose replicas differ."""
+        differing = differing_partitions(self._workspace.broker_logs)
+        if differing:
+            self._tell(f"the replicas of partitions {', '.join(map(str, differing))} of {TOPIC} differ")
+        else:
+            self._tell(f"{BROKERS} brokers hold the same bytes of each partition of {TOPIC}")
+        return len(differing)
 
     def _audit(self, group: Group) -> Answer:
         """Asks the audit, once the members have committed the offsets of all that they have consumed."""
@@ -128,13 +146,15 @@ class Story:
 
     # -- all that happens at once
 
-    def _stream(self, processes: Processes, producers: Producers, group: Group, hdfs: StartingHdfs | None) -> Loads:
+    def _stream(
+        self, processes: Processes, producers: Producers, group: Group, outage: Outage, hdfs: StartingHdfs | None
+    ) -> Loads:
         self._allowed = MONTHS_ALLOWED[0]
         with self._show, ThreadPoolExecutor(1) as pool:
             started: Future[Loads] = Future()
             loading = pool.submit(self._load, processes, producers, hdfs, started)
             try:
-                self._follow(producers, group, started, loading)
+                self._follow(producers, group, outage, started, loading)
             except BaseException:
                 self._ended.set()
                 processes.close()  # a running load ends, and its thread with it
@@ -163,7 +183,7 @@ class Story:
         self._await(self._size.all)
         self._tell(f"the {self._size.late} flights of 3 January have arrived late")
         if self._plant is Plant.DOUBLED:
-            self._tell_planted(f"the broker stores {double_one(self._workspace, self._limit)} a second time")
+            self._tell_planted(f"the brokers store {double_one(self._workspace, self._limit)} a second time")
         all_s = time.time()
         self._look_until(lambda: self._has_all(loads, job, all_s), "the load of the late day")
         job.stop()
@@ -233,8 +253,11 @@ class Story:
         if self._ended.wait(STEP_S):
             raise DemoError("the demo is ending")
 
-    def _follow(self, producers: Producers, group: Group, started: Future[Loads], loading: Future[None]) -> None:
-        """Runs the rest, until the loads are done and the group has read everything: months, the kill, the bars."""
+    def _follow(
+        self, producers: Producers, group: Group, outage: Outage, started: Future[Loads], loading: Future[None]
+    ) -> None:
+        """Runs the rest, until the loads are done, the group has read everything and all replicas are in sync: months,
+        the kills, the bars."""
         month_at = done_at = 0.0
         producing_s = self._show.seconds
         while True:
@@ -250,11 +273,12 @@ class Story:
             if loading.done():
                 loading.result()
                 done_at = done_at or now
-                if consumed >= self._stored() or now - done_at > PATIENCE_S:
+                if (consumed >= self._stored() and outage.over) or now - done_at > PATIENCE_S:
                     return
             else:
                 producers.check()
             group.check()
+            outage.advance(producers.released)
             if producers.released < self._allowed and now - month_at > MONTH_S:
                 producers.release()
                 month_at = now
@@ -278,7 +302,7 @@ class Story:
         """Returns how many records the group must read: one less or more if an anomaly was planted."""
         return self._size.all - self._lost + (self._plant is Plant.DOUBLED)
 
-    def _verdict(self, consumed: int, lake: Counter[str], answer: Answer) -> Verdict:
+    def _verdict(self, consumed: int, lake: Counter[str], answer: Answer, differing: int) -> Verdict:
         acknowledged = acknowledged_keys(self._workspace.root.glob("acknowledged-*.txt"))
         missing, duplicated = differences(acknowledged, lake)
         return Verdict(
@@ -291,4 +315,5 @@ class Story:
             lowest=lowest(answer),
             audited=answer.complete,
             seconds=self._show.seconds,
+            differing=differing,
         )

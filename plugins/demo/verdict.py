@@ -13,7 +13,8 @@ class Verdict:
     """`produced`: acknowledged flights, by the keys that the producers recorded. `consumed`: distinct (partition,
     offset) that the group's members got. `loaded`: rows of the lake. `missing` and `duplicated` compare the multiset of
     the keys acknowledged with the lake's. `lowest`: the lowest completeness over all windows and tiers; None when one
-    is unknown. `audited`: what `klamm audit` says. `expected`: flights in the data."""
+    is unknown. `audited`: what `klamm audit` says. `differing`: partitions whose replicas do not hold the same bytes.
+    `expected`: flights in the data."""
 
     expected: int
     produced: int
@@ -24,12 +25,13 @@ class Verdict:
     lowest: float | None
     audited: bool
     seconds: float
+    differing: int = 0
 
     @property
     def passed(self) -> bool:
         counts = (self.produced, self.consumed, self.loaded)
         clean = (self.missing, self.duplicated) == (0, 0) and self.lowest == 1.0 and self.audited
-        return clean and counts == (self.expected,) * 3
+        return clean and self.differing == 0 and counts == (self.expected,) * 3
 
     def line(self) -> str:
         complete = "unknown" if self.lowest is None else f"{int(self.lowest * 10_000) / 10_000:.4f}"

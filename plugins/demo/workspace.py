@@ -1,9 +1,10 @@
-"""The directory of one run of the demo: configuration, the broker's log, the lake, the records of each process."""
+"""The directory of one run of the demo: configuration, the brokers' logs, the lake, the records of each process."""
 
 from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
@@ -14,6 +15,7 @@ from klamm.plugin import ConfigError
 
 PORTS = range(20_000, 32_000)
 """Below those that systems give to outgoing connections."""
+BROKERS = 3
 POSITION = Struct(">iq")
 """Partition and offset of a returned record, as members record them."""
 
@@ -40,8 +42,8 @@ class HdfsAddress:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A directory of its own for each run; its ports were free when it was made. `hdfs`: None when the lake is a
-    directory."""
+    """A directory of its own for each run; its ports were free when it was made. `broker_port` is the first broker's;
+    those of the others follow it. `hdfs`: None when the lake is a directory."""
 
     root: Path
     broker_port: int
@@ -51,7 +53,8 @@ class Workspace:
     @classmethod
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
         """Writes `klamm.yaml` and the schema next to it; raises `ConfigError` if it cannot."""
-        broker_port, zookeeper_port = free_ports(2)
+        broker_port = free_port_run(BROKERS)
+        [zookeeper_port] = free_ports(1, others=range(broker_port, broker_port + BROKERS))
         root = parent / (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S-%f")
         made = cls(root.absolute(), broker_port, zookeeper_port)
         try:
@@ -72,7 +75,8 @@ class Workspace:
     def _configure(self) -> None:
         text = resources.files(__package__).joinpath("klamm.yaml").read_text()
         places = {
-            "${DEMO_BROKER}": self.bootstrap,
+            "${DEMO_BROKER}": f"127.0.0.1:{self.broker_port}",
+            "${DEMO_BROKERS}": self.bootstrap,
             "${DEMO_ZOOKEEPER}": f"127.0.0.1:{self.zookeeper_port}",
             "${DEMO_LAKE}": self.hdfs.lake if self.hdfs else "lake",
             "${DEMO_WEBHDFS}": self.hdfs.web_url if self.hdfs else "null",
@@ -85,7 +89,8 @@ class Workspace:
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.broker_port}"
+        """The addresses of all brokers."""
+        return ",".join(f"127.0.0.1:{self.broker_port + broker}" for broker in range(BROKERS))
 
     @property
     def config(self) -> Path:
@@ -106,8 +111,10 @@ class Workspace:
         return self.root / "hdfs"
 
     @property
-    def broker_data(self) -> Path:
-        return self.root / "broker"
+    def broker_logs(self) -> list[Path]:
+        """The log directory of each broker, as `klamm broker --brokers` names them."""
+        first = self.root / "broker"
+        return [first, *(first.with_name(f"{first.name}-{broker}") for broker in range(1, BROKERS))]
 
     def acknowledged(self, producer: str) -> Path:
         """The keys of the flights that a producer was acknowledged for, one a line."""
@@ -126,16 +133,29 @@ class Workspace:
         return self.root / "report.html"
 
 
-def free_ports(count: int) -> tuple[int, ...]:
-    """Ports of 127.0.0.1 that nobody listens on; `ConfigError` when there are not as many."""
+def free_ports(count: int, others: Container[int] = ()) -> tuple[int, ...]:
+    """Ports of 127.0.0.1 that nobody listens on, without `others`; `ConfigError` when there are not as many."""
     found: list[int] = []
     for port in random.sample(PORTS, 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
+        if port not in others and _is_free(port):
+            found.append(port)
         if len(found) == count:
             return tuple(found)
     raise ConfigError(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def free_port_run(count: int) -> int:
+    """Returns the first of `count` ports in a row that nobody listens on; `ConfigError` when there are none."""
+    for first in random.sample(PORTS, 200):
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise ConfigError(f"no {count} free ports in a row between {PORTS.start} and {PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

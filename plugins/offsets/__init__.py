@@ -19,12 +19,13 @@ __all__ = ["klamm_offset_stores"]
 def klamm_offset_stores() -> Iterable[Provider[[Coordination], OffsetStore]]:
     """Registers `coordination` and `topic`."""
     from .coordination import CoordinationOffsetStore  # here, so that `klamm --help` does not load them
-    from .topic_config import TopicOffsetStoreConfig
+    from .topic_config import CoordinationOffsetStoreConfig, TopicOffsetStoreConfig
 
     return [
         Provider(
             "coordination",
             CoordinationOffsetStore,
+            CoordinationOffsetStoreConfig,
             summary="in the coordination's tree, under /consumers/<group>/offsets",
         ),
         Provider(

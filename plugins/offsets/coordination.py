@@ -25,7 +25,6 @@ from klamm.plugin import (
     CoordinationUnavailableError,
     Create,
     Delete,
-    NoConfig,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -33,6 +32,8 @@ from klamm.plugin import (
     Set,
     TopicPartition,
 )
+
+from .topic_config import CoordinationOffsetStoreConfig
 
 _ATTEMPTS = 5
 _REMEMBERED_PATHS = 100_000
@@ -58,7 +59,8 @@ class CoordinationOffsetStore:
 
     needs_coordination = True
 
-    def __init__(self, config: NoConfig, coordination: Coordination) -> None:  # noqa: ARG002 - a provider passes it
+    def __init__(self, config: CoordinationOffsetStoreConfig, coordination: Coordination) -> None:
+        self.offsets_topic = config.settings
         self._coordination = coordination
         self._lock = threading.Lock()
         self._known: set[str] = set()

@@ -94,19 +94,3 @@ def _topic_id(raw: bytes) -> UUID | None:
     if len(raw) != 16:
         raise CorruptRecordError(f"an offset record's topic id has {len(raw)} bytes, not 16")
     return UUID(bytes=raw) if any(raw) else None
-
-
-def java_hash(text: str) -> int:
-    """Returns Java's `String.hashCode`: over UTF-16 units, as a signed 32-bit number."""
-    value = 0
-    raw = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(raw[::2], raw[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
-def partition_for(group: str, count: int) -> int:
-    """Returns the partition of a group as Kafka does: the absolute hash modulo the number of partitions. The one hash
-    without a 32-bit absolute value counts as 0."""
-    found = java_hash(group)
-    return 0 if found == -(1 << 31) else abs(found) % count

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from klamm.core.client.reader.topic_table import TableClient, TopicTable
-from klamm.plugin import CommittedOffset, CorruptRecordError, StoredGroup, TopicPartition
+from klamm.plugin import CommittedOffset, StoredGroup, TopicPartition
 
-from .kafka_format import GroupKey, OffsetKey, decode_key, decode_value
-from .kafka_groups import decode_group
+from .contents import OffsetsContents
 
 MAX_GAP_S: Final = 3600.0
 """Well below `delete.retention.ms`: after it compaction may have removed tombstones that the table has not seen."""
@@ -31,7 +30,7 @@ class OffsetsTable:
         self._timeout_s = timeout_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._contents = _Contents()
+        self._contents = OffsetsContents()
         self._table = TopicTable(client, self._contents, timeout_s=timeout_s, max_gap_s=MAX_GAP_S, clock=clock)
 
     def offsets(self, group: str, at_least: int = 0) -> dict[TopicPartition, CommittedOffset]:
@@ -55,43 +54,3 @@ class OffsetsTable:
     def _catch_up(self, at_least: int) -> None:
         deadline_s = self._clock() + self._timeout_s
         self._table.catch_up([self._tp], {self._tp: at_least}, deadline_s=deadline_s)
-
-
-class _Contents:
-    """`klamm.core.client.reader.topic_table.TableContents`: `offsets` by group, and the `states` of classic groups."""
-
-    def __init__(self) -> None:
-        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self.states: dict[str, StoredGroup] = {}
-
-    def clear(self) -> None:
-        self.offsets, self.states = {}, {}
-
-    def apply(
-        self,
-        partition: TopicPartition,
-        offset: int,
-        timestamp_ms: int,  # noqa: ARG002 - a commit's time is in its value
-        key: bytes | None,
-        value: bytes | None,
-    ) -> None:
-        try:
-            found = decode_key(key) if key is not None else None
-            if isinstance(found, OffsetKey):
-                self._apply_offset(found, value)
-            elif isinstance(found, GroupKey) and value is not None:
-                self.states[found.group] = decode_group(value)
-            elif isinstance(found, GroupKey):
-                self.states.pop(found.group, None)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(f"{partition} offset {offset}: {error}") from error
-
-    def _apply_offset(self, found: OffsetKey, value: bytes | None) -> None:
-        if value is not None:
-            self.offsets.setdefault(found.group, {})[found.partition] = decode_value(value)
-            return
-        stored = self.offsets.get(found.group)
-        if stored is not None:
-            stored.pop(found.partition, None)
-            if not stored:
-                del self.offsets[found.group]

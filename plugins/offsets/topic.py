@@ -1,9 +1,10 @@
 """The `topic` offset store: commits are records of the compacted topic `__consumer_offsets`, in Kafka's format.
 
 Rules: a commit is one batch, stored as a whole or not at all, in the partition that the hash of the group id gives,
-acknowledged by all in-sync replicas. The store is a client of the brokers, also in a broker's process; their addresses
-come from the coordination. The first commit creates the topic. A fetch reads the records appended since the last one
-(`OffsetsTable`). The states of classic groups are stored in the same partitions, as in Kafka.
+acknowledged by all in-sync replicas. For registry members and for services beside a broker the store is a client of the
+brokers, whose addresses come from the coordination. The brokers create the topic when they are asked for a group's
+coordinator. A fetch reads the records appended since the last one (`OffsetsTable`). A classic group's coordinator uses
+the partition's own store at its leader instead (`TopicPartitionStore`), which also stores the group's members.
 
 Guards are paths of the coordination, and no transaction spans the coordination and a log. They are checked right before
 the append, and again once it is stored: a commit whose guard failed in between raises although it was stored. A former
@@ -19,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from klamm import ClusterClient, NewTopic
+from klamm import ClusterClient
 from klamm.core.cluster.image_reader import read_image
-from klamm.core.records.encode import encode_batch
+from klamm.core.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from klamm.plugin import (
     Check,
     CommittedOffset,
@@ -30,26 +31,26 @@ from klamm.plugin import (
     CoordinationUnavailableError,
     ErrorCode,
     KlammError,
-    StoredGroup,
+    LeaderLog,
+    OffsetsTopicSettings,
+    PartitionStore,
     TopicPartition,
     plugin_host,
 )
 
-from .kafka_format import GroupKey, OffsetKey, encode_key, encode_value, partition_for
-from .kafka_groups import encode_group
 from .offsets_table import OffsetsTable
+from .partition_store import TopicPartitionStore
+from .records import Rows, batch_of, commit_rows, deletion_rows
 from .topic_config import TopicOffsetStoreConfig
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 Read = TypeVar("Read")
 _NOT_CREATED: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available}
 
 
 class TopicOffsetStore:
-    """Implements `OffsetStore`, `GroupStore` and `PartitionedStore` of `klamm.core.interfaces.offsets`."""
+    """Implements `OffsetStore`, `OffsetsTopicStore` and `PartitionedStore` of `klamm.core.interfaces.offsets`."""
 
     needs_coordination = False  # except once, for the brokers' addresses
-    topic = OFFSETS_TOPIC
 
     def __init__(
         self,
@@ -71,15 +72,11 @@ class TopicOffsetStore:
     ) -> None:
         if not offsets:
             return
-        for tp, value in offsets.items():
-            if not -(2**63) <= value.offset < 2**63:
-                raise CoordinationError(f"{tp}: {value.offset} is not a valid offset: it should have 64 bits")
+        rows = commit_rows(group, offsets)
         with self._translating_errors():
-            count = self._partitions() or self._create()
-            self._check(
-                guards
-            )  # not earlier: creating the topic changes the version of all topics, which may be a guard
-            rows = [(encode_key(OffsetKey(group, tp)), encode_value(value)) for tp, value in offsets.items()]
+            count = self._partitions() or self._create(group)
+            # Not earlier: creating the topic changes the version of all topics, which may be a guard.
+            self._check(guards)
             self._append(partition_for(group, count), rows)
         self._check(guards)
 
@@ -107,30 +104,19 @@ class TopicOffsetStore:
                 return
             number = partition_for(group, count)
             stored = self._read(number, lambda table, end: table.offsets(group, end))
-            chosen = set(stored if partitions is None else partitions) & stored.keys()
-            if seen is not None:
-                chosen = {tp for tp in chosen if stored[tp] == seen.get(tp)}
-            tombstones = [encode_key(OffsetKey(group, tp)) for tp in sorted(chosen)]
-            if partitions is None and chosen == stored.keys() and group in self._read(number, OffsetsTable.states):
-                tombstones.append(encode_key(GroupKey(group)))
+            has_state = group in self._read(number, OffsetsTable.states)
+            chosen = None if partitions is None else set(partitions)
+            rows = deletion_rows(group, stored, chosen, seen, has_state=has_state)
             self._check(guards)
-            if tombstones:
-                self._append(number, [(key, None) for key in tombstones])
+            if rows:
+                self._append(number, rows)
 
-    def partition_of(self, group: str, partitions: int) -> int:
-        return partition_for(group, partitions)
+    @property
+    def offsets_topic(self) -> OffsetsTopicSettings:
+        return self._config.settings
 
-    def save_group(self, group: str, state: StoredGroup) -> None:
-        with self._translating_errors():
-            count = self._partitions() or self._create()
-            self._append(partition_for(group, count), [(encode_key(GroupKey(group)), encode_group(state))])
-
-    def load_groups(self) -> dict[str, StoredGroup]:
-        found: dict[str, StoredGroup] = {}
-        with self._translating_errors():
-            for number in range(self._partitions()):
-                found.update(self._read(number, OffsetsTable.states))
-        return found
+    def at_leader(self, log: LeaderLog) -> PartitionStore:
+        return TopicPartitionStore(log, self._coordination, self._now_ms)
 
     def groups(self) -> list[str]:
         with self._translating_errors():
@@ -144,9 +130,8 @@ class TopicOffsetStore:
 
     # -- the log
 
-    def _append(self, partition: int, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        now_ms = self._now_ms()
-        batch = encode_batch([(now_ms, name, value, ()) for name, value in rows])
+    def _append(self, partition: int, rows: Rows) -> None:
+        batch = bytes(batch_of(rows, self._now_ms()))
         tp = TopicPartition(OFFSETS_TOPIC, partition)
         stored = self._connected().produce({tp: batch}, timeout_s=self._timeout_s)[tp]
         with self._lock:
@@ -180,15 +165,11 @@ class TopicOffsetStore:
             known = client.metadata([OFFSETS_TOPIC], timeout_s=self._timeout_s).topics.get(OFFSETS_TOPIC)
         return len(known.partitions) if known is not None and known.error not in _NOT_CREATED else 0
 
-    def _create(self) -> int:
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(self._config.offsets_topic_segment_bytes),
-        }
-        topic = NewTopic(self._config.offsets_topic_num_partitions, 1, configs)
+    def _create(self, group: str) -> int:
+        """Asks the brokers for the group's coordinator, for which they create the topic; returns its number of
+        partitions."""
         client = self._connected()
-        client.create_topics({OFFSETS_TOPIC: topic}, exists_ok=True, timeout_s=self._timeout_s)
+        client.coordinator(group, timeout_s=self._timeout_s)
         return len(client.topic(OFFSETS_TOPIC, timeout_s=self._timeout_s).partitions)
 
     def _connected(self) -> ClusterClient:

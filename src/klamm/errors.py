@@ -5,6 +5,7 @@ from __future__ import annotations
 from klamm.core.client.errors import (
     ClientClosedError,
     ConnectionFailedError,
+    LogTruncatedError,
     NoOffsetError,
     RequestTimeoutError,
     UnknownTopicError,
@@ -51,6 +52,7 @@ __all__ = [
     "DeliveryError",
     "ErrorCode",
     "KlammError",
+    "LogTruncatedError",
     "LostOwnershipError",
     "NoNodeError",
     "NoOffsetError",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from klammbench.drivers.raw import Batch, Load, drive
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.config.settings import load_settings
+from klamm.core.records.partition import TopicPartition
+from klammbench.drivers.raw import Batch, Load, drive, drive_each
 from klammbench.metric import Metric
 from klammbench.pool import Pool
 from klammbench.results import Store
@@ -68,9 +72,10 @@ class FakeShape:
     TITLE: str = ""
     METRICS: Mapping[str, Metric] = field(default_factory=lambda: {"rate": Metric("1/s")})
     order: list[tuple[str, str]] = field(default_factory=list)
+    measured: Sequence[Cell] = (FakeCell("good"), FakeCell("bad"))
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        return [FakeCell("good"), FakeCell("bad")]
+        return self.measured
 
     def warm(self, system: System) -> None: ...
 
@@ -116,6 +121,20 @@ def test_each_round_measures_all_and_begins_with_another(bench: Bench) -> None:
     good = [system for cell, system in bench.shape.order if cell == "good"]
     assert good == ["kafka", "kafka-tuned", "kafka-tuned", "klamm", "kafka-tuned", "kafka-tuned", "klamm", "kafka"]
     assert all(len(table.values("good", system, "rate")) == 2 for system in bench.shape.SYSTEMS)
+
+
+@dataclass(frozen=True)
+class CostlyCell:
+    name: str
+    systems: Sequence[str] = ("klamm", "kafka-tuned")
+    rounds: int = 1
+
+
+def test_a_limited_cell_is_measured_on_its_systems_in_its_first_rounds(bench: Bench) -> None:
+    bench.shape.measured = [FakeCell("good"), CostlyCell("costly")]
+    bench.run(rounds=2)
+    assert sorted(system for cell, system in bench.shape.order if cell == "costly") == ["kafka-tuned", "klamm"]
+    assert sum(cell == "good" for cell, _ in bench.shape.order) == 8
 
 
 def test_a_round_for_which_there_is_no_time_is_not_begun(bench: Bench) -> None:
@@ -181,3 +200,27 @@ def test_the_raw_driver_counts_what_the_broker_acknowledged(broker: RunningBroke
 def test_the_raw_driver_ends_with_the_brokers_error(broker: RunningBroker) -> None:
     with pytest.raises(RuntimeError, match="error code 3"):
         drive(broker.bootstrap, "nowhere", 1, Batch(messages=1), Load(connections=1))
+
+
+def test_the_raw_driver_sends_to_each_broker_the_partitions_that_it_leads(
+    broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with running_broker(tmp_path_factory.mktemp("other"), topics={"t": {"partitions": 2}}) as other:
+        led = {broker.bootstrap: [1], other.bootstrap: [0]}
+        with latest(broker) as ours, latest(other) as theirs:
+            before = ours(0), ours(1)
+            got = drive_each("t", led, Batch(messages=1), Load(connections=2, warm_s=0.0, measure_s=1, rate=100))
+            assert (ours(0), theirs(1)) == (before[0], 0)
+            assert ours(1) - before[1] + theirs(0) >= got.requests > theirs(0) > 0
+
+
+@contextmanager
+def latest(broker: RunningBroker) -> Iterator[Callable[[int], int]]:
+    """Yields a function that returns the end offset of a partition of the topic `t`."""
+    with ClusterClient(broker.bootstrap, codecs=load_settings({}).codec_table()) as client:
+
+        def end(partition: int) -> int:
+            place = TopicPartition("t", partition)
+            return client.list_offsets({place: -1})[place][0]
+
+        yield end

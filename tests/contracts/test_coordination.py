@@ -95,6 +95,28 @@ def test_get_of_nothing(coordination: Coordination) -> None:
         coordination.get("/a")
 
 
+def test_many_are_read_in_the_order_asked_for(coordination: Coordination) -> None:
+    a, b = coordination.create("/a", b"one"), coordination.create("/a/b", b"two")
+    found = coordination.get_many(["/a/b", "/none", "/a", "/a/none/below", "/a/b"])
+    assert found == [(b"two", b), None, (b"one", a), None, (b"two", b)]
+    assert coordination.get_many([]) == []
+    with pytest.raises(CoordinationError, match="path"):
+        coordination.get_many(["/a", "none"])
+
+
+def test_thousands_are_read_at_once(coordination: Coordination) -> None:
+    coordination.create("/top")
+    paths = [f"/top/{number}" for number in range(2000)]
+    for first in range(0, 2000, 500):
+        coordination.transaction(
+            [Create(path, path.encode()) for path in paths[first : first + 500] if path[-1] != "7"]
+        )
+    asked = paths[::-1]
+    read = coordination.get_many(asked)
+    assert [found and found[0] for found in read] == [None if path[-1] == "7" else path.encode() for path in asked]
+    assert coordination.get_many(["/none"] * 2000) == [None] * 2000
+
+
 def test_set_raises_the_version(coordination: Coordination) -> None:
     created = coordination.create("/a", b"0")
     stats = [coordination.set("/a", b"%d" % number) for number in (1, 2)]
@@ -261,6 +283,31 @@ def test_a_transaction_fails_as_a_whole_and_names_the_path(
     assert coordination.get("/there")[1].version == 0
 
 
+def test_a_change_of_500_partitions_is_one_transaction(coordination: Coordination) -> None:
+    """As the controller makes it: a guard, the states at their versions, and the change itself."""
+    topics = [f"/brokers/topics/t{number}" for number in range(10)]
+    states = [f"{topic}/partitions/{number}/state" for topic in topics for number in range(50)]
+    for path in ["/guard", "/version", "/change", *(f"{topic}/partitions" for topic in topics)]:
+        coordination.create(path, make_parents=True)
+    coordination.transaction([Create(state.rpartition("/")[0]) for state in states])
+    change = [Check("/guard", 0), Set("/version", b"1", 0), Set("/change", bytes(150_000), 0)]
+    assert coordination.most_operations >= 1010
+    coordination.transaction([*change, *(Create(state, b"0" * 300) for state in states)])
+    checks = [Check(state.rpartition("/")[0], 0) for state in states]
+    coordination.transaction([Check("/guard"), *checks, *(Set(state, b"1" * 300, 0) for state in states)])
+    assert {found and (found[0], found[1].version) for found in coordination.get_many(states)} == {(b"1" * 300, 1)}
+    with pytest.raises(BadVersionError, match=f"{states[-1]} "):
+        coordination.transaction([*(Set(state, b"2", 1) for state in states[:-1]), Set(states[-1], b"2", 7)])
+    assert coordination.get(states[0])[0] == b"1" * 300
+
+
+def test_a_transaction_of_too_many_operations_is_refused(coordination: Coordination) -> None:
+    most = coordination.most_operations
+    coordination.transaction([Check("/")] * most)
+    with pytest.raises(CoordinationError, match=f"{most + 1} operations are over the limit of {most}"):
+        coordination.transaction([Check("/")] * (most + 1))
+
+
 def test_the_first_failure_is_the_one_raised(coordination: Coordination) -> None:
     with pytest.raises(NoNodeError, match="/first"):
         coordination.transaction([Set("/first", b""), Check("/second")])
@@ -317,6 +364,35 @@ def test_transactions_from_many_threads_keep_two_paths_equal(coordination_case: 
 
     _together([lambda session=session: increment(session) for session in sessions * 2])
     assert sessions[0].get("/x")[0] == sessions[0].get("/y")[0] == b"40"
+
+
+def test_what_a_session_knew_does_not_decide(coordination_case: CoordinationCase) -> None:
+    """Errors and versions are those of now, whatever the session has read or written before."""
+    one, other = coordination_case.open(), coordination_case.open()
+    one.transaction([Create("/a", b"0"), Create("/parent"), Create("/parent/b", ephemeral=True)])
+    one.set("/a", b"1", 0)
+    other.set("/a", b"2", 1)
+    with pytest.raises(BadVersionError, match="/a"):
+        one.set("/a", b"late", 1)
+    assert one.set("/a", b"3", 2).version == 3
+    other.delete("/a")
+    again = other.create("/a", b"another")
+    assert one.set("/a", b"4").version == 1
+    assert one.get("/a")[1].creation_id == again.creation_id
+    other.delete("/a")
+    with pytest.raises(NoNodeError, match="/a"):
+        one.set("/a", b"5")
+    other.delete("/parent", recursive=True)
+    with pytest.raises(NoNodeError, match="/parent/c"):
+        one.create("/parent/c")
+    other.transaction([Create("/parent", ephemeral=True), Create("/c")])
+    with pytest.raises(CoordinationError, match="/parent/c"):
+        one.create("/parent/c")
+    with pytest.raises(NodeExistsError, match="/c"):
+        one.create("/c")
+    other.delete("/c")
+    assert one.create("/c", b"mine").version == 0
+    assert one.children("/") == ["c", "parent"]
 
 
 def test_nothing_works_before_start_or_after_close(coordination_case: CoordinationCase) -> None:

@@ -20,7 +20,7 @@ from klamm.core.interfaces.coordination import (
     SessionExpiredError,
     Set,
 )
-from klamm.plugins.coordination.kazoo_session import UnknownOutcomeError
+from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
@@ -187,7 +187,7 @@ class LosesAnswers:
         self.lost = lost
 
     def __call__(self, point: str) -> None:
-        if self.lost and point == "zookeeper.written":
+        if self.lost and point == "coordination.answered":
             self.lost -= 1
             raise UnknownOutcomeError("planted")
 

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from operator import methodcaller
 
 import pytest
 
-from klamm.core.interfaces.coordination import Coordination, Create, SessionEvent, SessionExpiredError
+from klamm.core.interfaces.coordination import (
+    BadVersionError,
+    Check,
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    Delete,
+    NoNodeError,
+    SessionEvent,
+    SessionExpiredError,
+    Set,
+)
+from klammtest.faulty import fault_hook
 from klammtest.waiting import eventually
-from klammtest.zookeeper import CoordinationCase, Events
+from klammtest.zookeeper import CoordinationCase, Events, Signal
 
 OPERATIONS: list[Callable[[Coordination], object]] = [
     methodcaller("create", "/a"),
     methodcaller("get", "/"),
+    methodcaller("get_many", ["/"]),
     methodcaller("exists", "/"),
     methodcaller("set", "/a", b""),
     methodcaller("delete", "/a"),
@@ -106,6 +120,105 @@ def test_an_expired_one_may_be_closed(coordination_case: CoordinationCase) -> No
     coordination_case.expire(expiring)
     expiring.close()
     assert expiring.session_id == 0
+
+
+WRITES: list[Callable[[Coordination], object]] = [
+    methodcaller("create", "/new"),
+    methodcaller("create", "/new", ephemeral=True),
+    methodcaller("set", "/there", b"late"),
+    methodcaller("set", "/there", b"late", 0),
+    methodcaller("delete", "/there"),
+    methodcaller("delete", "/there", recursive=True),
+    methodcaller("transaction", [Check("/"), Set("/there", b"late"), Create("/new")]),
+]
+
+
+class AtPoint:
+    """A fault hook that acts once, when `thread` passes `point`."""
+
+    def __init__(self, point: str, act: Callable[[], object]) -> None:
+        self._point, self._act, self._thread = point, act, threading.get_ident()
+        self.acted = False
+
+    def __call__(self, point: str) -> None:
+        if point == self._point and not self.acted and threading.get_ident() == self._thread:
+            self.acted = True
+            self._act()
+
+
+@pytest.mark.parametrize("write", WRITES, ids=str)
+def test_a_write_in_flight_at_expiry_never_applies(
+    coordination_case: CoordinationCase, write: Callable[[Coordination], object]
+) -> None:
+    """The session is live when the write begins, and over when it arrives; its outcome may be called unknown."""
+    writer, other = coordination_case.open(), coordination_case.open()
+    other.create("/there", b"old")
+    expires = AtPoint("coordination.write", lambda: coordination_case.expire(writer))
+    with fault_hook(expires), pytest.raises((SessionExpiredError, CoordinationUnavailableError)):
+        write(writer)
+    assert expires.acted
+    writer.restart()  # a write that was still on its way would be applied by now, or by the end of this
+    write_of_another = other.set("/there", b"new")
+    assert write_of_another.version == 1
+    assert other.children("/") == ["there"]
+    assert writer.get("/there") == (b"new", write_of_another)
+
+
+def _lose_the_answer() -> None:
+    raise CoordinationUnavailableError("planted: the answer is lost")
+
+
+def test_a_write_whose_answer_is_lost_is_found_by_reading(coordination_case: CoordinationCase) -> None:
+    coordination = coordination_case.open()
+    coordination.create("/ring")
+    change = [Set("/", b"", 0), Create("/ring/1", b"by incarnation 7, number 1")]
+    with fault_hook(AtPoint("coordination.answered", _lose_the_answer)), pytest.raises(CoordinationUnavailableError):
+        coordination.transaction(change)
+    assert coordination.get("/ring/1")[0] == b"by incarnation 7, number 1"
+    with pytest.raises(BadVersionError):
+        coordination.transaction(change)  # its condition makes it safe to try again
+    with fault_hook(AtPoint("coordination.answered", _lose_the_answer)), pytest.raises(CoordinationUnavailableError):
+        coordination.create("/ephemeral", b"mine", ephemeral=True)
+    found = coordination.exists("/ephemeral")
+    assert found is not None
+    assert found.ephemeral_owner == coordination.session_id
+
+
+def test_an_evicted_ephemeral_path_is_seen_by_its_owner(coordination_case: CoordinationCase) -> None:
+    """As the controller evicts a broker: the path is deleted by another, and the session lives on."""
+    owner, other = coordination_case.open(), coordination_case.open()
+    events, signal = Events(owner), Signal()
+    before = owner.create("/live", b"1", ephemeral=True)
+    owner.watch("/live", signal)
+    signal.mark()
+    other.delete("/live")
+    signal.wait_for_more()
+    assert owner.exists("/live") is None
+    with pytest.raises(NoNodeError, match="/live"):
+        owner.transaction([Check("/live"), Create("/by-the-evicted")])
+    assert SessionEvent.EXPIRED not in events.seen
+    again = owner.create("/live", b"2", ephemeral=True)
+    assert again.creation_id > before.creation_id
+    assert again.ephemeral_owner == before.ephemeral_owner == owner.session_id
+
+
+def test_an_ephemeral_path_deleted_and_made_again_in_one_transaction_is_a_new_one(
+    coordination_case: CoordinationCase,
+) -> None:
+    """As a broker replaces the registration that its dead session left behind."""
+    dead, mine = coordination_case.open(), coordination_case.open()
+    before = dead.create("/live", b"1", ephemeral=True)
+    dead.set("/live", b"2")
+    mine.transaction([Delete("/live", 1), Create("/live", b"3", ephemeral=True), Check("/live", 0)])
+    data, stat = mine.get("/live")
+    assert (data, stat.version, stat.ephemeral_owner) == (b"3", 0, mine.session_id)
+    assert stat.creation_id > before.creation_id
+    assert mine.set("/live", b"4", 0).creation_id == stat.creation_id
+    dead.close()
+    assert mine.get("/live")[0] == b"4"
+    mine.close()
+    other = coordination_case.open()
+    eventually(lambda: other.exists("/live") is None, "the end of the new session's path")
 
 
 def test_an_idle_session_lives_on(coordination_case: CoordinationCase) -> None:

@@ -13,12 +13,13 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.cluster.tree import paths
-from klamm.core.errors import CoordinationError
+from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import BadVersionError, Check, Coordination, NoNodeError
-from klamm.core.interfaces.offsets import CommittedOffset, GroupStore, OffsetStore, StoredGroup, StoredMember
+from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore, PartitionedStore, StoredGroup, StoredMember
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
+from klammtest.brokers.led import LedOffsets
 from klammtest.zookeeper import CoordinationCase
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -28,22 +29,31 @@ FULL = CommittedOffset(7, leader_epoch=3, metadata='größe {"x": 1}', commit_ti
 MakeStore = Callable[[Coordination], OffsetStore]
 
 
-@pytest.fixture(params=["coordination", "topic"])
+@pytest.fixture(params=["coordination", "topic", "topic at the leader"])
 def make_store(
     request: pytest.FixtureRequest, coordination_case: CoordinationCase, tmp_path: Path
 ) -> Iterator[MakeStore]:
-    """Each store, as the plugin host makes it; the one that keeps offsets in a topic has a broker on the same tree."""
+    """Each store, as the plugin host makes it. The one that keeps offsets in a topic has a broker on the same tree; a
+    coordinator's part of it has the log of the partition that its broker leads."""
     made: list[OffsetStore] = []
-    keys = {"offsets.topic.num.partitions": 3, "offsets.commit.timeout.ms": 60_000} if request.param == "topic" else {}
+    plugin = request.param.partition(" ")[0]
+    keys = {"offsets.commit.timeout.ms": 60_000} if plugin == "topic" else {}
+    led = LedOffsets(tmp_path) if plugin != request.param else None
 
     def make(coordination: Coordination) -> OffsetStore:
-        made.append(plugin_host().offset_stores.create(request.param, keys, coordination))
+        made.append(plugin_host().offset_stores.create(plugin, keys, coordination))
+        if led is not None:
+            of_topic = made[-1]
+            assert isinstance(of_topic, PartitionedStore)
+            made.append(of_topic.at_leader(led.log()))
         return made[-1]
 
-    with broker_thread(tmp_path, coordination_case.section()) if keys else nullcontext():
+    with broker_thread(tmp_path, coordination_case.section()) if keys and led is None else nullcontext():
         yield make
         for store in made:
             store.close()
+    if led is not None:
+        led.close()
 
 
 @pytest.fixture
@@ -211,13 +221,15 @@ def test_commits_of_many_threads(coordination_case: CoordinationCase, make_store
     assert set(stores[0].fetch("g")) == {TopicPartition("t", p) for p in (*range(6), 99)}
 
 
-def test_groups_members_are_kept_where_the_store_keeps_them(
-    coordination_case: CoordinationCase, make_store: MakeStore
+def test_groups_members_are_kept_in_the_partition_of_the_group(
+    coordination_case: CoordinationCase, tmp_path: Path
 ) -> None:
-    one, other = (make_store(coordination_case.open()) for _ in range(2))
-    if not isinstance(one, GroupStore) or not isinstance(other, GroupStore):
-        assert not hasattr(one, "save_group")
-        return
+    coordination = coordination_case.open()
+    of_topic = plugin_host().offset_stores.create("topic", {}, coordination)
+    assert isinstance(of_topic, PartitionedStore)
+    assert not isinstance(plugin_host().offset_stores.create("coordination", {}, coordination), PartitionedStore)
+    led = LedOffsets(tmp_path)
+    one, other = of_topic.at_leader(led.log()), of_topic.at_leader(led.log())
     assert one.load_groups() == {}
     member = StoredMember("m-1", None, "m", "/127.0.0.1", 60_000, 10_000, b"topics", b"share")
     states = {name: StoredGroup("consumer", 4, "range", "m-1", 5, (member,)) for name in ("g", "größe")}
@@ -234,6 +246,27 @@ def test_groups_members_are_kept_where_the_store_keeps_them(
     assert set(other.load_groups()) == {"g", "größe"}
     one.delete("g")
     assert other.load_groups() == {"größe": states["größe"]}
+    led.close()
+
+
+def test_a_deposed_leader_stores_and_reads_nothing(coordination_case: CoordinationCase, tmp_path: Path) -> None:
+    coordination = coordination_case.open()
+    of_topic = plugin_host().offset_stores.create("topic", {}, coordination)
+    assert isinstance(of_topic, PartitionedStore)
+    led = LedOffsets(tmp_path)
+    deposed = of_topic.at_leader(led.log())
+    deposed.commit("g", {A0: CommittedOffset(1)})
+    led.next_epoch()
+    successor = of_topic.at_leader(led.log())
+    for call in (lambda: deposed.commit("g", {A0: CommittedOffset(2)}), lambda: deposed.fetch("g")):
+        with pytest.raises(BrokerError) as raised:
+            call()
+        assert raised.value.code is ErrorCode.not_leader_or_follower
+    assert successor.fetch("g") == {A0: CommittedOffset(1)}
+    led.lose()
+    with pytest.raises(BrokerError, match="does not lead"):
+        successor.commit("g", {A0: CommittedOffset(3)})
+    led.close()
 
 
 def test_what_the_coordination_store_writes(coordination: Coordination) -> None:

@@ -11,7 +11,8 @@ target's markers; also if the page could not be written at the end.
 
 Two campaigns run at a time, beside a third that mostly waits, each in a process of its own; those that measure times
 run alone. `--loads` runs the campaigns of loads into HDFS instead (`make faults-load`), one after the other in one
-process, because they share an HDFS, a broker and drivers.
+process, because they share an HDFS, a broker and drivers. `--cluster` runs those of three brokers that replicate
+(`make faults-cluster`), two at a time, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ from report import Row, write_report
 AT_A_TIME = 2
 LIMIT_S = 3_600.0
 """Limit for one campaign, in seconds; each has shorter limits of its own."""
+SOAK, SOAK_S = "soak", 8 * 3_600.0
+"""The campaign that is bounded by time, and its longest time where `--soak` gives none, in seconds."""
 _POLL_S = 0.1
-LONGEST_FIRST = ("fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
+LONGEST_FIRST = ("soak", "fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
 WAITING = (
     "clock-jump-process",
     "offset-store-kill",
@@ -89,21 +92,27 @@ def in_one_process(names: Sequence[str], options: argparse.Namespace) -> Iterato
     while left:
         command = [sys.executable, __file__, *left, "--child", "--seed", str(options.seed)]
         command += ["--quick"] * options.quick + ["--plant"] * options.plant
-        command += ["--loads"] * options.loads
+        command += ["--loads"] * options.loads + ["--cluster"] * options.cluster
         command += [] if options.at is None else ["--at", str(options.at)]
+        command += [] if options.soak is None else ["--soak", str(options.soak)]
         with tempfile.NamedTemporaryFile() as said, tempfile.TemporaryFile("w+") as err:
             process = subprocess.Popen(command, stdout=said, stderr=err)
             with Path(said.name).open() as out:  # a second file object: its position is not that of the writing process
-                for result, seconds in _results_of(process, out):
+                for result, seconds in _results_of(process, out, _limit_s(left, options)):
                     yield left.pop(0), result, seconds
             if left:
                 err.seek(0)
                 result = Result(wanted=1)
-                result.break_off(f"the campaign's process died: {err.read()[-2_000:]}")
+                result.break_off(f"the campaign's process died, exit code {process.returncode}: {err.read()[-2_000:]}")
                 yield left.pop(0), result, 0.0
 
 
-def _results_of(process: subprocess.Popen[bytes], out: TextIO) -> Iterator[tuple[Result, float]]:
+def _limit_s(names: Sequence[str], options: argparse.Namespace) -> float:
+    """Returns the limit for each of these campaigns, in seconds."""
+    return LIMIT_S + (max(SOAK_S, 60 * (options.soak or 0)) if SOAK in names else 0.0)
+
+
+def _results_of(process: subprocess.Popen[bytes], out: TextIO, limit_s: float) -> Iterator[tuple[Result, float]]:
     """Yields the results that a child prints, until it ends, or is killed because a campaign takes too long."""
     began, unread = time.monotonic(), ""
     while True:
@@ -115,7 +124,7 @@ def _results_of(process: subprocess.Popen[bytes], out: TextIO) -> Iterator[tuple
             unread = ""
         if ended:
             return
-        if time.monotonic() - began > LIMIT_S:
+        if time.monotonic() - began > limit_s:
             _end(process)
         time.sleep(_POLL_S)
 
@@ -138,7 +147,8 @@ def child(names: Sequence[str], options: argparse.Namespace) -> int:
             for name in names:
                 own = Path(folder, name)
                 own.mkdir()
-                run = Run(name, options.seed, options.quick, options.plant, own, kept, options.at)
+                soak_s = None if options.soak is None else 60 * options.soak
+                run = Run(name, options.seed, options.quick, options.plant, own, kept, options.at, soak_s)
                 result = in_this_process(known[name], run)
                 shutil.rmtree(own)
                 print(json.dumps(asdict(result)), flush=True)
@@ -218,28 +228,36 @@ def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
 
 
 def _package(options: argparse.Namespace) -> str:
-    return "loads.campaigns" if options.loads else "campaigns"
+    return "loads.campaigns" if options.loads else "cluster.campaigns" if options.cluster else "campaigns"
 
 
 def _target(options: argparse.Namespace) -> str:
-    return "faults-load" if options.loads else "faults"
+    return "faults-load" if options.loads else "faults-cluster" if options.cluster else "faults"
 
 
 def main() -> int:
-    loads = "--loads" in sys.argv
-    known = all_campaigns("loads.campaigns" if loads else "campaigns")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    which = argparse.ArgumentParser(add_help=False)
+    kinds = which.add_mutually_exclusive_group()
+    kinds.add_argument("--loads", action="store_true", help="the campaigns of loads into HDFS")
+    kinds.add_argument("--cluster", action="store_true", help="the campaigns of three brokers that replicate")
+    kind = which.parse_known_args()[0]
+    known = all_campaigns(_package(kind))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[which]
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="few injections, seconds")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--at", type=int, help="this injection alone")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="how long the campaign soak injects faults")
     parser.add_argument("--plant", action="store_true", help="plant an anomaly in each: each must fail; few injections")
-    page = report_page("faults-load" if loads else "faults")
+    page = report_page(_target(kind))
     parser.add_argument("--report", type=page, metavar="PAGE", help="write the figures into this page")
-    parser.add_argument("--loads", action="store_true", help="the campaigns of loads into HDFS")
     parser.add_argument("--tools", action="store_true", help="name the system commands that they need, and end")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.soak is not None and not options.soak > 0:
+        parser.error("--soak is a number of minutes, and positive")
     options.quick |= options.plant  # the plant is among the first injections
     for name in options.names:
         if name not in known:

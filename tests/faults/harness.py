@@ -46,7 +46,8 @@ class Kept:
 @dataclass(frozen=True)
 class Run:
     """`folder` is empty and for this campaign only; `kept` may hold objects of another campaign. `only` is the one
-    injection to replay; None for all."""
+    injection to replay; None for all. `soak_s`: how long a campaign that is bounded by time injects faults, in
+    seconds; None for its own limit."""
 
     name: str
     seed: int
@@ -55,6 +56,7 @@ class Run:
     folder: Path
     kept: Kept
     only: int | None = None
+    soak_s: float | None = None
 
     def chance(self, injection: object) -> random.Random:
         """Returns the randomness of one injection, which does not depend on those before it."""

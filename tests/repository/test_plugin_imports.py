@@ -11,9 +11,10 @@ from klammtest.suite.wheel import ROOT
 PUBLIC = ("klamm", "klamm.errors", "klamm.plugin")
 
 DEEP: dict[str, tuple[str, set[str]]] = {
+    "klamm.core.child_process": ("starts a server as the core does", {"coordination/etcd/server.py"}),
     "klamm.core.cli.foreground": (
         "commands that run until they are stopped treat SIGTERM as Klamm's own do",
-        {"audit/cli.py", "coordination/zookeeper_command.py"},
+        {"audit/cli.py", "coordination/etcd/command.py", "coordination/zookeeper_command.py"},
     ),
     "klamm.core.cli.options": ("`klamm audit` has the options of the other commands", {"audit/cli.py"}),
     "klamm.core.client.cluster_client": ("EARLIEST and LATEST, beside ClusterClient", {"audit/reader.py"}),
@@ -34,24 +35,33 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.config.sections.topic_settings": ("checks a topic's name as the core does", {"audit/config.py"}),
     "klamm.core.faults": (
         "the fault points of the campaigns",
-        {"coordination/embedded_tree.py", "coordination/kazoo_session.py"},
+        {
+            "coordination/embedded.py",
+            "coordination/embedded_tree.py",
+            "coordination/etcd/session.py",
+            "coordination/kazoo_session.py",
+        },
     ),
+    "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
     "klamm.core.java": ("starts a JVM as the core does", {"coordination/zookeeper_server.py"}),
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),
     "klamm.core.records": (
         "the compiled counts by window, and the compiled packing of the columns they are made of",
         {"audit/counting/broker_tier.py", "audit/windows.py"},
     ),
-    "klamm.core.records.decode": ("the broker tier counts in raw batches", {"audit/counting/broker_tier.py"}),
+    "klamm.core.records.decode": (
+        "the broker tier counts in raw batches, a coordinator reads commits in its own log",
+        {"audit/counting/broker_tier.py", "offsets/partition_store.py"},
+    ),
     "klamm.core.records.editing.first_record": (
         "the broker tier counts in raw batches",
         {"audit/counting/broker_tier.py"},
     ),
-    "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/topic.py"}),
+    "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/records.py"}),
     "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.header": (
-        "batch headers: the broker tier counts in raw batches, the demonstration damages one",
-        {"audit/counting/broker_tier.py", "demo/steps/plant.py"},
+        "batch headers: of raw batches that are counted or read, and of one that the demonstration damages",
+        {"audit/counting/broker_tier.py", "demo/steps/plant.py", "offsets/partition_store.py"},
     ),
     "klamm.core.records.varint": (
         "reads the mark that an auditing producer leaves in a batch",

@@ -26,7 +26,8 @@ def test_epochs_are_those_of_leader_epochs(tmp_path: Path, seed: int) -> None:
             log.append(value, epoch)
         elif chance < 0.9:
             offset = random.randint(log.log_start_offset, log.log_end_offset)
-            log.truncate_to(offset)
+            log.follow(epoch)
+            log.truncate_to(offset, epoch)
             epochs.truncate_end(offset)
             epoch = max(epoch, log.leader_epoch) + 1
             log.lead(epoch)
@@ -44,12 +45,12 @@ def test_roles_are_checked_by_the_log() -> None:
     log = MemoryLog("0")
     log.lead(3)
     log.append(1, 3)
-    for refused in (lambda: log.append(2, 2), lambda: log.replicate(log.read(0, 1), 3)):
+    for refused in (lambda: log.append(2, 2), lambda: log.append_as_follower(log.read(0, 1), 3)):
         with pytest.raises(FencedLeaderEpochError):
             refused()
     log.follow(4)
     with pytest.raises(InvalidRecordError):
-        log.replicate(log.read(0, 1), 4)
+        log.append_as_follower(log.read(0, 1), 4)
     log.rest()
     with pytest.raises(FencedLeaderEpochError):
         log.append(2, 3)

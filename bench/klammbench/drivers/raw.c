@@ -1,9 +1,11 @@
-/* The raw driver: sends ready-made request frames to one broker and checks each answer, so that the broker is the limit.
+/* The raw driver: sends ready-made request frames to one broker, or to each broker of a cluster, and checks each answer,
+ * so that the brokers are the limit.
  *
- *   raw PORT FRAMES CONNECTIONS DEPTH WARM_S MEASURE_S MAX_BYTES RATE
+ *   raw PORT[,PORT...] FRAMES[,FRAMES...] CONNECTIONS DEPTH WARM_S MEASURE_S MAX_BYTES RATE
  *
  * FRAMES is a file of frames, each with its own 4-byte big-endian length in front, as on the wire: Produce requests of
  * version 9 with one topic and one partition each. Every connection sends them in turn, beginning at a place of its own.
+ * With several ports, each has a file of its own, and connection i goes to the broker i mod the number of ports.
  *
  * RATE 0: closed loop; DEPTH requests are in flight on each connection. RATE > 0: open loop; request k is due at k / RATE
  * seconds, goes to connection k mod CONNECTIONS, and its latency counts from when it was due, sent or not (so a stall is
@@ -34,13 +36,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { QUEUE = 16384, INPUT = 1 << 16, MAX_CONNECTIONS = 1024 };
+enum { QUEUE = 16384, INPUT = 1 << 16, MAX_CONNECTIONS = 1024, MAX_BROKERS = 16 };
 static const double SILENCE_S = 10.0;
 
 struct frame { const char *data; uint32_t size; uint32_t correlation; };
+struct broker { int port; struct frame *frames; uint32_t frame_count; };
 
 struct connection {
     int fd, writable_wanted;
+    const struct broker *broker;
     uint32_t next;            /* frame to put next into the queue */
     uint32_t head, sent, tail; /* queue: [head, sent) sent and unanswered, sent is under way, [sent, tail) waiting */
     uint32_t sent_of;         /* bytes of frame `sent` that are gone */
@@ -50,8 +54,6 @@ struct connection {
     uint32_t filled;
 };
 
-static struct frame *frames;
-static uint32_t frame_count;
 struct samples { float *us; uint64_t count, room; };
 static struct samples latencies, delays;
 static uint64_t done_requests, done_bytes, all_bytes;
@@ -81,21 +83,35 @@ static uint32_t big32(const char *p) {
     return ntohl(v);
 }
 
-static void load(const char *path) {
+static void load(struct broker *b, const char *path) {
     FILE *file = fopen(path, "rb");
     struct stat about;
     if (!file || fstat(fileno(file), &about) || about.st_size < 12) die("cannot read the frames");
     char *data = malloc(about.st_size);
     if (!data || fread(data, 1, about.st_size, file) != (size_t)about.st_size) die("cannot read the frames");
     fclose(file);
-    for (off_t at = 0; at < about.st_size; frame_count++) {
-        frames = realloc(frames, (frame_count + 1) * sizeof *frames);
-        if (!frames) die("out of memory");
+    for (off_t at = 0; at < about.st_size; b->frame_count++) {
+        b->frames = realloc(b->frames, (b->frame_count + 1) * sizeof *b->frames);
+        if (!b->frames) die("out of memory");
         uint32_t size = 4 + big32(data + at);
         if (size < 12 || at + size > about.st_size) die("a frame is cut off");
-        frames[frame_count] = (struct frame){data + at, size, big32(data + at + 8)};
+        b->frames[b->frame_count] = (struct frame){data + at, size, big32(data + at + 8)};
         at += size;
     }
+}
+
+/* Takes both lists apart; returns the number of brokers. */
+static int load_all(struct broker *brokers, char *ports, char *files) {
+    char *next_port, *next_file, *port = strtok_r(ports, ",", &next_port), *file = strtok_r(files, ",", &next_file);
+    int count = 0;
+    for (; port && file && count < MAX_BROKERS; count++) {
+        brokers[count].port = atoi(port);
+        load(&brokers[count], file);
+        port = strtok_r(NULL, ",", &next_port);
+        file = strtok_r(NULL, ",", &next_file);
+    }
+    if (port || file || !count) die("each port needs one file of frames; at most 16 of each");
+    return count;
 }
 
 static int dial(int port) {
@@ -112,7 +128,7 @@ static void enqueue(struct connection *c, double due) {
     c->frames[c->tail % QUEUE] = c->next;
     c->due[c->tail % QUEUE] = due;
     c->tail++;
-    c->next = (c->next + 1) % frame_count;
+    c->next = (c->next + 1) % c->broker->frame_count;
 }
 
 static void want_writable(struct connection *c, int epoll, int wanted) {
@@ -124,7 +140,7 @@ static void want_writable(struct connection *c, int epoll, int wanted) {
 
 static void push(struct connection *c, int epoll) {
     while (c->sent != c->tail) {
-        const struct frame *f = &frames[c->frames[c->sent % QUEUE]];
+        const struct frame *f = &c->broker->frames[c->frames[c->sent % QUEUE]];
         ssize_t n = send(c->fd, f->data + c->sent_of, f->size - c->sent_of, MSG_NOSIGNAL);
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             want_writable(c, epoll, 1);
@@ -152,7 +168,7 @@ static void remember(struct samples *s, double seconds) {
 /* Produce response version 9: correlation id, tags, [topics] name [partitions] index, error code. */
 static void check(struct connection *c, const char *answer, uint32_t size, double at) {
     if (c->head == c->sent) die("an answer to nothing");
-    const struct frame *f = &frames[c->frames[c->head % QUEUE]];
+    const struct frame *f = &c->broker->frames[c->frames[c->head % QUEUE]];
     if (size < 8 || big32(answer) != f->correlation) die("an answer with another correlation id");
     uint32_t name = (unsigned char)answer[6]; /* length + 1, in one byte: names are short */
     uint32_t error = 7 + (name - 1) + 1 + 4;
@@ -220,17 +236,19 @@ static int none_waiting(const struct connection *all, int count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 9) die("raw PORT FRAMES CONNECTIONS DEPTH WARM_S MEASURE_S MAX_BYTES RATE");
+    if (argc != 9) die("raw PORT[,PORT...] FRAMES[,FRAMES...] CONNECTIONS DEPTH WARM_S MEASURE_S MAX_BYTES RATE");
     int connection_count = atoi(argv[3]), depth = atoi(argv[4]);
     double warm = atof(argv[5]), measure = atof(argv[6]), max_bytes = atof(argv[7]), rate = atof(argv[8]);
     if (connection_count < 1 || connection_count > MAX_CONNECTIONS || depth < 1 || depth > QUEUE) die("bad arguments");
-    load(argv[2]);
+    struct broker brokers[MAX_BROKERS] = {0};
+    int broker_count = load_all(brokers, argv[1], argv[2]);
     struct connection *all = calloc(connection_count, sizeof *all);
     int epoll = epoll_create1(0);
     if (!all || epoll < 0) die("out of memory");
     for (int i = 0; i < connection_count; i++) {
-        all[i].fd = dial(atoi(argv[1]));
-        all[i].next = (uint64_t)i * frame_count / connection_count;
+        all[i].broker = &brokers[i % broker_count];
+        all[i].fd = dial(all[i].broker->port);
+        all[i].next = (uint64_t)i * all[i].broker->frame_count / connection_count;
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &all[i]};
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, all[i].fd, &event)) die("epoll_ctl");
     }

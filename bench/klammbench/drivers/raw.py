@@ -12,7 +12,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -94,25 +94,45 @@ def drive(
 
     `before` is called when all frames are made. Raises `RuntimeError` with the driver's own line if it fails.
     """
-    frames = write_frames(topic, partitions, batch, acks)
+    return drive_each(topic, {bootstrap: partitions}, batch, load, acks, before)
+
+
+def drive_each(
+    topic: str,
+    led: Mapping[str, int | Sequence[int]],
+    batch: Batch,
+    load: Load,
+    acks: int = 1,
+    before: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Runs the driver once over the brokers of a cluster: `led` has the partitions that each leads, by its HOST:PORT.
+    The connections go to the brokers in turn.
+    """
+    files = [
+        write_frames(topic, partitions, batch, acks, broker=place) for place, partitions in enumerate(led.values())
+    ]
     try:
         numbers = (load.connections, load.depth, load.warm_s, load.measure_s, load.max_bytes, load.rate)
-        command = [str(compiled()), bootstrap.rpartition(":")[2], str(frames), *map(str, numbers)]
+        ports = ",".join(bootstrap.rpartition(":")[2] for bootstrap in led)
+        command = [str(compiled()), ports, ",".join(map(str, files)), *map(str, numbers)]
         before()
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"not all requests were answered within {_TIMEOUT_S:g} s") from None
     finally:
-        frames.unlink()
+        for frames in files:
+            frames.unlink()
     if done.returncode:
         raise RuntimeError(done.stderr.strip() or f"the raw driver ended with status {done.returncode}")
     return Outcome(**json.loads(done.stdout))
 
 
-def write_frames(topic: str, partitions: int | Sequence[int], batch: Batch, acks: int) -> Path:
-    """Writes a file with one Produce frame for each partition, or for each of the given ones."""
+def write_frames(topic: str, partitions: int | Sequence[int], batch: Batch, acks: int, broker: int = 0) -> Path:
+    """Writes a file with one Produce frame for each partition, or for each of the given ones. `broker` keeps the files
+    of several brokers apart.
+    """
     BUILT.mkdir(parents=True, exist_ok=True)
-    path = BUILT / f"{topic}-{os.getpid()}.frames"  # another process may have a topic of this name
+    path = BUILT / f"{topic}-{os.getpid()}-{broker}.frames"  # another process may have a topic of this name
     records = encoded(batch)
     with path.open("wb") as file:
         for partition in range(partitions) if isinstance(partitions, int) else partitions:

@@ -22,10 +22,12 @@ _AT_ONCE = 1000
 
 
 @contextmanager
-def topic_on(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> Iterator[str]:
+def topic_on(
+    system: System, name: str, partitions: int, config: Mapping[str, str] | None = None, replicas: int = 1
+) -> Iterator[str]:
     """Creates a topic whose partitions all have leaders; deletes it and its files at the end."""
     # Deleted at once, not after a minute: else the disk would fill, and its writes would disturb the next measurement.
-    make_topic(system, name, partitions, {"file.delete.delay.ms": "0", **(config or {})})
+    make_topic(system, name, partitions, {"file.delete.delay.ms": "0", **(config or {})}, replicas)
     try:
         yield name
     finally:
@@ -34,12 +36,14 @@ def topic_on(system: System, name: str, partitions: int, config: Mapping[str, st
         _await_removal(system)
 
 
-def make_topic(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+def make_topic(
+    system: System, name: str, partitions: int, config: Mapping[str, str] | None = None, replicas: int = 1
+) -> None:
     """Creates a topic whose partitions all have leaders. It is not deleted: the shape wipes its systems itself."""
     admin = _admin(system)
     settings = {"retention.ms": "-1", **(config or {})}
     first = min(partitions, _AT_ONCE)
-    topic = NewTopic(name, first, 1, config=settings)
+    topic = NewTopic(name, first, replicas, config=settings)
     admin.create_topics([topic], request_timeout=_CREATION_S)[name].result(_CREATION_S)
     for total in range(first + _AT_ONCE, partitions + _AT_ONCE, _AT_ONCE):
         wanted = NewPartitions(name, min(total, partitions))

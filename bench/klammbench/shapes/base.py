@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from klammbench.metric import Metric
 from klammbench.systems.base import System
@@ -18,6 +18,19 @@ class Cell(Protocol):
 
     @property
     def name(self) -> str: ...
+
+
+@runtime_checkable
+class LimitedCell(Cell, Protocol):
+    """A cell that takes long: it is measured on these `systems` (the A/A pair's second one is named too), and in the
+    first `rounds`.
+    """
+
+    @property
+    def systems(self) -> Sequence[str]: ...
+
+    @property
+    def rounds(self) -> int: ...
 
 
 class Shape(Protocol):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from klammbench.systems.activemq import activemq
 from klammbench.systems.base import System
+from klammbench.systems.clusters import kafka_cluster, klamm_cluster
 from klammbench.systems.kafka import kafka_default, kafka_tuned
 from klammbench.systems.klamm import klamm_audited, klamm_embedded, klamm_zookeeper
 from klammbench.systems.rabbitmq import rabbitmq_classic, rabbitmq_streams
@@ -17,6 +18,8 @@ SYSTEMS: dict[str, Callable[[Path], System]] = {
     "klamm-audited": klamm_audited,
     "kafka": kafka_default,
     "kafka-tuned": kafka_tuned,
+    "klamm-cluster": klamm_cluster,
+    "kafka-cluster": kafka_cluster,
     "rabbitmq": rabbitmq_classic,
     "rabbitmq-streams": rabbitmq_streams,
     "activemq": activemq,

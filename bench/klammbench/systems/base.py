@@ -57,6 +57,27 @@ class System(Protocol):
         ...
 
 
+class Cluster(System, Protocol):
+    """Three brokers on this host. A broker that is stopped or killed comes back on its ports and data."""
+
+    @property
+    def brokers(self) -> Mapping[int, str]:
+        """HOST:PORT of each broker by its id."""
+        ...
+
+    def start_broker(self, node: int) -> None:
+        """Returns once the broker serves."""
+        ...
+
+    def stop_broker(self, node: int) -> None:
+        """Stops the broker by a controlled shutdown."""
+        ...
+
+    def kill_broker(self, node: int) -> None: ...
+
+    def broker_pids(self, node: int) -> list[int]: ...
+
+
 class Child:
     """A process in its own session, with its output in a file; it is ended by its id only."""
 
@@ -90,6 +111,12 @@ class Child:
         said = self.output.read_text(errors="replace")[-500:]
         raise RuntimeError(f"{what} was not ready within {timeout_s:g} s; its output:\n{said}")
 
+    def kill(self) -> None:
+        """Sends SIGKILL and waits for the end."""
+        if not self.ended():
+            self._process.kill()
+        self._process.wait(10)
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Sends SIGTERM, and SIGKILL if the process does not end in time."""
         if self.ended():
@@ -98,8 +125,7 @@ class Child:
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10)
+            self.kill()
 
 
 def answers(port: int) -> bool:
@@ -114,8 +140,7 @@ def answers(port: int) -> bool:
 def free_port() -> int:
     """Returns a port below the range that the kernel gives to clients."""
     for port in range(21_000 + os.getpid() % 5_000 + time.monotonic_ns() // 1000 % 5_000, 32_000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        if _is_free(port):
             return port
     raise RuntimeError("no port is free")
 
@@ -127,6 +152,24 @@ def free_ports(count: int) -> list[int]:
         if (port := free_port()) not in found:
             found.append(port)
     return found
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """Returns the first of that many consecutive ports."""
+    first, found = free_port(), 1
+    while found < count:
+        if _is_free(first + found):
+            found += 1
+        else:
+            first, found = free_port(), 1
+    return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def remove(folder: Path) -> None:

@@ -16,7 +16,8 @@ from ...log.errors import OffsetOutOfRangeError
 from ...log.partition_log import ReadIsolation
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition
-from ..partitions import LedPartition
+from ..internal_topics import ensure_topic
+from ..replication.replica import Replica
 from ..services import Services
 
 T = TypeVar("T")
@@ -39,36 +40,43 @@ class LocalBrokerContext:
         return self._services.codecs
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
-        return {led.name: led.log.topic_id for led in list(self._services.partitions)}
+        replicas = self._services.partitions.replicas()
+        return {replica.name: replica.log.topic_id for replica in replicas if _knows_the_end(replica)}
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
-        led = self._services.led(partition.topic, partition.partition)
-        if not isinstance(led, LedPartition):
-            raise BrokerError(led, f"{partition} is not led by broker {self._services.broker_id}")
+        led = self._led(partition)
+        log, epoch = led.log, led.leader_epoch
         try:
-            found = led.log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+            found = log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+            read = ServiceRead(found.data, found.high_watermark, found.log_start_offset, log.topic_id, epoch)
         except OffsetOutOfRangeError:
-            log = led.log
-            return ServiceRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, max(led.leader_epoch, 0))
-        return ServiceRead(
-            found.data, found.high_watermark, found.log_start_offset, led.log.topic_id, max(led.leader_epoch, 0)
-        )
+            read = ServiceRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, epoch)
+        if self._led(partition).leader_epoch != epoch:
+            raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition} has a new leader epoch")
+        return read
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
+        return self._led(partition).log.end_offset_for_epoch(leader_epoch)[1]
+
+    def _led(self, partition: TopicPartition) -> Replica:
         led = self._services.led(partition.topic, partition.partition)
-        if not isinstance(led, LedPartition):
+        if not isinstance(led, Replica):
             raise BrokerError(led, f"{partition} is not led by broker {self._services.broker_id}")
-        return led.log.end_offset_for_epoch(leader_epoch)[1]
+        if not _knows_the_end(led):
+            raise BrokerError(ErrorCode.offset_not_available, f"{partition} has a new leader, which commits it again")
+        return led
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        if name in self._services.image.topics:
-            return
-        try:
-            self._services.cluster.create_topic(name, partitions, 1, configs)
-        except BrokerError as error:
-            if error.code is not ErrorCode.topic_already_exists:
-                raise
-        self._on_loop(self._services.leadership.refresh)
+        services = self._services
+        factor = services.config.default_replication_factor
+        self._on_loop(lambda: ensure_topic(services, name, partitions, factor, configs))
 
     def _on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+
+def _knows_the_end(replica: Replica) -> bool:
+    """Returns whether the replica leads, and its high watermark has passed the start of its leader epoch: before that
+    it may be lower than the former leader's, up to which a service may have read."""
+    leader = replica.leader
+    return leader is not None and leader.latest_offset_is_known

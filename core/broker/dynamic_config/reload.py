@@ -87,7 +87,7 @@ class Reloader:
         return outcome
 
     async def _reload(self, file: Path) -> ReloadOutcome:
-        wanted = await self._workers.disk(load_settings, file)
+        wanted = (await self._workers.disk(load_settings, file)).for_broker(self._settings.index)
         changed = await self._live.reload(wanted.broker)
         applied = dict(changed.applied)
         if self._said is not None and wanted.log != self._settings.log:

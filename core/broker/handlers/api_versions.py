@@ -1,9 +1,10 @@
-"""ApiVersions (KIP-35, KIP-511): what is offered, and who asks."""
+"""ApiVersions (KIP-35, KIP-511, KIP-584): what is offered, which features the cluster uses, and who asks."""
 
 from __future__ import annotations
 
 import re
 
+from ...cluster.feature_levels import SUPPORTED
 from ...errors import ErrorCode
 from ...protocol.apis import ADVERTISED
 from ...protocol.messages import Entity
@@ -14,7 +15,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511's form of a client's software name and version."""
 
 
-def api_versions(_: Services, request: Request) -> Entity:
+def api_versions(services: Services, request: Request) -> Entity:
     error = ErrorCode.none
     if request.message is None:
         error = ErrorCode.unsupported_version
@@ -26,4 +27,23 @@ def api_versions(_: Services, request: Request) -> Entity:
             error = ErrorCode.invalid_request
     ranges = ADVERTISED.items() if error is not ErrorCode.invalid_request else ()
     keys = tuple(request.part("ApiVersion", api_key=k, min_version=low, max_version=high) for k, (low, high) in ranges)
-    return request.respond(error_code=error, api_keys=keys)
+    image = services.image
+    return request.respond(
+        error_code=error,
+        api_keys=keys,
+        supported_features=tuple(
+            request.part("SupportedFeatureKey", name=name, min_version=low, max_version=high)
+            for name, (low, high) in SUPPORTED.items()
+            if low > 0 or request.version >= 4  # KIP-1022: clients of earlier versions refuse a range from 0
+        )
+        if request.version >= 3
+        else (),
+        finalized_features_epoch=image.version,
+        finalized_features=tuple(
+            request.part("FinalizedFeatureKey", name=name, max_version_level=level, min_version_level=level)
+            for name, level in image.features.levels.items()
+            if level > 0
+        )
+        if request.version >= 3
+        else (),
+    )

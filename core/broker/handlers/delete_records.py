@@ -1,7 +1,8 @@
-"""DeleteRecords (KIP-107): moves a partition's log start forward, durably before the answer."""
+"""DeleteRecords (KIP-107): moves a partition's log start forward, durably before the answer, on all live replicas."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from ...errors import ErrorCode, KlammError
@@ -9,7 +10,7 @@ from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
 from ..network.context import Request
-from ..partitions import LedPartition
+from ..replication.replica import DeleteOutcome, Replica
 from ..services import Services
 
 log = logging.getLogger(__name__)
@@ -17,36 +18,41 @@ _NO_OFFSET = -1
 
 
 async def delete_records(services: Services, request: Request) -> Entity:
-    topics = []
-    for topic in request.message.topics:
-        parts = []
-        refused = services.access.refusal(request, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
-        for asked in topic.partitions:
-            name = TopicPartition(topic.name, asked.partition_index)
-            code, start = (refused, _NO_OFFSET) if refused else await _delete(services, name, asked.offset)
-            parts.append(
-                request.part(
-                    "DeleteRecordsPartitionResult",
-                    partition_index=asked.partition_index,
-                    low_watermark=start,
-                    error_code=code,
-                )
-            )
-        topics.append(request.part("DeleteRecordsTopicResult", name=topic.name, partitions=tuple(parts)))
-    return request.respond(topics=tuple(topics))
+    deadline = asyncio.get_running_loop().time() + request.message.timeout.total_seconds()
+
+    async def delete(topic: str, partition: int, offset: int) -> Entity:
+        refused = services.access.refusal(request, AclOperation.DELETE, ResourceType.TOPIC, topic)
+        name = TopicPartition(topic, partition)
+        code, low = (refused, _NO_OFFSET) if refused else await _delete(services, name, offset, deadline)
+        return request.part(
+            "DeleteRecordsPartitionResult", partition_index=partition, low_watermark=low, error_code=code
+        )
+
+    topics = request.message.topics
+    parts = await asyncio.gather(*(delete(t.name, p.partition_index, p.offset) for t in topics for p in t.partitions))
+    found = iter(parts)
+    return request.respond(
+        topics=tuple(
+            request.part("DeleteRecordsTopicResult", name=t.name, partitions=tuple(next(found) for _ in t.partitions))
+            for t in topics
+        )
+    )
 
 
-async def _delete(services: Services, name: TopicPartition, offset: int) -> tuple[ErrorCode, int]:
-    """Deletes records; returns the error and the offset at which the partition now begins."""
+async def _delete(services: Services, name: TopicPartition, offset: int, deadline: float) -> DeleteOutcome:
+    """Deletes records, and waits for the followers; returns the error and the low watermark: the least offset at which
+    a live replica begins."""
     led = services.led(*name)
-    if not isinstance(led, LedPartition):
+    if not isinstance(led, Replica):
         return led, _NO_OFFSET
     if not led.log.config.deletes:  # as in Kafka, records of a compacted topic are not deleted
         return ErrorCode.policy_violation, _NO_OFFSET
+    epoch = led.leader_epoch
     try:
         start = await services.workers.disk(services.logs.delete_records, name, offset)
     except KlammError as error:
         log.info("DeleteRecords of %s: %s", name, error)
         return error.code, _NO_OFFSET
     log.info("%s begins at offset %d, as DeleteRecords asked", name, start)
-    return ErrorCode.none, start
+    required = start if offset < 0 else min(start, offset)  # as in Kafka: what it has deleted beyond is not waited for
+    return await led.deleted(epoch, required, lambda: services.image.registrations, deadline)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 from typing import Any
+from uuid import UUID
 
 from ...errors import ErrorCode, KlammError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
@@ -22,19 +23,30 @@ from ...log.segment.file_operations import MOST_CACHED
 from ...protocol.apis import ApiKey
 from ...protocol.fetch import Fetched, write_fetch_response
 from ...protocol.messages import Buffer
+from ...protocol.replica_fetch import ReplicaFetchRequest, as_replica_fetch
 from ...records.header import iter_headers
+from ...records.partition import TopicPartition
 from ..network.context import FIRST_ALLOWANCE, ConnectionContext, Request
-from ..partitions import LedPartition, ParkedFetch
+from ..replication.parked_fetch import ParkedFetch
+from ..replication.replica import Replica
 from ..services import Services
 
 _READ_COMMITTED = 1
+_RACKS_FROM = 11
+"""The first version that names the consumer's rack: followers answer too (KIP-392)."""
+_TOPIC_IDS_FROM = 13
+FOLLOWERS_FROM = 15
+"""The first version that names the follower's broker epoch (KIP-903)."""
+_ZERO_ID = UUID(int=0)
 _WHOLE_REQUEST_EPOCHS = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One partition of the request. `refused`: why the client may not read it."""
+    """One partition of the request. `asked`: the topic as the request names it, by name or by id. `refused`: why the
+    client may not read it."""
 
+    asked: str | UUID
     topic: str
     partition: int
     offset: int
@@ -49,7 +61,7 @@ class _Poll:
 
     answers: list[Fetched]
     size: int = 0
-    failed: bool = False
+    at_once: bool = False
 
     def drop(self) -> None:
         """Drops the records, so that a waiting request holds none."""
@@ -58,14 +70,18 @@ class _Poll:
 
 def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any, Any, list[Buffer]]:
     message = request.message
+    if isinstance(message, ReplicaFetchRequest):
+        return services.follower_fetches.fetch(services, request, message)
+    if request.version >= FOLLOWERS_FROM and message.replica_state.replica_id >= 0:
+        return services.follower_fetches.fetch(services, request, as_replica_fetch(message))
     if request.version >= 7 and message.session_epoch not in _WHOLE_REQUEST_EPOCHS:
         return _respond(services, request, _Poll([]), ErrorCode.fetch_session_id_not_found)
     if not message.topics:  # no record can arrive that is worth a wait
         return _respond(services, request, _Poll([]))
-    access = services.access
     wanted = [
         _Wanted(
-            topic.topic,
+            asked,
+            name,
             p.partition,
             p.fetch_offset,
             p.partition_max_bytes,
@@ -73,16 +89,31 @@ def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any,
             refused,
         )
         for topic in message.topics
-        for refused in (
-            access.refusal(request, AclOperation.READ, ResourceType.TOPIC, topic.topic) if access.enforced else None,
-        )
+        for asked, name, refused in (_topic(services, request, topic),)
         for p in topic.partitions
     ]
     poll = _look_at_once(services, request, wanted)
     max_wait_s = message.max_wait.total_seconds()
-    if poll is not None and (poll.failed or poll.size >= message.min_bytes or max_wait_s <= 0):
+    if poll is not None and (poll.at_once or poll.size >= message.min_bytes or max_wait_s <= 0):
         return _respond(services, request, poll)
     return _wait(services, request, wanted, poll, max_wait_s)
+
+
+def _topic(services: Services, request: Request, topic: Any) -> tuple[str | UUID, str, ErrorCode | None]:
+    """Returns the topic as the request names it, its name, and why the client may not read it. An unknown id may be
+    that of a topic that this broker has not read yet."""
+    access = services.access
+    if request.version < _TOPIC_IDS_FROM:
+        asked: str | UUID = topic.topic
+        name: str = topic.topic
+    else:
+        asked = topic.topic_id or _ZERO_ID
+        known = services.image.topic_by_id(asked)
+        if known is None:
+            return asked, "", ErrorCode.unknown_topic_id
+        name = known.name
+    refused = access.refusal(request, AclOperation.READ, ResourceType.TOPIC, name) if access.enforced else None
+    return asked, name, refused
 
 
 async def _wait(
@@ -93,7 +124,7 @@ async def _wait(
     deadline = loop.time() + max_wait_s
     poll = poll or await _look_on_disk(services, request, wanted)
     connection = request.connection
-    while not (poll.failed or poll.size >= request.message.min_bytes or services.partitions.closing):
+    while not (poll.at_once or poll.size >= request.message.min_bytes or services.partitions.closing):
         if connection.ended:
             break
         left = deadline - loop.time()
@@ -102,7 +133,7 @@ async def _wait(
         parked = ParkedFetch(request.message.min_bytes - poll.size)
         poll.drop()
         services.memory.give_back(connection)
-        found = [services.partitions.find(w.topic, w.partition) for w in wanted]
+        found = [services.partitions.replica(TopicPartition(w.topic, w.partition)) for w in wanted]
         places = [led for led in found if led is not None]
         for led in places:
             led.park(parked)
@@ -170,31 +201,57 @@ def _look(
     isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
     room = min(message.max_bytes, services.config.fetch_max_bytes, room)
     poll = _Poll([])
+    by_rack = request.version >= _RACKS_FROM
+    find = services.readable if by_rack else services.led
+    rack = message.rack_id if by_rack and _selects_by_rack(services.config.replica_selector_class) else ""
     for want in wanted:
-        led = want.refused or services.led(want.topic, want.partition, want.leader_epoch)
-        if not isinstance(led, LedPartition):
-            answer = Fetched(want.topic, want.partition, led)
+        led = want.refused or find(want.topic, want.partition, want.leader_epoch)
+        if not isinstance(led, Replica):
+            answer = Fetched(want.asked, want.partition, led)
+        elif rack and (nearer := _replica_in(services, led, rack, want.offset)) != -1:
+            answer = _bounds(want, led)
+            answer.preferred_read_replica = nearer
+            poll.at_once = True  # answered at once
         else:
             limit = min(want.max_bytes, room - poll.size)
             if limit <= 0 and poll.size:
-                answer = _bounds(led)
+                answer = _bounds(want, led)
             else:
                 read = led.log.read_cached if cached_only else led.log.read
                 call = partial(read, want.offset, max(limit, 0), isolation=isolation, min_one=poll.size == 0)
-                found = _read(services, request, led, call)
+                found = _read(services, request, want, led, call)
                 if found is None:
                     return None
                 answer = found
         poll.answers.append(answer)
         poll.size += len(answer.records)
-        poll.failed = poll.failed or answer.error is not ErrorCode.none
+        poll.at_once = poll.at_once or answer.error is not ErrorCode.none
     return poll
 
 
-def _bounds(led: LedPartition) -> Fetched:
+def _selects_by_rack(selector: str | None) -> bool:
+    return selector is not None and selector.endswith("RackAwareReplicaSelector")
+
+
+def _replica_in(services: Services, led: Replica, rack: str, offset: int) -> int:
+    """Returns the in-sync follower in the consumer's rack that has the most records, `offset` among them; -1 if there
+    is none, or the leader is in that rack itself (Kafka's `RackAwareReplicaSelector`)."""
+    brokers, state = services.image.brokers, led.partition.state
+    if led.leader is None or state is None or services.config.broker_rack == rack:
+        return -1
+    near = [
+        (led.leader.follower_end(member), -member)
+        for member in state.isr
+        if member != services.broker_id and member in brokers and brokers[member].rack == rack
+    ]
+    end, member = max(near, default=(-1, 1))
+    return -member if end >= offset else -1
+
+
+def _bounds(want: _Wanted, led: Replica) -> Fetched:
     return Fetched(
-        led.name.topic,
-        led.name.partition,
+        want.asked,
+        want.partition,
         high_watermark=led.log.high_watermark,
         last_stable_offset=led.log.last_stable_offset,
         log_start_offset=led.log.log_start_offset,
@@ -202,10 +259,10 @@ def _bounds(led: LedPartition) -> Fetched:
 
 
 def _read(
-    services: Services, request: Request, led: LedPartition, read: Callable[[], LogRead | None]
+    services: Services, request: Request, want: _Wanted, led: Replica, read: Callable[[], LogRead | None]
 ) -> Fetched | None:
     """Reads one partition; returns None if the read would have to wait for the disk."""
-    answer = _bounds(led)
+    answer = _bounds(want, led)
     try:
         found = read()
         if found is None:
@@ -242,11 +299,16 @@ def _respond(services: Services, request: Request, poll: _Poll, error: ErrorCode
 
 
 def _count(services: Services, answers: list[Fetched], error: ErrorCode) -> None:
+    """Counts the answers to consumers."""
     metrics = services.metrics
     if error is not ErrorCode.none:
         metrics.count_error(ApiKey.FETCH, error)
     for answer in answers:
-        traffic = metrics.topics.get(answer.topic)
+        topic = answer.topic
+        if not isinstance(topic, str):
+            known = services.image.topic_by_id(UUID(bytes=topic) if isinstance(topic, bytes) else topic)
+            topic = "" if known is None else known.name
+        traffic = metrics.topics.get(topic)
         if traffic is not None:
             traffic.fetches += 1
             traffic.bytes_out += len(answer.records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from ...cluster.image import NO_LEADER
 from ...errors import ErrorCode, KlammError
 from ...groups.coordinator.requests import (
     DescribedGroup,
@@ -17,6 +18,7 @@ from ...groups.coordinator.requests import (
 )
 from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
+from ..coordinator.coordinator_errors import commit_code
 from ..network.context import Request
 from ..services import Services
 from .metadata import nodes
@@ -32,17 +34,17 @@ def _refusal(services: Services, request: Request, operation: AclOperation, grou
     return services.access.refusal(request, operation, ResourceType.GROUP, group_id)
 
 
-def find_coordinator(services: Services, request: Request) -> Entity:
+async def find_coordinator(services: Services, request: Request) -> Entity:
     message = request.message
     keys = message.coordinator_keys if request.version >= 4 else (message.key,)
     of_groups = request.version == 0 or message.key_type == _GROUP_KEY
-    found = [_coordinator(services, request, key, of_groups) for key in keys]
+    found = [await _coordinator(services, request, key, of_groups) for key in keys]
     if request.version >= 4:
         return request.respond(coordinators=tuple(request.part("Coordinator", **row) for row in found))
     return request.respond(**found[0])
 
 
-def _coordinator(services: Services, request: Request, key: str, of_groups: bool) -> dict[str, Any]:
+async def _coordinator(services: Services, request: Request, key: str, of_groups: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
     if not of_groups and request.message.key_type != _TRANSACTION_KEY:
         code = ErrorCode.invalid_request
@@ -53,11 +55,14 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
     refused = _refusal(services, request, AclOperation.DESCRIBE, key)
     if refused is not None:
         return {**row, "error_code": refused}
-    node_id = services.groups.coordinator_of(key)
+    message = "the group's partition of __consumer_offsets has no leader now"
+    try:
+        node_id = await services.groups.find_coordinator(key)
+    except KlammError as error:
+        node_id, message = NO_LEADER, str(error)
     for node, host, port, _ in nodes(services, request):
         if node == node_id:
             return {**row, "node_id": node, "host": host, "port": port, "error_code": ErrorCode.none}
-    message = "no live broker can coordinate this group now"
     return {**row, "error_code": ErrorCode.coordinator_not_available, "error_message": message}
 
 
@@ -170,7 +175,7 @@ async def list_groups(services: Services, request: Request) -> Entity:
     try:
         with_offsets = await services.groups.with_offsets()
     except KlammError as error:
-        return request.respond(error_code=error.code, groups=())
+        return request.respond(error_code=commit_code(error), groups=())
     listed = services.groups.coordinator.list_groups(states, with_offsets)
     if not services.access.allows(request, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         listed = [g for g in listed if _refusal(services, request, AclOperation.DESCRIBE, g.group_id) is None]
@@ -178,7 +183,8 @@ async def list_groups(services: Services, request: Request) -> Entity:
         request.part("ListedGroup", group_id=g.group_id, protocol_type=g.protocol_type, group_state=g.state.value)
         for g in listed
     )
-    return request.respond(error_code=ErrorCode.none, groups=groups)
+    code = ErrorCode.coordinator_load_in_progress if services.groups.loading else ErrorCode.none
+    return request.respond(error_code=code, groups=groups)
 
 
 async def describe_groups(services: Services, request: Request) -> Entity:

@@ -12,7 +12,7 @@ from ...errors import ErrorCode
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ..network.context import Request
-from ..partitions import LedPartition
+from ..replication.replica import Replica
 from ..services import Services
 
 _UNKNOWN = (-1, -1)
@@ -29,8 +29,8 @@ def offset_for_leader_epoch(services: Services, request: Request) -> Entity:
 
 def _partition(services: Services, request: Request, topic: str, asked: Any, refused: ErrorCode | None) -> Entity:
     led = refused or services.led(topic, asked.partition, asked.current_leader_epoch)
-    code = ErrorCode.none if isinstance(led, LedPartition) else led
-    epoch, end = led.log.end_offset_for_epoch(asked.leader_epoch) if isinstance(led, LedPartition) else _UNKNOWN
+    code = ErrorCode.none if isinstance(led, Replica) else led
+    epoch, end = led.log.end_offset_for_epoch(asked.leader_epoch) if isinstance(led, Replica) else _UNKNOWN
     return request.part(
         "EpochEndOffset", error_code=code, partition=asked.partition, leader_epoch=epoch, end_offset=end
     )

@@ -9,7 +9,7 @@ from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.partition_log import ReadIsolation
 from ...protocol.messages import Entity
 from ..network.context import Request
-from ..partitions import LedPartition
+from ..replication.replica import Replica
 from ..services import Services
 
 LATEST = -1
@@ -33,7 +33,7 @@ async def _partition(services: Services, request: Request, topic: str, asked: An
     code, found = ErrorCode.none, _NOT_FOUND
     epoch = asked.current_leader_epoch if request.version >= 4 else -1
     led = refused or services.led(topic, asked.partition_index, epoch)
-    if isinstance(led, LedPartition):
+    if isinstance(led, Replica):
         try:
             found = await _find(services, request, led, asked.timestamp)
         except KlammError as error:
@@ -51,11 +51,12 @@ async def _partition(services: Services, request: Request, topic: str, asked: An
     )
 
 
-async def _find(services: Services, request: Request, led: LedPartition, timestamp: int) -> tuple[int, int, int]:
+async def _find(services: Services, request: Request, led: Replica, timestamp: int) -> tuple[int, int, int]:
     """Returns (timestamp, offset, leader epoch), each -1 if there is none."""
     committed = request.version >= 2 and request.message.isolation_level == _READ_COMMITTED
     isolation = ReadIsolation.COMMITTED if committed else ReadIsolation.HIGH_WATERMARK
     if timestamp == LATEST:
+        _check_watermark(request, led)
         end = led.log.last_stable_offset if committed else led.log.high_watermark
         return -1, end, led.leader_epoch
     if timestamp == EARLIEST:
@@ -66,4 +67,15 @@ async def _find(services: Services, request: Request, led: LedPartition, timesta
         raise BrokerError(ErrorCode.unsupported_version, f"{led.name}: timestamp {timestamp} has no meaning here")
     else:
         found = await services.workers.disk(led.log.offset_for_timestamp, timestamp, isolation=isolation)
+    if found is None:
+        _check_watermark(request, led)
     return found or _NOT_FOUND
+
+
+def _check_watermark(request: Request, led: Replica) -> None:
+    """Raises `BrokerError` OFFSET_NOT_AVAILABLE if this is a new leader that does not know the high watermark yet: the
+    record that was asked for may be committed, and not be visible here (KIP-207)."""
+    if led.leader is not None and not led.leader.latest_offset_is_known:
+        newer = request.version >= 5
+        code = ErrorCode.offset_not_available if newer else ErrorCode.leader_not_available
+        raise BrokerError(code, f"{led.name}: the new leader does not know the high watermark yet")

@@ -7,19 +7,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from ...cluster.image import TopicImage
+from ...cluster.image import NO_LEADER, PartitionImage, TopicImage
 from ...config.sections.topic_settings import name_problem
 from ...errors import ErrorCode, KlammError, ProtocolError
 from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...protocol.apis import ApiKey
 from ...protocol.messages import Entity
+from ..internal_topics import ensure_topic
 from ..network.context import Request
 from ..services import Services
+from ..topic_creation import BY_DEFAULT
 
 log = logging.getLogger(__name__)
 
+_FIRST_WITH_LISTENER_ERROR: Final = 6
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
@@ -56,23 +60,18 @@ async def _create_and_answer(services: Services, request: Request, names: list[s
 
 
 async def _create(services: Services, request: Request, name: str) -> ErrorCode:
-    config, allows = services.config, services.access.allows
+    allows = services.access.allows
     for kind, resource in ((ResourceType.CLUSTER, CLUSTER_NAME), (ResourceType.TOPIC, name)):
         if allows(request, AclOperation.CREATE, kind, resource):
             break
     else:
         return ErrorCode.topic_authorization_failed
     try:
-        await services.workers.coordination(
-            services.cluster.create_topic, name, config.num_partitions, config.default_replication_factor, {}
-        )
+        await ensure_topic(services, name, BY_DEFAULT, BY_DEFAULT, {})
     except KlammError as error:
-        if error.code is ErrorCode.topic_already_exists:
-            return ErrorCode.none
         log.warning("topic %s cannot be created on demand: %s", name, error)
         return error.code
-    log.info("created topic %s on demand", name)
-    return ErrorCode.none
+    return ErrorCode.leader_not_available  # while this broker has not read of it: another one created it
 
 
 def _answer(
@@ -124,15 +123,17 @@ def _respond(services: Services, request: Request, topics: Iterable[Entity]) -> 
 
 
 def nodes(services: Services, request: Request) -> list[tuple[int, str, int, str | None]]:
-    """Returns (id, host, port, rack) of each live broker; this one by the address of the listener that received the
-    request.
+    """Returns (id, host, port, rack) of each live broker, by the listener that received the request; brokers without
+    that listener are left out, as in Kafka.
     """
     found = []
     for node in sorted(services.image.brokers.values(), key=lambda broker: broker.id):
-        host, port = node.host, node.port
-        if node.id == services.broker_id:
-            host, port = services.advertised.get(request.listener, (host, port))
-        found.append((node.id, host, port, node.rack))
+        endpoint = node.endpoints.get(request.listener)
+        if node.id == services.broker_id and request.listener in services.advertised:
+            host, port = services.advertised[request.listener]
+            found.append((node.id, host, port, node.rack))
+        elif endpoint is not None:
+            found.append((node.id, endpoint.host, endpoint.port, node.rack))
     return found
 
 
@@ -161,20 +162,31 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
 
 
 def _partitions(services: Services, request: Request, topic: TopicImage) -> tuple[Entity, ...]:
+    return tuple(
+        request.part("MetadataResponsePartition", **partition_fields(services, request, number, partition))
+        for number, partition in sorted(topic.partitions.items())
+    )
+
+
+def partition_fields(services: Services, request: Request, number: int, partition: PartitionImage) -> dict[str, Any]:
+    """Returns the fields that a partition has in Metadata and DescribeTopicPartitions.
+
+    A leader that is not live, or has no listener of the request's name, is not named.
+    """
     alive = services.image.brokers
-    rows = []
-    for index, partition in sorted(topic.partitions.items()):
-        led = partition.leader in alive
-        rows.append(
-            request.part(
-                "MetadataResponsePartition",
-                error_code=ErrorCode.none if led else ErrorCode.leader_not_available,
-                partition_index=index,
-                leader_id=partition.leader if led else -1,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=tuple(partition.replicas),
-                isr_nodes=tuple(partition.isr),
-                offline_replicas=tuple(r for r in partition.replicas if r not in alive),
-            )
-        )
-    return tuple(rows)
+    leader = alive.get(partition.leader)
+    error = ErrorCode.none
+    if leader is None:
+        error = ErrorCode.leader_not_available
+    elif request.listener not in leader.endpoints and leader.id != services.broker_id:
+        old = request.api is ApiKey.METADATA and request.version < _FIRST_WITH_LISTENER_ERROR
+        error = ErrorCode.leader_not_available if old else ErrorCode.listener_not_found
+    return {
+        "error_code": error,
+        "partition_index": number,
+        "leader_id": NO_LEADER if error else partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": tuple(replica for replica in partition.replicas if replica not in alive),
+    }

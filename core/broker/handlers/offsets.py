@@ -12,6 +12,7 @@ from ...interfaces.offsets import CommittedOffset
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
+from ..coordinator.coordinator_errors import commit_code
 from ..coordinator.group_service import OffsetCommitter
 from ..network.context import Request
 from ..services import Services
@@ -132,7 +133,7 @@ async def _fetch(
     try:
         found = await services.groups.fetch(group_id, names)
     except KlammError as problem:
-        return [], problem.code, {}
+        return [], commit_code(problem), {}
     if names is None:
         names = [name for name in sorted(found) if _hidden(services, request, name.topic) is None]
     return names, ErrorCode.none, found

@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
-from ...log.errors import RecordValidationError, WouldBlockError
+from ...log.errors import FencedLeaderEpochError, RecordValidationError, WouldBlockError
 from ...log.partition_log import AppendResult
 from ...protocol.apis import ApiKey
+from ...protocol.headers import response_frame
 from ...protocol.messages import Buffer
 from ...protocol.produce.fast_path import write_fast_produce_response
 from ...protocol.produce.request import FastProduceRequest, ProducePartition, ProduceRequest, as_produce_request
@@ -25,7 +28,8 @@ from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE
 from ..network.context import ConnectionContext, Request
-from ..partitions import LedPartition
+from ..network.delayed_reply import DelayedReply
+from ..replication.replica import Replica
 from ..services import Services
 
 log = logging.getLogger(__name__)
@@ -35,15 +39,21 @@ ON_LOOP_BYTES = 512 * 1024
 MAX_RECORD_ERRORS = 10_000
 """The most records that one response names."""
 _NO_BATCH = "a Produce request needs one whole record batch"
+_UNCOMMITTED = {
+    ErrorCode.not_leader_or_follower: "this broker stopped leading before the in-sync replicas had the records",
+    ErrorCode.not_enough_replicas_after_append: "fewer replicas are in sync than min.insync.replicas says",
+    ErrorCode.request_timed_out: "the in-sync replicas did not have the records in the request's time",
+}
 
 Response = list[Buffer] | None
 """The encoded body; None with acks=0."""
-Appended = tuple[LedPartition, AppendResult]
+Appended = tuple[Replica, AppendResult, int]
+"""The partition, the batch's place, and the leader epoch of the append."""
 
 
 def produce_fast(
     services: Services, connection: ConnectionContext, fast: FastProduceRequest
-) -> bytes | Response | Coroutine[Any, Any, Response]:
+) -> bytes | Response | DelayedReply | Coroutine[Any, Any, Response]:
     """The fast case of `produce`: returns the response frame as `bytes` if the batch was appended, else what `produce`
     returns. A `Request` is made only if an authorizer, a refusal or a worker thread needs one.
     """
@@ -54,7 +64,9 @@ def produce_fast(
     else:
         outcome = _append_now(services, topic, partition, checked[0], acks, checked)
         if isinstance(outcome, tuple):
-            led, result = outcome
+            led, result, _ = outcome
+            if acks == -1 and not led.commits_alone:
+                return _FastCommit(services, fast, connection, outcome)
             return write_fast_produce_response(
                 version, topic, correlation_id, partition, result[0], result[2], led.log.log_start_offset,
                 connection.throttle_ms,
@@ -66,7 +78,7 @@ def produce_fast(
     return _respond(services, request, acks, outcomes.all)
 
 
-def produce(services: Services, request: Request) -> Response | Coroutine[Any, Any, Response]:
+def produce(services: Services, request: Request) -> Response | DelayedReply | Coroutine[Any, Any, Response]:
     """The general path: any number of batches, of any kind."""
     message: ProduceRequest = request.message
     refused = _refusal(message)
@@ -79,7 +91,82 @@ def produce(services: Services, request: Request) -> Response | Coroutine[Any, A
         if outcome is None:
             return _produce_rest(services, request, message, outcomes, index)
         outcomes.add(outcome)
+    if outcomes.uncommitted and message.acks == -1:
+        return _commit(services, request, message, outcomes)
     return _respond(services, request, message.acks, outcomes.all)
+
+
+class _FastCommit(DelayedReply):
+    """A request of one batch that waits for the in-sync replicas: the reply and the waiter in one object, without
+    closures, because a cluster makes one for every small request. Its outcome is a whole frame."""
+
+    __slots__ = (
+        "_appended_ns",
+        "_base_offset",
+        "_connection",
+        "_correlation_id",
+        "_error",
+        "_led",
+        "_services",
+        "_time_ms",
+        "_version",
+        "deadline",
+    )
+
+    def __init__(
+        self, services: Services, fast: FastProduceRequest, connection: ConnectionContext, appended: Appended
+    ) -> None:
+        """Keeps nothing of `fast` that holds the memory of its batch."""
+        led, result, epoch = appended
+        self.is_ready, self.frame, self.on_ready, self.begun_ns = False, None, None, 0
+        self._services, self._connection, self._led = services, connection, led
+        self._version, self._correlation_id = fast[0], fast[1]
+        self._base_offset, self._time_ms = result[0], result[2]
+        self._error: ErrorCode = ErrorCode.none
+        self._appended_ns = monotonic_ns()
+        self.deadline = led.deadline_in(fast[4] / 1000)
+        led.commit(epoch, result[1] + 1, self)
+
+    def completed(self, error: ErrorCode) -> None:
+        self._error = error
+        self._services.metrics.produce_waits.add(monotonic_ns() - self._appended_ns)
+        self.is_ready = True
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def answer(self) -> bytes:
+        led, connection = self._led, self._connection
+        topic, partition = led.name
+        if self._error is ErrorCode.none:
+            return write_fast_produce_response(
+                self._version, topic, self._correlation_id, partition, self._base_offset, self._time_ms,
+                led.log.log_start_offset, connection.throttle_ms,
+            )  # fmt: skip
+        failed = Produced(topic, partition, self._error, message=_UNCOMMITTED[self._error])
+        self._services.metrics.count_error(ApiKey.PRODUCE, self._error)
+        body = [write_produce_response([failed], self._version, connection.throttle_ms)]
+        return b"".join(response_frame(ApiKey.PRODUCE, self._version, self._correlation_id, body))
+
+
+def _commit(services: Services, request: Request, message: ProduceRequest, outcomes: _Outcomes) -> DelayedReply:
+    """Waits until all in-sync replicas have the batches, for the time-out of the request at most. The records stay in
+    the log whatever the outcome is."""
+    begun, missing, acks = monotonic_ns(), len(outcomes.uncommitted), message.acks
+
+    def completed(at: int, error: ErrorCode) -> None:
+        nonlocal missing
+        if error is not ErrorCode.none:
+            found = outcomes.all[at]
+            outcomes.all[at] = Produced(found.topic, found.partition, error, message=_UNCOMMITTED[error])
+        missing -= 1
+        if not missing:
+            services.metrics.produce_waits.add(monotonic_ns() - begun)
+            reply.ready()
+
+    reply = DelayedReply(lambda: _respond(services, request, acks, outcomes.all))
+    for at, led, epoch, end in outcomes.uncommitted:
+        led.when_committed(epoch, end, message.timeout_ms / 1000, partial(completed, at))
+    return reply
 
 
 async def _produce_rest(
@@ -90,7 +177,9 @@ async def _produce_rest(
         outcome: Appended | Produced | None = None
         if index:
             outcome = _append_if_allowed(services, request, part, message.acks)
-        outcomes.add(outcome or await _append_later(services, part))
+        outcomes.add(outcome or await _append_later(services, part, message.acks))
+    if outcomes.uncommitted and message.acks == -1:
+        await _commit(services, request, message, outcomes).outcome()
     return _respond(services, request, message.acks, outcomes.all)
 
 
@@ -130,51 +219,66 @@ def _append_now(
     size = len(batch)
     if size < HEADER_SIZE:
         return _failed(led, batch, BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}"))
-    if acks == -1 and led.in_sync < led.log.config.min_insync_replicas:
-        said = f"{led.in_sync} replicas are in sync, min.insync.replicas is {led.log.config.min_insync_replicas}"
-        return _failed(led, batch, BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}"))
+    if acks == -1 and not led.commits_alone and (refused := _under_min_isr(led)) is not None:
+        return _failed(led, batch, refused)
     validation = services.validation
     if size > ON_LOOP_BYTES or (validation.enforced and validation.applies_to(topic)):
         return None
     try:
-        result = led.log.append_as_leader(checked or batch, led.leader_epoch, on_loop=True, commit=True)
+        epoch = led.leader_epoch
+        result = led.log.append_as_leader(checked or batch, epoch, on_loop=True, commit=led.commits_alone)
     except WouldBlockError:
         return None
     except KlammError as error:
         return _failed(led, batch, error)
     led.appended(size, result)
-    return led, result
+    return led, result, epoch
 
 
-async def _append_later(services: Services, part: ProducePartition) -> Appended | Produced:
+def _under_min_isr(led: Replica) -> BrokerError | None:
+    """Returns the refusal of records with acks=all while too few replicas are in sync."""
+    leader = led.leader
+    if leader is None or not leader.is_under_min_isr:
+        return None
+    said = f"{led.in_sync} replicas are in sync, min.insync.replicas is {leader.min_insync_replicas}"
+    return BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}")
+
+
+async def _append_later(services: Services, part: ProducePartition, acks: int) -> Appended | Produced:
     """Appends a batch that `_append_now` has accepted, on a worker thread. Time has passed, so the partition is looked
-    up again.
+    up again. The batch is committed on the event loop: a follower may join while the thread appends.
     """
     led = services.partitions.find(part.topic, part.partition)
     if led is None:
         return Produced(part.topic, part.partition, services.not_led(part.topic, part.partition))
+    if acks == -1 and (refused := _under_min_isr(led)) is not None:
+        return _failed(led, part.batch, refused)
+    epoch = led.leader_epoch
     try:
-        result = await services.workers.disk(_open_and_append, services, led, part.batch)
+        result = await services.workers.disk(_open_and_append, services, led, part.batch, epoch)
     except KlammError as error:
         return _failed(led, part.batch, error)
     led.appended(len(part.batch), result)
-    return led, result
+    return led, result, epoch
 
 
-def _open_and_append(services: Services, led: LedPartition, batch: memoryview) -> AppendResult:
+def _open_and_append(services: Services, led: Replica, batch: memoryview, leader_epoch: int) -> AppendResult:
     """Validates and appends a batch; blocking, for a worker thread."""
     if services.validation.applies_to(led.name.topic):
         services.validation.check(led.name, batch)
-    return led.log.append_as_leader(batch, led.leader_epoch, commit=True)
+    return led.log.append_as_leader(batch, leader_epoch)
 
 
-def _failed(led: LedPartition, batch: memoryview, error: KlammError) -> Produced:
+def _failed(led: Replica, batch: memoryview, error: KlammError) -> Produced:
     led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(batch), error)
     named = error.record_errors if isinstance(error, RecordValidationError) else ()
     start = led.log.log_start_offset if named else -1
     topic, partition = led.name
-    return Produced(topic, partition, error.code, log_start_offset=start, message=str(error), record_errors=named)
+    # A Produce names no leader epoch, so no client expects that its own is old: librdkafka would give the batch up.
+    deposed = isinstance(error, FencedLeaderEpochError)
+    code = ErrorCode.not_leader_or_follower if deposed else error.code
+    return Produced(topic, partition, code, log_start_offset=start, message=str(error), record_errors=named)
 
 
 class _Outcomes:
@@ -182,11 +286,15 @@ class _Outcomes:
 
     def __init__(self) -> None:
         self.all: list[Produced] = []
+        self.uncommitted: list[tuple[int, Replica, int, int]] = []
+        """Of each batch that other replicas must have: its index in `all`, its partition, leader epoch and end."""
         self._room = MAX_RECORD_ERRORS
 
     def add(self, outcome: Appended | Produced) -> None:
         if isinstance(outcome, tuple):
-            led, result = outcome
+            led, result, epoch = outcome
+            if not led.commits_alone:
+                self.uncommitted.append((len(self.all), led, epoch, result[1] + 1))
             outcome = Produced(
                 led.name.topic,
                 led.name.partition,

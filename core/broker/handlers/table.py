@@ -6,7 +6,6 @@ from ...protocol.apis import ApiKey
 from ..network.dispatch import Handler
 from . import (
     api_versions,
-    cluster,
     delete_records,
     fetch,
     groups,
@@ -16,9 +15,10 @@ from . import (
     offsets,
     produce,
     producer_ids,
-    topics,
 )
+from .cluster import describe_cluster, elect_leaders, log_dirs, reassignments, unregister_broker, update_features
 from .configs import describe_configs as configs
+from .topics import create_topics, delete_topics, describe_topic_partitions
 
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.PRODUCE: produce.produce,
@@ -35,16 +35,23 @@ HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
     ApiKey.LIST_GROUPS: groups.list_groups,
     ApiKey.API_VERSIONS: api_versions.api_versions,
-    ApiKey.CREATE_TOPICS: topics.create_topics,
-    ApiKey.DELETE_TOPICS: topics.delete_topics,
+    ApiKey.CREATE_TOPICS: create_topics.create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics.delete_topics,
     ApiKey.DELETE_RECORDS: delete_records.delete_records,
     ApiKey.INIT_PRODUCER_ID: producer_ids.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: leader_epochs.offset_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
-    ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+    ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: create_topics.create_partitions,
     ApiKey.DELETE_GROUPS: groups.delete_groups,
+    ApiKey.ELECT_LEADERS: elect_leaders.elect_leaders,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,
     ApiKey.OFFSET_DELETE: offsets.offset_delete,
-    ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+    ApiKey.UPDATE_FEATURES: update_features.update_features,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster.describe_cluster,
+    ApiKey.UNREGISTER_BROKER: unregister_broker.unregister_broker,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.describe_topic_partitions,
 }

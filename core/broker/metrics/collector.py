@@ -157,6 +157,7 @@ def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
             ("bytesin", "bytes_in"), ("bytesout", "bytes_out"), ("messagesin", "messages_in"),
             ("totalproducerequests", "produces"), ("totalfetchrequests", "fetches"),
             ("failedproducerequests", "failed_produces"), ("failedfetchrequests", "failed_fetches"),
+            ("replicationbytesin", "replication_bytes_in"), ("replicationbytesout", "replication_bytes_out"),
         )
     }  # fmt: skip
     found |= {
@@ -228,6 +229,15 @@ def _of_cluster(
         "server_replicamanager_offlinereplicacount": one(
             lambda: sum(log.offline is not None for log in watched.logs.logs().values())
         ),
+        "server_replicamanager_underreplicatedpartitions": one(
+            lambda: sum(led.in_sync < len(led.replicas) for led in watched.partitions)
+        ),
+        "server_replicamanager_underminisrpartitioncount": one(
+            lambda: sum(led.leader is not None and led.leader.is_under_min_isr for led in watched.partitions)
+        ),
+        "server_replicamanager_isrshrinks": one(lambda: metrics.isr_shrinks),
+        "server_replicamanager_isrexpands": one(lambda: metrics.isr_expands),
+        "server_replicamanager_failedisrupdates": one(lambda: metrics.failed_isr_updates),
         "controller_kafkacontroller_activecontrollercount": one(lambda: cluster.is_controller),
         "controller_kafkacontroller_offlinepartitionscount": one(leaderless),
         "controller_kafkacontroller_activebrokercount": one(lambda: len(cluster.image().brokers)),

@@ -25,6 +25,7 @@ class TopicTraffic:
 
     __slots__ = (
         "bytes_in", "bytes_out", "failed_fetches", "failed_produces", "fetches", "messages_in", "produces",
+        "replication_bytes_in", "replication_bytes_out",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -35,6 +36,8 @@ class TopicTraffic:
         self.bytes_out = 0
         self.fetches = 0
         self.failed_fetches = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
 
 
 class RequestTimes:
@@ -73,8 +76,12 @@ class BrokerMetrics:
     def __init__(self) -> None:
         self.topics: dict[str, TopicTraffic] = {}
         self.requests: dict[ApiKey, RequestTimes] = {api: RequestTimes() for api in ApiKey}
-        self.waits: dict[ApiKey, RequestTimes] = {ApiKey.FETCH: RequestTimes()}
-        """Time that requests spent waiting, as a Fetch for records."""
+        self.produce_waits = RequestTimes()
+        self.waits: dict[ApiKey, RequestTimes] = {
+            ApiKey.FETCH: RequestTimes(),
+            ApiKey.PRODUCE: self.produce_waits,
+        }
+        """Time that requests spent waiting: a Fetch for records, a Produce for the in-sync replicas."""
         self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
         """Errors in responses; those of each topic and partition are counted."""
         self.connections_accepted = 0
@@ -86,6 +93,9 @@ class BrokerMetrics:
         """Connections that had to wait, by the limit over all of them that was reached."""
         self.connections_closed: Counter[str] = Counter()
         """Connections that the broker closed, by reason."""
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        self.failed_isr_updates = 0
         self.session_up = True
         self.session_losses = 0
         self.session_expirations = 0

@@ -1,4 +1,5 @@
-"""One client connection: requests are handled one after the other, and answered in the same order.
+"""One client connection: requests are handled one after the other, and answered in the same order. A Produce with
+acks=all, once its records are appended, does not hold up the Produce requests behind it.
 
     state      event         next state
     open       broker stops  draining
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Final
@@ -44,6 +46,7 @@ from ...state_table import StateTable
 from ...transport.interface import Transport, TransportHandler
 from .connections import Connections
 from .context import FIRST_ALLOWANCE, ConnectionContext
+from .delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
 from .limits import Limits
 from .request_reader import RequestReader
 from .response_writer import ResponseWriter
@@ -51,16 +54,15 @@ from .stall_timer import StallTimer
 
 log = logging.getLogger(__name__)
 
-Reply = list[Buffer] | None
-"""The pieces of a response frame; None: there is no response (acks=0)."""
-
-Dispatch = Callable[[ConnectionContext, bytearray], "Reply | Coroutine[Any, Any, Reply]"]
+Dispatch = Callable[[ConnectionContext, bytearray], "Reply | DelayedReply | Coroutine[Any, Any, Reply]"]
 
 _LAST_READ: Final = 1024 * 1024  # bytes that a stopping broker still reads from one connection
 _TIGHT_SEND_S: Final = 10.0  # how long a client may read nothing while all connections together have too much unread
 _READ_WHILE_CROWDED: Final = 4 * 1024
 _BURST: Final = 16  # requests handled before the event loop serves other connections
 _FETCH: Final = 1  # the second byte of a Fetch request: its API key
+_PRODUCE: Final = 0
+_MOST_DELAYED: Final = 256  # replies that wait for other brokers before no more is handled
 
 
 class ConnectionState(Enum):
@@ -115,10 +117,12 @@ class Connection(TransportHandler):
     __slots__ = (
         "_clock",
         "_connections",
+        "_delayed",
         "_dispatch",
         "_finishing",
         "_memory",
         "_reader",
+        "_sends_soon",
         "_state",
         "_task",
         "_transport",
@@ -148,6 +152,8 @@ class Connection(TransportHandler):
         self._state = CONNECTION_STATES.initial
         self._transport: Transport | None = None
         self._task: asyncio.Task[Reply] | None = None  # handles the oldest request if that takes a while
+        self._delayed: deque[DelayedReply] = deque()  # replies in the order of their requests, all before the task's
+        self._sends_soon = False
         self._unreadable: FrameLengthError | None = None  # the error of what arrived after the last request
         self._finishing = StallTimer()  # watches the requests that are left once nothing more is read
 
@@ -166,7 +172,7 @@ class Connection(TransportHandler):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         room = self._reader.get_buffer()
-        if self._task is not None and self._memory.crowded:
+        if (self._task is not None or self._delayed) and self._memory.crowded:
             return room[:_READ_WHILE_CROWDED]  # its requests will have to wait here; the rest may wait in the kernel
         return room
 
@@ -210,16 +216,19 @@ class Connection(TransportHandler):
         self._transport = None
         if self._task is not None:
             self._task.cancel()
+        self._delayed.clear()
         self._writer.lost()
         self._reader.lost()
         self._connections.lost(self)
+        if self.context.on_close is not None:
+            self.context.on_close()
 
     # -- the broker's side
 
     @property
     def busy(self) -> bool:
-        """True if a request is being handled, or waits to be."""
-        return self._task is not None or bool(self._reader.requests)
+        """True if a request is being handled, or waits to be, or to be answered."""
+        return self._task is not None or bool(self._delayed) or bool(self._reader.requests)
 
     def drain(self) -> None:
         """Accepts no more requests than have arrived; closes once they are answered."""
@@ -285,6 +294,8 @@ class Connection(TransportHandler):
         for _ in range(_BURST):
             if self._task is not None or not requests or writer.paused or writer.awaits_slot:
                 break
+            if self._delayed and not self._goes_behind(requests[0]):
+                break
             if requests[0][1] == _FETCH and self._must_wait_for_slot():
                 writer.wait_for_slot(self)
                 break
@@ -296,6 +307,12 @@ class Connection(TransportHandler):
             self._close_when_done()
         else:
             self._reader.update()
+
+    def _goes_behind(self, request: bytearray) -> bool:
+        """Returns True if the request is handled while replies before it are delayed: a Produce, since followers copy
+        many batches at once for the price of one. All others may ask for what those before them have changed.
+        """
+        return request[1] == _PRODUCE and len(self._delayed) < _MOST_DELAYED
 
     def _must_wait_for_slot(self) -> bool:
         """Returns True if a Fetch must wait: its response may be large, and others go first."""
@@ -311,7 +328,9 @@ class Connection(TransportHandler):
         if outcome is None:
             return
         if isinstance(outcome, list):
-            self._writer.add(outcome, self)
+            self._reply(outcome)
+        elif isinstance(outcome, DelayedReply):
+            self._delay(outcome)
         else:
             self._task = asyncio.get_running_loop().create_task(outcome)
             self._task.add_done_callback(self._answered)
@@ -331,9 +350,51 @@ class Connection(TransportHandler):
         if error is not None:
             self._refuse(error)
             return
-        reply = task.result()
-        if reply is not None:
+        self._reply(task.result())
+        self._pump()
+
+    def _reply(self, reply: Reply) -> None:
+        """Sends a reply, behind those that are delayed."""
+        if reply is None:
+            return
+        if self._delayed:
+            self._delayed.append(DelayedReply(lambda: reply, is_ready=True))
+        else:
             self._writer.add(reply, self)
+
+    def _delay(self, reply: DelayedReply) -> None:
+        self._delayed.append(reply)
+        reply.on_ready = self._send_soon
+        if reply.is_ready:
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        """Sends the replies that become ready in one turn of the event loop together."""
+        if not self._sends_soon:
+            self._sends_soon = True
+            asyncio.get_running_loop().call_soon(self._send_delayed)
+
+    def _send_delayed(self) -> None:
+        self._sends_soon = False
+        delayed = self._delayed
+        if self._transport is None:
+            return
+        ready: list[Buffer] = []
+        while delayed and delayed[0].is_ready:
+            try:
+                reply = delayed.popleft().take()
+            except Exception as error:
+                delayed.clear()
+                self._writer.add(ready, self)
+                self._refuse(error)
+                return
+            if isinstance(reply, list):
+                ready += reply
+            elif reply is not None:  # it is held back, and all behind it
+                held = reply_of_task(asyncio.get_running_loop().create_task(reply))
+                held.on_ready = self._send_soon
+                delayed.appendleft(held)
+        self._writer.add(ready, self)
         self._pump()
 
     # -- the end
@@ -364,7 +425,10 @@ class Connection(TransportHandler):
             self._close()
 
     def _refuse(self, error: BaseException) -> None:
-        """Closes once the responses are sent, and logs why in one line."""
+        """Closes once the responses are sent, and logs why in one line; nothing more is handled."""
+        if self._delayed:
+            self._refuse_after_delayed(error)
+            return
         self._writer.flush(self)
         context = self.context
         where = f"connection {context.connection_id} of {context.peer} ({context.software_name or 'client unknown'})"
@@ -376,6 +440,17 @@ class Connection(TransportHandler):
         self._reader.requests.clear()
         self._unreadable = None
         self._close()
+
+    def _refuse_after_delayed(self, error: BaseException) -> None:
+        """Refuses once the requests before are answered."""
+
+        def fail() -> Outcome:
+            raise error
+
+        self._reader.requests.clear()
+        self._unreadable = None
+        self._end_input()
+        self._delay(DelayedReply(fail, is_ready=True))
 
     def _close(self) -> None:
         """Closes once all responses are sent."""

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from ...protocol.apis import ApiKey
 from ...protocol.frames import READ_SIZE
 from ..metrics.counters import BrokerMetrics
 from . import allocator
@@ -28,6 +29,7 @@ from .write_scheduler import WriteScheduler
 
 log = logging.getLogger(__name__)
 
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 _SWEEP_MAX_S: Final = 5.0
 _SAID_EVERY_S: Final = 1.0
 _WORTH_TRIMMING: Final = 16 * 1024 * 1024
@@ -89,7 +91,8 @@ class Connections:
         self.memory.wake()
 
     def frame_limit(self, api_key: int) -> int:
-        return self.memory.limits.of(api_key)
+        limits = self.memory.limits
+        return limits.produce_frame if api_key == _PRODUCE else limits.other_frame
 
     def next_id(self) -> int:
         return next(self._ids)

@@ -23,7 +23,8 @@ class ConnectionContext:
     `software_*` is what the client reports in ApiVersions. `taken`: bytes reserved for the response being built.
     `allowance`: bytes that its next answer to a Fetch may hold; more than the event loop copies means the free room.
     `ended`: the client sends no more, so that no request waits on its behalf; waiting requests are notified by
-    `on_end`. `throttle_ms` is how long the client is asked to wait before its next request.
+    `on_end`. `on_close` is called when the connection is closed, in any way. `throttle_ms` is how long the client is
+    asked to wait before its next request.
     """
 
     connection_id: int
@@ -38,6 +39,7 @@ class ConnectionContext:
     allowance: int = FIRST_ALLOWANCE
     ended: bool = False
     on_end: Callable[[], None] | None = None
+    on_close: Callable[[], None] | None = None
     throttle_ms: int = 0
 
     @property

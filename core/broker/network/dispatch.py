@@ -19,20 +19,22 @@ from ...protocol.apis import SERVED, ApiKey
 from ...protocol.headers import RequestHeader, read_request_header, response_frame, skip_tags
 from ...protocol.produce.fast_path import read_fast_produce_request
 from ...protocol.produce.request import FastProduceRequest, read_produce_request
+from ...protocol.replica_fetch import VERSION as REPLICA_FETCH_VERSION
+from ...protocol.replica_fetch import read_replica_fetch_request
 from ..metrics.counters import errors_in
 from ..services import Services
-from .connection import Reply
 from .context import ConnectionContext, Request
+from .delayed_reply import DelayedReply, Outcome, Reply
 
-Outcome = messages.Entity | list[messages.Buffer] | None
-"""The result of a handler: the response message, its encoded pieces, or None for no response."""
-
-Handler = Callable[[Services, Request], Outcome | Coroutine[Any, Any, Outcome]]
-"""Takes a decoded request; returns its outcome, or a coroutine of it if it has to wait. Errors of the protocol go into
-the response; a `ProtocolError` closes the connection. A handler that returns pieces counts the errors in them itself.
+Handler = Callable[[Services, Request], Outcome | DelayedReply | Coroutine[Any, Any, Outcome]]
+"""Takes a decoded request; returns its outcome, a coroutine of it if it has to wait, or a delayed reply if it has to
+wait only for other brokers. Errors of the protocol go into the response; a `ProtocolError` closes the connection. A
+handler that returns pieces counts the errors in them itself.
 """
 
-FastProduce = Callable[[Services, ConnectionContext, FastProduceRequest], "bytes | Reply | Coroutine[Any, Any, Reply]"]
+FastProduce = Callable[
+    [Services, ConnectionContext, FastProduceRequest], "bytes | Reply | DelayedReply | Coroutine[Any, Any, Reply]"
+]
 """A `Handler` for a Produce request that the fast path has read; `bytes` are a whole response frame."""
 
 _LEASED: Final = frozenset(
@@ -57,6 +59,7 @@ own (`lease`). All others either change the coordination, which refuses an expir
 
 _BY_NUMBER = {int(api): api for api in ApiKey}
 _PRODUCE: Final = ApiKey.PRODUCE
+_FETCH: Final = ApiKey.FETCH
 
 
 class Dispatcher:
@@ -71,10 +74,11 @@ class Dispatcher:
         self._times = services.metrics.requests
         self._lease = services.lease
         self._access = services.access
+        self._delayed_produce = self._produced
 
     def __call__(
         self, connection: ConnectionContext, frame: bytearray, *, confirmed: bool = False
-    ) -> Reply | Coroutine[Any, Any, Reply]:
+    ) -> Reply | DelayedReply | Coroutine[Any, Any, Reply]:
         """Handles a frame. `confirmed`: it is certain that this broker is still registered."""
         begun = monotonic_ns()
         if not connection.authenticated:
@@ -84,18 +88,33 @@ class Dispatcher:
         fast = read_fast_produce_request(frame)
         if fast is not None:
             produced = self._produce_fast(self._services, connection, fast)
-            if isinstance(produced, bytes):  # a whole frame; the rest of this branch is `_counted`
+            if isinstance(produced, bytes):  # the rest of this branch is `_produced`
                 ended = monotonic_ns()
                 self._produce_times.add(ended - begun)
                 return [produced] if ended <= self._lease.deadline_ns else self._held_back([produced])
-            outcome: Outcome | Coroutine[Any, Any, Outcome] = produced
+            if isinstance(produced, DelayedReply):  # its outcome is a whole frame, too
+                produced.frame, produced.begun_ns = self._delayed_produce, begun
+                return produced
+            outcome: Outcome | DelayedReply | Coroutine[Any, Any, Outcome] = produced
             request = Request.of_fast_path(fast, connection)
         else:
             request = read_request(connection, frame)
             outcome = self._handlers[request.api](self._services, request)
+        if isinstance(outcome, DelayedReply):
+            request.message = None  # the memory of its batches, which are stored
+            outcome.begun_ns = begun
+            outcome.frame = lambda ready, begun: self._counted(request, self._framed(request, ready), begun)
+            return outcome
         if asyncio.iscoroutine(outcome):
             return self._later(request, outcome, begun)
         return self._counted(request, self._framed(request, outcome), begun)
+
+    def _produced(self, frame: Outcome, begun: int) -> Reply | Coroutine[Any, Any, Reply]:
+        """Does the work of `_framed` and `_counted` for the whole frame that the fast path of Produce has made."""
+        assert isinstance(frame, bytes)
+        ended = monotonic_ns()
+        self._produce_times.add(ended - begun)
+        return [frame] if ended <= self._lease.deadline_ns else self._held_back([frame])
 
     async def _later(self, request: Request, outcome: Coroutine[Any, Any, Outcome], begun: int) -> Reply:
         reply = self._counted(request, self._framed(request, await outcome), begun)
@@ -113,6 +132,8 @@ class Dispatcher:
     def _framed(self, request: Request, outcome: Outcome) -> Reply:
         if outcome is None:
             return None
+        if isinstance(outcome, bytes):
+            return [outcome]
         if isinstance(outcome, list):
             body = outcome
         else:
@@ -127,6 +148,9 @@ class Dispatcher:
         if await self._lease.confirmed() is None:
             raise _unconfirmed()
         outcome = self(connection, frame, confirmed=True)
+        if isinstance(outcome, DelayedReply):
+            await outcome.outcome()
+            outcome = outcome.take()
         return await outcome if asyncio.iscoroutine(outcome) else outcome
 
     async def _held_back(self, reply: Reply) -> Reply:
@@ -157,6 +181,10 @@ def read_request(connection: ConnectionContext, frame: bytearray) -> Request:
     if api is _PRODUCE:
         produced = read_produce_request(frame, offset, version)
         return Request(api, version, produced, connection, client_id, correlation_id)
+    if api is _FETCH and version == REPLICA_FETCH_VERSION:
+        replica_fetch = read_replica_fetch_request(frame, offset)
+        if replica_fetch is not None:
+            return Request(api, version, replica_fetch, connection, client_id, correlation_id)
     # Kafka's brokers read the fields they know and ignore the rest; librdkafka relies on it: its request for all topics
     # (Metadata v9) ends in one byte too many.
     message = schema.decode(frame, offset, whole=False)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...config.sections.broker import BrokerConfig
-from ...protocol.apis import ApiKey
 from . import file_descriptors as descriptors
 
 INT_MAX = 2**31 - 1
@@ -57,9 +56,6 @@ class Limits:
             receive_buffer=config.socket_receive_buffer_bytes,
             backlog=config.socket_listen_backlog_size,
         )
-
-    def of(self, api_key: int) -> int:
-        return self.produce_frame if api_key == ApiKey.PRODUCE else self.other_frame
 
     def of_address(self, address: str) -> int:
         return self.per_ip_overrides.get(address, self.per_ip)

@@ -131,10 +131,10 @@ class Lease:
         while True:
             expiries, asked = self._expiries, self._clock_ns()
             epoch = await self._answer()
-            # A check that was sent at `asked` has renewed the session at that time or later.
-            if epoch is not None and self._clock_ns() <= asked + self._timeout_ns * 2 // 3:
+            # A transaction begun at `asked` shows that the session lives for two thirds of its time-out from then on.
+            if epoch is not None and self._clock_ns() <= asked + self._timeout_ns // 3:
                 self._epoch = epoch
-                if self._move(asked + self._timeout_ns, expiries):
+                if self._move(asked + self._timeout_ns * 2 // 3, expiries):
                     self._valid.set()
                     return
             await asyncio.sleep(_RETRY_S)

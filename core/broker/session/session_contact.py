@@ -25,7 +25,7 @@ class SessionContact:
     def start(self, session_timeout_s: float) -> None:
         """Starts with a session that is connected now."""
         self._timeout_s = session_timeout_s
-        self.heard(self._clock() - session_timeout_s * 2 / 3)
+        self.heard(self._clock() - session_timeout_s / 3)
 
     @property
     def expired(self) -> bool:
@@ -56,6 +56,7 @@ class SessionContact:
             self._lives_until = max(self._lives_until, now + third_s)
 
     def heard(self, asked_s: float) -> None:
-        """Records that the session's transaction which began at `asked_s` was carried out."""
+        """Records that the session's transaction which began at `asked_s` was carried out (`Coordination.transaction`
+        says what that shows)."""
         self._looked = max(self._looked, asked_s)
-        self._lives_until = max(self._lives_until, asked_s + self._timeout_s)
+        self._lives_until = max(self._lives_until, asked_s + self._timeout_s * 2 / 3)

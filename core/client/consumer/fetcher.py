@@ -1,43 +1,48 @@
 """The background of a consumer: finds positions and leaders, and keeps the buffers filled.
 
 One thread manages the partitions: where each starts (stored offset, else `auto.offset.reset`), which broker leads it,
-and whether its position is still valid. One thread for each broker sends it one long-polling Fetch for all of its
-partitions that have room.
+and whether its position is still valid. One thread for each broker fetches (`node_fetcher`).
 
 A position is compared with the cluster before the first fetch, and again after any event that may have hidden a change:
-an error, another leader, a high watermark that fell, or `UNWATCHED_S` without a fetch. In a topic that was deleted and
-created again (KIP-516), `auto.offset.reset` decides where to start. If the log was cut below the position (KIP-320),
-reading continues at the end of what both histories have; with `auto.offset.reset` none an error is raised.
+an error, another leader, a high watermark that fell, another epoch before it, or `UNWATCHED_S` without a fetch. In a
+topic that was deleted and created again (KIP-516), `auto.offset.reset` decides where to start. If the log was cut below
+the position (KIP-320), a warning states the lost records, and reading continues at the end of what both histories have;
+with `auto.offset.reset` none `LogTruncatedError` is raised.
+
+A partition whose leader fails or moves does not delay the others: each waits for its next attempt by itself, with the
+delays of a fail-over. So does one whose Fetch is not answered for `OVERDUE_S` longer than the broker may wait: if
+another broker leads it by then, that one is asked.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...config.sections.consumer import ConsumerConfig
-from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.offsets import CommittedOffset
-from ...records.chain import check_chain
-from ...records.header import iter_headers
 from ...records.partition import TopicPartition, some_of
-from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd, FetchedPartition
-from ..errors import STALE_LEADER_ERRORS, ClientClosedError, NoOffsetError, UnknownTopicError, UnreadableBatchError
+from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
+from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
 from ..network.metadata import TopicView
-from .positions import FetchedBatches, Positions, TopicPartitionState
+from .node_fetcher import IDLE_S, NodeFetcher
+from .positions import Positions, TopicPartitionState
 
 _log = logging.getLogger(__name__)
 
-IDLE_S = 0.5
-"""Seconds that a thread with nothing to do waits before it looks again."""
 RETRY_S = 0.2
-UNWATCHED_S = 1.0
-"""Seconds that a partition may go without a fetch: meanwhile its topic may be deleted and created again."""
-HURRY_MS = 20
-"""Milliseconds that a broker may wait while some of its partitions have no room: they may soon have it."""
+OVERDUE_S = 1.0
+"""Seconds beyond `fetch.max.wait.ms` after which an unanswered Fetch makes the consumer look for another leader."""
+COMPARE_S = 5.0
+"""Seconds that a leader may take to say where an epoch or the log ends."""
+
+_TELLING = {1, 10, 100, 1000}
+"""The numbers of failures in a row at which they are logged."""
 
 REPLACED = "is of a topic that was deleted and created again"
 
@@ -62,6 +67,8 @@ class Fetcher:
         self._positions = positions
         self._config = config
         self._hooks = hooks
+        self._delays = client.network.fail_over
+        self._overdue_s = config.fetch_max_wait_ms / 1000 + OVERDUE_S
         self._nodes: dict[int, NodeFetcher] = {}
         self._thread = threading.Thread(target=self._run, name="klamm-fetcher", daemon=True)
 
@@ -81,22 +88,43 @@ class Fetcher:
         while not self._positions.closed:
             try:
                 self._find_positions()
-                self._find_leaders()
-                self._check_histories()
+                self._compare()
             except ClientClosedError:
                 return
             except KlammError as error:
                 # Brokers or the coordination are unavailable: buffered records are still returned.
                 _log.warning("consumer: %s", error)
                 self._pause(RETRY_S)
-            self._positions.wait_for(self._has_work, IDLE_S)
+            self._start_nodes()
+            self._positions.wait_until(self._has_work, self._rest_s)
 
     def _has_work(self) -> bool:
         now = time.monotonic()
         return self._positions.closed or any(
-            (state.position is None or state.node is None or state.check) and state.retry_at <= now
+            (state.retry_at <= now if _unsettled(state) else state.source not in self._nodes)
+            or self._overdue_at(state) <= now
             for state in self._positions.states.values()
         )
+
+    def _rest_s(self) -> float:
+        """Returns the seconds until something is to be done without a notification."""
+        now = time.monotonic()
+        states = self._positions.states.values()
+        due = [self._overdue_at(state) for state in states]
+        due += [state.retry_at for state in states if _unsettled(state)]
+        return max(min([IDLE_S, *(at - now for at in due)]), 0.0)
+
+    def _overdue_at(self, state: TopicPartitionState) -> float:
+        return math.inf if state.asked_at is None else state.asked_at + self._overdue_s
+
+    def _start_nodes(self) -> None:
+        """Starts the threads of brokers that are asked for the first time."""
+        with self._positions.lock:
+            sources = {state.source for state in self._positions.states.values()}
+        for node in sources - self._nodes.keys():
+            if node is not None and not self._positions.closed:
+                self._nodes[node] = NodeFetcher(node, self._client, self._positions, self._config)
+                self._nodes[node].start()
 
     def _pause(self, seconds: float) -> None:
         self._positions.wait_for(lambda: self._positions.closed, seconds)
@@ -115,7 +143,10 @@ class Fetcher:
             return
         versions = {p: state.version for p, state in unplaced.items()}
         # Read before any request about the topics: if one is replaced meanwhile, its id is later seen to differ.
-        topics = self._client.metadata({p.topic for p in unplaced}).topics
+        self._client.metadata({p.topic for p in unplaced})
+        for absent in self._absent(unplaced):
+            del unplaced[absent]
+        topics = self._client.cluster.view.topics
         ids = {topic.name: topic.topic_id for topic in topics.values()}
         stored = dict(self._hooks.committed([p for p, state in unplaced.items() if not state.reset]))
         why = {p: state.reset or "is not stored" for p, state in unplaced.items() if p not in stored}
@@ -124,7 +155,7 @@ class Fetcher:
             if None not in (committed.topic_id, now_id) and committed.topic_id != now_id:
                 del stored[p]
                 why[p] = REPLACED
-        for partition, start in {**stored, **self._reset(why, unplaced, topics)}.items():
+        for partition, start in {**stored, **self._reset(why, unplaced)}.items():
             state = unplaced[partition]
             start = replace(start, topic_id=ids.get(partition.topic))
             self._start_at(state, versions[partition], start, start.offset if partition in stored else None)
@@ -155,10 +186,7 @@ class Fetcher:
                 state.check = True
 
     def _reset(
-        self,
-        why: Mapping[TopicPartition, str],
-        states: Mapping[TopicPartition, TopicPartitionState],
-        topics: Mapping[str, TopicView],
+        self, why: Mapping[TopicPartition, str], states: Mapping[TopicPartition, TopicPartitionState]
     ) -> dict[TopicPartition, CommittedOffset]:
         """Returns the start offsets by `auto.offset.reset`; `why` is the reason for each partition, as the end of a
         sentence.
@@ -168,88 +196,113 @@ class Fetcher:
         policy = self._config.auto_offset_reset
         if policy == "none":
             self._put_off(states[p] for p in why)
-            self._positions.fail(
-                NoOffsetError(
-                    f"{_reasons(why)}, and consumer.auto.offset.reset is none: seek, or set it to earliest or latest"
-                )
-            )
+            self._positions.fail(_no_offset(why, {p: states[p].divergence for p in why}))
             return {}
         side = EARLIEST if policy == "earliest" else LATEST
-        try:
-            found = self._client.list_offsets(dict.fromkeys(why, side))
-        except BrokerError as error:
-            self._put_off(states[p] for p in why)
-            self._positions.fail(error)
-            return {}
+        found, problems = self._client.try_list_offsets(dict.fromkeys(why, side), timeout_s=COMPARE_S)
+        self._failed({p: states[p] for p in problems}, problems)
         # The records before the end were written under the leader's epoch or a former one.
-        epochs = {p: _leader_epoch(topics.get(p.topic), p) if side == LATEST else -1 for p in found}
-        return {p: CommittedOffset(offset, epochs[p]) for p, (offset, _) in found.items()}
+        return {p: CommittedOffset(one.offset, one.leader_epoch if side == LATEST else -1) for p, one in found.items()}
+
+    def _failed(
+        self, states: Mapping[TopicPartition, TopicPartitionState], problems: Mapping[TopicPartition, KlammError]
+    ) -> None:
+        """Has partitions tried again that could not be compared or placed; the application gets errors that no retry
+        mends.
+        """
+        now = time.monotonic()
+        with self._positions.changing():
+            for partition, problem in problems.items():
+                state = states[partition]
+                if isinstance(problem, UnknownTopicError | ConnectionFailedError) or problem.code.retriable:
+                    state.failed(now, self._delays)
+                    if state.failures in _TELLING:
+                        _log.warning("%s: %s", partition, problem)
+                else:
+                    state.retry_at = now + 1.0
+                    self._positions.fail(problem)
 
     def _put_off(self, states: Iterable[TopicPartitionState]) -> None:
         with self._positions.lock:
             for state in states:
                 state.retry_at = time.monotonic() + 1.0
 
-    # Leaders
+    # Leaders and histories
 
-    def _find_leaders(self) -> None:
+    def _compare(self) -> None:
+        """Looks up the leaders of partitions that have none or are to be checked, and compares their positions."""
         now = time.monotonic()
         with self._positions.lock:
-            lost = [p for p, s in self._positions.states.items() if s.node is None and s.retry_at <= now]
-        for topic in sorted({p.topic for p in lost}):
-            mine = [p for p in lost if p.topic == topic]
-            try:
-                placed = self._client.by_leader(mine)
-            except UnknownTopicError as error:
-                with self._positions.lock:
-                    self._put_off([s for p in mine if (s := self._positions.states.get(p))])
-                self._positions.fail(error)
-                continue
-            self._place(placed)
-
-    def _place(self, placed: Mapping[int, Iterable[TopicPartition]]) -> None:
-        with self._positions.changing() as states:
-            for node, partitions in placed.items():
-                for partition in partitions:
-                    if partition in states:
-                        states[partition].node = node
-        for node in placed:
-            if node not in self._nodes and not self._positions.closed:
-                self._nodes[node] = NodeFetcher(node, self._client, self._positions, self._config)
-                self._nodes[node].start()
-
-    # Histories
-
-    def _check_histories(self) -> None:
-        now = time.monotonic()
-        with self._positions.lock:
+            for state in self._positions.states.values():
+                if self._overdue_at(state) <= now:
+                    self._overdue(state, now)
             due = [
                 _Check(state, state.version, state.position, state.position_epoch)
                 for state in self._positions.states.values()
-                if state.check and state.node is not None and state.position is not None and state.retry_at <= now
+                if (state.check or state.node is None) and state.position is not None and state.retry_at <= now
             ]
         if not due:
             return
-        topics = self._client.metadata({one.partition.topic for one in due}).topics
-        ends = self._epoch_ends({one.partition: one.epoch for one in due if one.elected(topics)})
+        self._client.metadata({one.partition.topic for one in due})
+        view = self._client.cluster.view
+        absent = self._absent(one.partition for one in due if not one.replaced(view.topics))
+        due = [one for one in due if one.partition not in absent]
+        ends, problems = self._epoch_ends({one.partition: one.epoch for one in due if one.elected(view.topics)})
         for one in due:
             end = ends.get(one.partition)
-            if one.replaced(topics):
+            if one.replaced(view.topics):
                 self._replaced(one)
-            elif end is not None and 0 <= end.end_offset < one.position:
+            elif one.partition in problems:
+                self._failed({one.partition: one.state}, {one.partition: problems[one.partition]})
+            elif end is not None and one.diverged(end, view.topics):
                 self._truncated(one, end)
             else:
-                self._unchanged(one, topics.get(one.partition.topic))
+                self._unchanged(one, view.topics.get(one.partition.topic))
 
-    def _epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+    def _overdue(self, state: TopicPartitionState, now: float) -> None:
+        """Compares a partition whose Fetch is not answered; call it under the lock."""
+        if state.source is not None:
+            self._client.avoid(state.source)
+        state.asked_at = now
+        state.check = True
+        if state.replica is not None:
+            state.lead_again()
+            state.refetch()
+
+    def _absent(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Returns the partitions that do not exist, for which the application gets an error."""
+        topics = self._client.cluster.view.topics
+        missing: dict[str, list[TopicPartition]] = {}
+        for partition in partitions:
+            topic = topics.get(partition.topic)
+            if topic is None or partition.partition not in topic.partitions:
+                missing.setdefault(partition.topic, []).append(partition)
+        for name, absent in missing.items():
+            try:
+                topic = self._client.topic(name, all_led=False)
+                lacking = [p for p in absent if p.partition not in topic.partitions]
+                if lacking:
+                    raise UnknownTopicError(
+                        f"topic {name!r} has {len(topic.partitions)} partitions; "
+                        f"there is no partition {lacking[0].partition}"
+                    )
+            except BrokerError as error:
+                self._put_off(self._positions.states[p] for p in absent if p in self._positions.states)
+                self._positions.fail(error)
+        return {p for absent in missing.values() for p in absent}
+
+    def _epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> tuple[Mapping[TopicPartition, EpochEnd], Mapping[TopicPartition, KlammError]]:
+        """Returns where epochs end, and the errors of partitions whose leaders could not be asked."""
         if not epochs:
-            return {}
+            return {}, {}
         try:
-            return self._client.leader_epoch_ends(epochs)
+            return self._client.try_leader_epoch_ends(epochs, timeout_s=COMPARE_S)
         except BrokerError as error:
             if error.code is not ErrorCode.unsupported_version:
                 raise
-            return {}
+            return {}, {}
 
     def _replaced(self, one: _Check) -> None:
         _log.warning("%s: topic %r was deleted and created again", one.partition, one.partition.topic)
@@ -260,28 +313,44 @@ class Fetcher:
                 one.state.move(None, reset=REPLACED)
 
     def _truncated(self, one: _Check, end: EpochEnd) -> None:
-        words = f"{one.position} lies after {end.end_offset}, up to which alone the log is what was read"
-        _log.warning("%s: the offset %s", one.partition, words)
-        if self._config.auto_offset_reset == "none":
-            with self._positions.changing():
-                if one.current:
-                    one.state.move(None, reset=words)
-        else:
+        """Moves to where the log was cut. If the leader does not know that, `auto.offset.reset` decides."""
+        known = end.end_offset >= 0
+        cut = f"at offset {end.end_offset}" if known else f"below offset {one.position}"
+        lost = f"the records {end.end_offset} to {one.position - 1} are lost" if known else "records are lost"
+        words = f"{one.position} is not in the log any more, which was cut {cut}: {lost}"
+        strict = self._config.auto_offset_reset == "none"
+        if known and not strict:
+            _log.warning(
+                "%s: the offset %s; reading continues at %d (leader epoch %d)",
+                one.partition, words, end.end_offset, end.leader_epoch,
+            )  # fmt: skip
             start = CommittedOffset(end.end_offset, end.leader_epoch, topic_id=one.state.topic_id)
             self._start_at(one.state, one.version, start, one.state.committed, one.epoch)
+            return
+        _log.warning("%s: the offset %s", one.partition, words)
+        with self._positions.changing():
+            if one.current:
+                one.state.move(None, reset=words)
+                one.state.divergence = CommittedOffset(end.end_offset, end.leader_epoch)
 
     def _unchanged(self, one: _Check, topic: TopicView | None) -> None:
+        """Fetches on from the leader, unless there is none now."""
         state = one.state
+        leader = self._client.cluster.leader(one.partition)
         with self._positions.changing():
             if not one.current:
                 return
-            if topic is None or one.partition.partition not in topic.partitions:
-                state.node = None  # retried until the topic exists; the application gets the error
+            if topic is None or leader is None:
+                state.failed(time.monotonic(), self._delays)
                 return
             leader_epoch = _leader_epoch(topic, one.partition)
             if leader_epoch != state.leader_epoch:
                 state.refetch()  # the buffers may hold records that the new leader does not have
+                state.lead_again()
+            elif leader != state.node:
+                state.lead_again()
             self._positions.read_in(state, state.topic_id or topic.topic_id)
+            state.node = leader
             state.leader_epoch = leader_epoch
             state.check = False
             state.watched_at = time.monotonic()
@@ -305,6 +374,14 @@ class _Check:
         """Returns True if the partition was neither moved nor taken away since. Call it under the lock."""
         return not self.state.gone and self.state.version == self.version
 
+    def diverged(self, end: EpochEnd, topics: Mapping[str, TopicView]) -> bool:
+        """Returns True if the log was cut below the position: its epoch ends before it, or is later than any that the
+        leader has had.
+        """
+        if end.end_offset < 0:
+            return self.epoch > _leader_epoch(topics.get(self.partition.topic), self.partition) >= 0
+        return end.end_offset < self.position
+
     def elected(self, topics: Mapping[str, TopicView]) -> bool:
         """Returns True if the leader is another one than at the last comparison, and the epoch of the position is
         known.
@@ -324,153 +401,22 @@ def _leader_epoch(topic: TopicView | None, partition: TopicPartition) -> int:
     return -1 if found is None else found.leader_epoch
 
 
-class NodeFetcher(threading.Thread):
-    """Fetches from one broker."""
-
-    def __init__(self, node: int, client: ClusterClient, positions: Positions, config: ConsumerConfig) -> None:
-        super().__init__(name=f"klamm-fetch-{node}", daemon=True)
-        self._node = node
-        self._client = client
-        self._positions = positions
-        self._config = config
-        self._isolation = 1 if config.isolation_level == "read_committed" else 0
-
-    def run(self) -> None:
-        while not self._positions.closed:
-            wanted, crowded = self._wanted()
-            if not wanted:
-                self._positions.wait_for(lambda: self._positions.closed or bool(self._wanted()[0]), IDLE_S)
-                continue
-            try:
-                self._fetch(wanted, crowded)
-            except ClientClosedError:
-                return
-            except KlammError as error:
-                _log.warning("fetch from broker %d: %s", self._node, error)
-                self._leave(wanted)
-            except Exception as error:  # the thread must survive any error; the application receives it
-                self._positions.fail(KlammError(f"fetch from broker {self._node}: {error!r}"))
-                self._leave(wanted)
-
-    def _wanted(self) -> tuple[dict[TopicPartition, tuple[TopicPartitionState, int, int]], bool]:
-        """Returns partitions with room (state, version, offset), and whether others have none. The one that was served
-        longest ago comes first, since the first ones get most of an answer's room.
-        """
-        now = time.monotonic()
-        wanted = {}
-        crowded = False
-        with self._positions.lock:
-            for partition, state in self._positions.states.items():
-                if state.node != self._node or not state.fetchable or state.retry_at > now:
-                    continue
-                if not state.has_room:
-                    crowded = True
-                elif now - state.watched_at > UNWATCHED_S:
-                    state.check = True
-                    self._positions.lock.notify_all()
-                elif state.fetch_from is not None:
-                    wanted[partition] = (state, state.version, state.fetch_from)
-        order = sorted(wanted, key=lambda p: len(wanted[p][0].chunks))
-        return {p: wanted[p] for p in order}, crowded
-
-    def _fetch(self, wanted: Mapping[TopicPartition, tuple[TopicPartitionState, int, int]], crowded: bool) -> None:
-        config = self._config
-        answers = self._client.fetch(
-            self._node,
-            {p: offset for p, (_, _, offset) in wanted.items()},
-            max_wait_ms=min(config.fetch_max_wait_ms, HURRY_MS) if crowded else config.fetch_max_wait_ms,
-            min_bytes=config.fetch_min_bytes,
-            max_bytes=config.fetch_max_bytes,
-            partition_max_bytes=config.max_partition_fetch_bytes,
-            isolation_level=self._isolation,
-        )
-        taken = [
-            (*wanted[partition], answer, chunk_of(partition, wanted[partition][2], answer.records))
-            for partition, answer in answers.items()
-            if partition in wanted
-        ]
-        with self._positions.changing():  # changed once for all of them, so that waiting threads are woken once
-            for one in taken:
-                self._take(*one)
-
-    def _take(
-        self,
-        state: TopicPartitionState,
-        version: int,
-        offset: int,
-        answer: FetchedPartition,
-        chunk: FetchedBatches | None,
-    ) -> None:
-        """Takes one partition's answer; call it under the lock."""
-        if state.gone or state.version != version:
-            return  # moved or taken away while the fetch was in flight
-        if answer.error is not ErrorCode.none:
-            self._refused(state, offset, answer.error)
-            return
-        state.suspect = False
-        state.watched_at = time.monotonic()
-        fell = answer.high_watermark < state.high_watermark
-        state.high_watermark = answer.high_watermark
-        if fell:
-            state.check = True  # the records that came with it may be another topic's
-            state.leader_epoch = -1
-        elif chunk is not None:
-            state.chunks.append(chunk)
-            state.fetch_from = chunk.end
-            if chunk.error is not None:
-                state.retry_at = float("inf")  # until a seek: no record after it can be reached
-
-    def _refused(self, state: TopicPartitionState, offset: int, error: ErrorCode) -> None:
-        state.retry_at = time.monotonic() + RETRY_S
-        if error is ErrorCode.offset_out_of_range:
-            if state.has_data:
-                return
-            if state.suspect:
-                _log.warning("%s: offset %d is out of range", state.partition, offset)
-                state.move(None, reset="is out of range")
-            else:
-                state.suspect = state.check = True
-                state.leader_epoch = -1
-            state.retry_at = 0.0
-        elif error in STALE_LEADER_ERRORS:
-            state.node = None
-            state.check = True
-            self._client.cluster.forget([state.partition.topic])
-        else:
-            state.chunks.append(
-                FetchedBatches(b"", offset, error=BrokerError(error, f"fetch {state.partition} at {offset}"))
-            )
-            state.retry_at = float("inf")
-
-    def _leave(self, wanted: Iterable[TopicPartition]) -> None:
-        """Forgets the leaders of these partitions, so that they are looked up again."""
-        with self._positions.changing() as states:
-            for partition in wanted:
-                if partition in states:
-                    states[partition].node = None
-                    states[partition].check = True
-                    states[partition].retry_at = time.monotonic() + RETRY_S
-        self._client.cluster.forget({p.topic for p in wanted})
+def _unsettled(state: TopicPartitionState) -> bool:
+    """Returns True if a position or a leader is to be found, or to be compared."""
+    if state.position is None:
+        return not state.revoking
+    return state.node is None or state.check
 
 
-def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> FetchedBatches | None:
-    """Returns the whole batches in an answer; None if there is none. Raises if the data cannot be divided into
-    batches.
-    """
-    try:
-        chain = check_chain(data)
-        return FetchedBatches(data, max(chain.next_offset, offset)) if chain.batches else None
-    except CorruptRecordError:
-        pass  # the walk by batch lengths finds how far the data is good
-    end, size = offset, 0
-    try:
-        for at, header in iter_headers(data):
-            end, size = header.next_offset, at + header.size
-    except CorruptRecordError as error:
-        if size == 0:
-            problem = UnreadableBatchError(f"{partition} offset {offset}: {error}", partition, offset, None)
-            return FetchedBatches(b"", offset, error=problem)
-    return FetchedBatches(data, max(end, offset)) if size else None
+def _no_offset(
+    why: Mapping[TopicPartition, str], divergences: Mapping[TopicPartition, CommittedOffset | None]
+) -> KlammError:
+    """Returns the error of partitions without an offset while `auto.offset.reset` is none."""
+    cut = {p: found for p, found in divergences.items() if found is not None}
+    words = "and consumer.auto.offset.reset is none: seek, or set it to earliest or latest"
+    if cut:
+        return LogTruncatedError(f"{_reasons({p: why[p] for p in cut})}, {words}", divergent=cut)
+    return NoOffsetError(f"{_reasons(why)}, {words}")
 
 
 def _reasons(why: Mapping[TopicPartition, str]) -> str:

@@ -23,6 +23,7 @@ from ...interfaces.offsets import CommittedOffset
 from ...interfaces.sink import LogCut
 from ...records.decode import Columns
 from ...records.partition import TopicPartition
+from ..network.backoff import Delays
 
 MAX_CHUNKS = 2
 """Fetch responses buffered for one partition: one being delivered, one in reserve."""
@@ -30,13 +31,14 @@ MAX_CHUNKS = 2
 
 @dataclass(slots=True)
 class FetchedBatches:
-    """Whole batches of one answer; `at` is where the next unread batch begins, `end` the offset after the last. `error`
-    instead of data: raised when the records before it have been returned.
+    """Whole batches of one answer; `at` is where the next unread batch begins, `end` the offset after the last, `epoch`
+    the leader epoch of the last. `error` instead of data: raised when the records before it have been returned.
     """
 
     data: bytes
     end: int
     at: int = 0
+    epoch: int = -1
     error: KlammError | None = None
 
 
@@ -66,7 +68,12 @@ class TopicPartitionState:
     which the position moved back. `check`: both are to be compared with the cluster before the next fetch.
     `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was last answered; `suspect`: the
     broker has refused the position since. `cut`: a cut of which the application has asked to be notified and has not
-    been yet; until then, no record is returned and no offset committed.
+    been yet; until then, no record is returned and no offset committed. `divergence`: where the log was cut below the
+    position, if `auto.offset.reset` is none.
+
+    `node` leads the partition; `replica`, until `replica_until`, is the broker that the leader has named to fetch from
+    (KIP-392). `fetch_epoch` is the leader epoch of the record before `fetch_from`. `failures`: the attempts to reach
+    the leader since the last answer; `asked_at`: when a fetch was sent that is not answered yet.
     """
 
     partition: TopicPartition
@@ -79,7 +86,12 @@ class TopicPartitionState:
     confirmed_epoch: int = -1
     committed: int | None = None
     fetch_from: int | None = None
+    fetch_epoch: int = -1
     node: int | None = None
+    replica: int | None = None
+    replica_until: float = 0.0
+    asked_at: float | None = None
+    failures: int = 0
     chunks: deque[FetchedBatches] = field(default_factory=deque)
     reading: int = 0
     ready: ReadyRecords | None = None
@@ -91,6 +103,7 @@ class TopicPartitionState:
     watched_at: float = 0.0
     suspect: bool = False
     cut: LogCut | None = None
+    divergence: CommittedOffset | None = None
     paused: bool = False
     revoking: bool = False
     gone: bool = False
@@ -104,6 +117,7 @@ class TopicPartitionState:
         self.position, self.position_epoch = offset, epoch
         self.confirm()
         self.reset = reset
+        self.divergence = None
         self.suspect = False
         self.refetch()
 
@@ -130,11 +144,30 @@ class TopicPartitionState:
     def refetch(self) -> None:
         """Drops fetched data, so that it is fetched again."""
         self.version += 1
-        self.fetch_from = self.position
+        self.fetch_from, self.fetch_epoch = self.position, self.position_epoch
+        self.asked_at = None
         self.chunks.clear()
         self.reading = 0
         self.ready = None
         self.retry_at = 0.0
+
+    @property
+    def source(self) -> int | None:
+        """The broker from which to fetch."""
+        return self.node if self.replica is None else self.replica
+
+    def lead_again(self) -> None:
+        """Fetches from the leader again."""
+        self.replica = None
+        self.high_watermark = -1  # that of another broker may be lower
+
+    def failed(self, now: float, delays: Delays) -> None:
+        """Has the leader looked up again, after the delay for so many failures in a row."""
+        self.failures += 1
+        self.lead_again()
+        self.node = self.asked_at = None
+        self.check = True
+        self.retry_at = now + delays.delay(self.failures)
 
     @property
     def has_data(self) -> bool:
@@ -335,6 +368,14 @@ class Positions:
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self.lock:
             return self.lock.wait_for(condition, timeout_s)
+
+    def wait_until(self, condition: Callable[[], bool], rest_s: Callable[[], float]) -> None:
+        """Waits until the condition holds, which is looked at after each change and when `rest_s()` is over. Both are
+        called under the lock.
+        """
+        with self.lock:
+            while not condition():
+                self.lock.wait(rest_s())
 
     def close(self) -> None:
         with self.changing():

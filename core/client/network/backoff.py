@@ -1,13 +1,22 @@
-"""Exponential back-off with jitter: the one policy for reconnecting and for retrying."""
+"""Exponential back-off with jitter, for reconnecting and for retrying; and the shorter delays of a fail-over."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 _MAX_DOUBLINGS = 30
 """Above this exponent the maximum delay is reached for any reasonable initial delay; it keeps 2**attempt small."""
+
+
+class Delays(Protocol):
+    """The waits between the attempts of one operation."""
+
+    def delay(self, failures: int) -> float:
+        """Returns the seconds to wait after this many failures in a row (1 for the first)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +43,34 @@ RETRY = Backoff(0.1, 1.0)
 """`retry.backoff.ms` and `retry.backoff.max.ms` with the defaults of Kafka's clients."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailOver:
+    """The delays while a partition's leader or a group's coordinator is moving: none before the first retry, then those
+    of `quick`; after `patience` failures in a row those of `slow`, since nobody is taking over.
+    """
+
+    quick: Backoff = Backoff(0.02, 0.1)
+    slow: Backoff = Backoff(0.1, 1.0)
+    patience: int = 100
+
+    def delay(self, failures: int) -> float:
+        if failures <= 1:
+            return 0.0
+        if failures <= self.patience:
+            return self.quick.delay(failures - 1)
+        return self.slow.delay(failures - self.patience)
+
+
+FAIL_OVER = FailOver()
+
+
 class Retries:
     """The attempts of one operation: `wait` sleeps before the next one, or raises the last error when the time is
     up.
     """
 
     def __init__(
-        self, deadline: float, policy: Backoff, clock: Callable[[], float], sleep: Callable[[float], None]
+        self, deadline: float, policy: Delays, clock: Callable[[], float], sleep: Callable[[float], None]
     ) -> None:
         self._deadline = deadline
         self._policy = policy

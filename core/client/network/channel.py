@@ -128,6 +128,11 @@ class Channel:
         return not self._unsent
 
     @property
+    def failing(self) -> bool:
+        """True from a failure until the broker answers again."""
+        return self._failures > 0
+
+    @property
     def negotiating_since_s(self) -> float | None:
         """The time at which the connection came up, while ApiVersions is unanswered; otherwise None."""
         negotiating = self.state is ChannelState.UP and self._protocol.state is ClientConnectionState.NEGOTIATING

@@ -34,7 +34,7 @@ from typing import Any
 
 from ...errors import BrokerError, ErrorCode, ProtocolError
 from ...protocol import messages
-from ...protocol.apis import SERVED, ApiKey
+from ...protocol.apis import SPOKEN, ApiKey
 from ...protocol.frames import FrameSplitter
 from ...protocol.headers import read_response_header, request_pieces
 from ...protocol.messages import Buffer, Schema
@@ -117,13 +117,13 @@ class ClientConnection:
     def open(self) -> None:
         """Puts ApiVersions into the output. Can be called once; later calls raise `IllegalTransitionError`."""
         self._take(ClientConnectionEvent.OPEN)
-        self._ask_versions(SERVED[ApiKey.API_VERSIONS][1])
+        self._ask_versions(SPOKEN[ApiKey.API_VERSIONS][1])
 
     def version(self, api: ApiKey, max_version: int | None = None) -> int:
         """Returns the version to be used with this broker, at most `max_version`. Raises `BrokerError`
         (UNSUPPORTED_VERSION) if no version is common.
         """
-        ours, theirs = SERVED[api], self._versions.get(api)
+        ours, theirs = SPOKEN[api], self._versions.get(api)
         if max_version is not None:
             ours = (ours[0], min(ours[1], max_version))
         if theirs is None:

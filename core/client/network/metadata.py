@@ -1,7 +1,8 @@
 """A client's view of the cluster: brokers, topics, and which broker leads each partition.
 
-A `ClusterView` is one broker's answer, immutable. `ClusterMetadata` is the cache into which answers are merged; the
-newest answer about a topic wins.
+A `ClusterView` is one broker's answer, immutable. `ClusterMetadata` is the cache into which answers are merged. The
+newest answer about a topic wins, except that a partition's leader epoch never falls within one topic id (KIP-320): a
+broker that has not learned of an election yet does not bring a deposed leader back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "NO_LEADER",
     "ClusterMetadata",
     "ClusterView",
+    "NewLeader",
     "Node",
     "PartitionView",
     "TopicView",
@@ -78,6 +80,15 @@ class ClusterView:
     topics: Mapping[str, TopicView] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class NewLeader:
+    """What a broker says of a partition that it does not lead (KIP-951): its leader and that leader's epoch."""
+
+    partition: TopicPartition
+    leader: int
+    leader_epoch: int
+
+
 class ClusterMetadata:
     """The cache; thread-safe. Reading takes no lock: the view is replaced as a whole."""
 
@@ -86,6 +97,8 @@ class ClusterMetadata:
         self._lock = threading.Lock()
         self.view = ClusterView()
         self._updated_s: float | None = None
+        self._newest: dict[str, tuple[UUID, dict[int, PartitionView]]] = {}
+        """By topic: its id, and of each partition the view with the largest leader epoch."""
 
     @property
     def age_s(self) -> float:
@@ -100,20 +113,80 @@ class ClusterMetadata:
             topics = {} if all_topics else dict(self.view.topics)
             for name, topic in answer.topics.items():
                 if topic.error == ErrorCode.none or topic.partitions:
-                    topics[name] = topic
+                    topics[name] = self._newest_of(topic)
                 else:
                     topics.pop(name, None)
+                    self._newest.pop(name, None)
             self.view = ClusterView(answer.cluster_id, answer.controller_id, answer.nodes, topics)
             self._updated_s = self._clock()
 
+    def _newest_of(self, topic: TopicView) -> TopicView:
+        """Returns the topic with the newer view of each partition for which the answer has an older leader epoch."""
+        if topic.topic_id is None:
+            return topic
+        topic_id, newest = self._newest.get(topic.name, (None, {}))
+        if topic_id != topic.topic_id:
+            newest = {}
+        stale = {
+            number: newest[number]
+            for number, found in topic.partitions.items()
+            if number in newest and found.leader_epoch < newest[number].leader_epoch
+        }
+        merged = {**topic.partitions, **stale}
+        self._newest[topic.name] = topic.topic_id, merged
+        return replace(topic, partitions=merged) if stale else topic
+
+    def partition(self, partition: TopicPartition) -> PartitionView | None:
+        """Returns what is known of the partition."""
+        topic = self.view.topics.get(partition.topic)
+        return topic.partitions.get(partition.partition) if topic else None
+
     def leader(self, partition: TopicPartition) -> int | None:
         """Returns the leader's node id, or None if it is not known."""
-        topic = self.view.topics.get(partition.topic)
-        found = topic.partitions.get(partition.partition) if topic else None
+        found = self.partition(partition)
         return found.leader if found and found.leader in self.view.nodes else None
 
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Returns the leader epoch, -1 if it is not known."""
+        found = self.partition(partition)
+        return -1 if found is None else found.leader_epoch
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """Returns the topic's id, None if it is not known."""
+        found = self.view.topics.get(topic)
+        return None if found is None else found.topic_id
+
+    def elected(self, leaders: Iterable[NewLeader], nodes: Iterable[Node] = ()) -> None:
+        """Takes over leaders that an answer named, and their addresses, unless they are older than what is known."""
+        with self._lock:
+            known = {**self.view.nodes, **{node.node_id: node for node in nodes}}
+            topics = dict(self.view.topics)
+            for new in leaders:
+                topic = topics.get(new.partition.topic)
+                found = topic.partitions.get(new.partition.partition) if topic else None
+                if topic is None or found is None or new.leader not in known or new.leader_epoch <= found.leader_epoch:
+                    continue
+                changed = replace(found, leader=new.leader, leader_epoch=new.leader_epoch, error=ErrorCode.none)
+                topics[topic.name] = replace(topic, partitions={**topic.partitions, new.partition.partition: changed})
+                if topic.name in self._newest:
+                    self._newest[topic.name][1][new.partition.partition] = changed
+            self.view = replace(self.view, nodes=known, topics=topics)
+
+    def forget_leaders(self, partitions: Iterable[TopicPartition], node_id: int) -> None:
+        """Forgets that this broker leads these partitions. If another leader has become known meanwhile, it is kept."""
+        with self._lock:
+            topics = dict(self.view.topics)
+            for partition in partitions:
+                topic = topics.get(partition.topic)
+                found = topic.partitions.get(partition.partition) if topic else None
+                if topic is None or found is None or found.leader != node_id:
+                    continue
+                lost = replace(found, leader=NO_LEADER)
+                topics[topic.name] = replace(topic, partitions={**topic.partitions, partition.partition: lost})
+            self.view = replace(self.view, topics=topics)
+
     def forget(self, topics: Iterable[str]) -> None:
-        """Forgets these topics, whose leaders were found to be wrong, so that they are requested again."""
+        """Forgets these topics, which were changed, so that they are requested again."""
         with self._lock:
             gone = set(topics)
             kept = {name: topic for name, topic in self.view.topics.items() if name not in gone}

@@ -4,8 +4,10 @@ Rules:
 - A broken connection or a time-out is retried with the reconnect back-off, a retriable error code with the retry
   back-off, both within the request's time-out; then the last error is raised. A caller whose request must not be sent
   twice passes `retry=False`.
-- "Any broker" is each known one in turn; when none of them answers, the bootstrap servers are used (KIP-899).
-- A leader or coordinator that has changed is looked up again before the next attempt.
+- "Any broker" is each known one in turn, and the bootstrap servers (KIP-899). The next one is tried at once; the
+  back-off follows when none of them has answered. Those that failed lately are tried last.
+- A leader or coordinator that has changed or does not answer is looked up again before the next attempt, with the
+  delays of a fail-over.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from ...records.partition import TopicPartition
 from ...transport.interface import Address, Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import (
+    FAIL_OVER_ERRORS,
+    STALE_COORDINATOR_ERRORS,
     STALE_LEADER_ERRORS,
     ClientClosedError,
     ConnectionFailedError,
@@ -37,7 +41,7 @@ from ..errors import (
     unknown_topic,
 )
 from . import backoff
-from .backoff import Backoff, Retries
+from .backoff import Backoff, Delays, FailOver, Retries
 from .connection import Build
 from .metadata import (
     ClusterMetadata,
@@ -54,6 +58,15 @@ UNKNOWN_TOPIC_GRACE_S = 2.0
 UNSERVED_GRACE_S = 2.0
 """Seconds for which no broker may serve a partition before it counts as offline: its leader may be moving."""
 
+ANY_BROKER_S = 5.0
+"""Seconds after which a question that another broker can answer as well is put to it."""
+QUICKLY_S = 1.0
+"""The same for metadata, until each broker has been asked once: after a leader's host has gone silent, records wait for
+this answer."""
+FAILED_S = 10.0
+"""Seconds for which a broker that did not answer is the last to be asked what any broker can answer."""
+_QUESTIONS = {ApiKey.METADATA, ApiKey.FIND_COORDINATOR}
+
 _GROUP_HINTS = {
     ErrorCode.inconsistent_group_protocol: " has members of the other kind (registry or classic), or with other "
     "partition.assignment.strategy; they must leave first, or use another group id",
@@ -66,10 +79,13 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The means by which a client reaches its brokers; the defaults are Kafka's values and the real functions."""
+    """The means by which a client reaches its brokers; the defaults are the real functions and Kafka's values, except
+    for `fail_over`: the delays while a leader or coordinator is moving, for which Kafka uses `retry`.
+    """
 
     reconnect: Backoff = backoff.RECONNECT
     retry: Backoff = backoff.RETRY
+    fail_over: FailOver = backoff.FAIL_OVER
     dial: Dial = dial_plaintext
     clock: Callable[[], float] = time.monotonic
 
@@ -99,6 +115,7 @@ class Caller:
         self.cluster = ClusterMetadata(self.network.clock)
         self._pool = ConnectionPool(client_id, self.software_version, dial=self.network.dial, clock=self.network.clock)
         self._turn = itertools.count()
+        self._failed_s: dict[Address, float] = {}
         self._coordinators: dict[str, int] = {}
         self._closed = threading.Event()
 
@@ -134,34 +151,64 @@ class Caller:
         """
         make = build or (lambda schema: schema.build(**fields))
         retries = self._retries(timeout_s, self.network.reconnect)
+        if node_id is None:
+            return self._call_any(api, make, retries, max_version)
         while True:
             try:
-                return self._once(self._address(node_id, retries), api, make, retries, max_version)
+                address = self._node(node_id, retries).address
+                return self._once(address, api, make, retries.left_s, max_version)
             except ConnectionFailedError as error:
-                if node_id is not None:
-                    self.cluster.forget_node(node_id)
-                problem = self._unreachable(node_id, error)
+                self.cluster.forget_node(node_id)
                 if not retry:
-                    raise problem from error
-                retries.wait(problem)
+                    raise
+                retries.wait(error)
 
-    def _once(self, address: Address, api: ApiKey, build: Build, retries: Retries, max_version: int | None) -> Any:
-        if retries.left_s <= 0:
+    def _call_any(self, api: ApiKey, build: Build, retries: Retries, max_version: int | None) -> Any:
+        """Sends a request to the known brokers in turn until one answers."""
+        patience_s = QUICKLY_S if api is ApiKey.METADATA else ANY_BROKER_S
+        while True:
+            candidates = self._candidates()
+            quick = api in _QUESTIONS and len(candidates) > 1
+            for address in candidates:
+                left_s = min(retries.left_s, patience_s) if quick else retries.left_s
+                try:
+                    answer = self._once(address, api, build, left_s, max_version)
+                except ConnectionFailedError as error:
+                    self._failed_s[address] = self.network.clock()
+                    problem = error
+                    if retries.left_s <= 0:
+                        break
+                else:
+                    self._failed_s.pop(address, None)
+                    return answer
+            problem = self._unreachable(problem)
+            retries.wait(problem)
+            patience_s = ANY_BROKER_S
+
+    def _once(self, address: Address, api: ApiKey, build: Build, left_s: float, max_version: int | None) -> Any:
+        if left_s <= 0:
             raise RequestTimeoutError(f"no time left to send {api.name} to {address}")
         try:
-            with self._pool.lend(address, retries.left_s) as connection:
-                return connection.call(api, build, retries.left_s, max_version=max_version)
+            with self._pool.lend(address, left_s) as connection:
+                return connection.call(api, build, left_s, max_version=max_version)
         except (ConnectionFailedError, ProtocolError) as error:
             if self._closed.is_set():
                 raise ClientClosedError("the client is closed") from error
             raise
 
-    def _address(self, node_id: int | None, retries: Retries) -> Address:
-        if node_id is not None:
-            return self._node(node_id, retries).address
+    def _candidates(self) -> list[Address]:
+        """Returns the brokers in the order in which they are asked what any of them can answer."""
         known = [node.address for node in self.cluster.view.nodes.values()]
-        candidates = list(dict.fromkeys([*known, *self.bootstrap]))
-        return candidates[next(self._turn) % len(candidates)]
+        found = list(dict.fromkeys([*known, *self.bootstrap]))
+        first = next(self._turn) % len(found)
+        since = self.network.clock() - FAILED_S
+        return sorted(found[first:] + found[:first], key=lambda address: self._failed_s.get(address, -math.inf) > since)
+
+    def avoid(self, node_id: int) -> None:
+        """Puts what any broker can answer to this one last for a while: it does not answer another request."""
+        node = self.cluster.view.nodes.get(node_id)
+        if node is not None:
+            self._failed_s[node.address] = self.network.clock()
 
     def _node(self, node_id: int, retries: Retries) -> Node:
         node = self.cluster.view.nodes.get(node_id)
@@ -172,13 +219,13 @@ class Caller:
             raise ConnectionFailedError(f"broker {node_id} is not in the cluster now")
         return node
 
-    def _unreachable(self, node_id: int | None, error: ConnectionFailedError) -> ConnectionFailedError:
-        if node_id is not None or self.cluster.view.nodes:
+    def _unreachable(self, error: ConnectionFailedError) -> ConnectionFailedError:
+        if self.cluster.view.nodes:
             return error
         servers = ",".join(map(str, self.bootstrap))
         return type(error)(f"no broker answers at {servers} ({error}); is it running, and is bootstrap.servers right?")
 
-    def _retries(self, timeout_s: float | None, policy: Backoff | None = None) -> Retries:
+    def _retries(self, timeout_s: float | None, policy: Delays | None = None) -> Retries:
         clock = self.network.clock
         deadline = clock() + (self.request_timeout_s if timeout_s is None else timeout_s)
         return Retries(min(deadline, self._deadline_s), policy or self.network.retry, clock, self._sleep)
@@ -224,6 +271,7 @@ class Caller:
         Raises `UnknownTopicError`, which names the nearest topic, and `BrokerError` for other errors of the topic.
         """
         retries = self._retries(timeout_s)
+        failing_over = self._retries(timeout_s, self.network.fail_over)
         grace = self.network.clock() + UNKNOWN_TOPIC_GRACE_S
         while True:
             found = self._refresh([name], retries, auto_create).topics.get(name)
@@ -235,10 +283,11 @@ class Caller:
                     raise unknown_topic(name, self._refresh(None, retries).topics) from None
             elif error != ErrorCode.none and not error.retriable:
                 raise BrokerError(error, f"topic {name!r}")
-            elif found is not None and (_led(found) or not all_led):
+            elif found is not None and found.partitions and (_led(found) or not all_led):
                 return found
             else:
-                retries.wait(BrokerError(ErrorCode.leader_not_available, f"topic {name!r}: a partition has no leader"))
+                problem = BrokerError(ErrorCode.leader_not_available, f"topic {name!r}: a partition has no leader")
+                failing_over.wait(problem)
 
     def topic_ids(self, topics: Iterable[str], *, timeout_s: float | None = None) -> dict[str, UUID]:
         """Returns the ids of topics as the cluster has them now; topics that do not exist are left out, and all of them
@@ -260,18 +309,24 @@ class Caller:
         for a topic or partition that does not exist.
         """
         wanted = list(partitions)
-        for name in sorted({tp.topic for tp in wanted if self.cluster.leader(tp) is None}):
-            self.topic(name, timeout_s=timeout_s)
+        retries = self._retries(timeout_s, self.network.fail_over)
+        while missing := [tp for tp in wanted if self.cluster.leader(tp) is None]:
+            for name in sorted({tp.topic for tp in missing}):
+                found = self.topic(name, all_led=False, timeout_s=retries.left_s)
+                absent = [tp for tp in missing if tp.topic == name and tp.partition not in found.partitions]
+                if absent:
+                    raise UnknownTopicError(
+                        f"topic {name!r} has {len(found.partitions)} partitions; "
+                        f"there is no partition {absent[0].partition}"
+                    )
+            unled = [tp for tp in missing if self.cluster.leader(tp) is None]
+            if unled:
+                retries.wait(BrokerError(ErrorCode.leader_not_available, f"partition {unled[0]} has no leader"))
         grouped: dict[int, list[TopicPartition]] = {}
         for tp in wanted:
             leader = self.cluster.leader(tp)
-            if leader is None:
-                topic = self.cluster.view.topics.get(tp.topic)
-                count = len(topic.partitions) if topic else 0
-                raise UnknownTopicError(
-                    f"topic {tp.topic!r} has {count} partitions; there is no partition {tp.partition}"
-                )
-            grouped.setdefault(leader, []).append(tp)
+            if leader is not None:  # otherwise another thread has just found it to be wrong
+                grouped.setdefault(leader, []).append(tp)
         return grouped
 
     def to_leaders(
@@ -284,11 +339,13 @@ class Caller:
         each partition; retriable codes are retried against the current leader, others raise `BrokerError`.
         """
         retries = self._retries(timeout_s)
+        failing_over = self._retries(timeout_s, self.network.fail_over)
         left = dict(work)
         done: dict[TopicPartition, Done] = {}
-        while (problem := self._round(left, done, attempt, retries)) is not None:
-            retries.wait(problem)
-            self.cluster.forget({tp.topic for tp in left})
+        while left:
+            problem = self._round(left, done, attempt, retries)
+            if left:
+                (failing_over if problem.code in FAIL_OVER_ERRORS else retries).wait(problem)
         return done
 
     def _round(
@@ -297,11 +354,11 @@ class Caller:
         done: dict[TopicPartition, Done],
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         retries: Retries,
-    ) -> Exception | None:
+    ) -> KlammError:
         """Makes one attempt of everything that is left; completed work moves from `left` to `done`. Returns the last
-        retriable error, if any.
+        retriable error. The leaders that were found to be wrong are forgotten.
         """
-        problem: Exception | None = None
+        problem: KlammError = BrokerError(ErrorCode.leader_not_available, "a leader is moving")
         for node_id, partitions in self.by_leader(left, timeout_s=retries.left_s).items():
             try:
                 share = {tp: left[tp] for tp in partitions}
@@ -317,6 +374,8 @@ class Caller:
                 problem = BrokerError(result, f"partition {tp} at broker {node_id}")
                 if not (result.retriable or result in STALE_LEADER_ERRORS):
                     raise problem
+            refused = [tp for tp, result in results.items() if isinstance(result, ErrorCode)]
+            self.cluster.forget_leaders([tp for tp in refused if results[tp] in STALE_LEADER_ERRORS], node_id)
         return problem
 
     def to_live_leaders(
@@ -330,7 +389,7 @@ class Caller:
 
         Returns the results, and the error of each remaining partition. An error is tolerated for `UNSERVED_GRACE_S`.
         """
-        retries = self._retries(timeout_s)
+        retries = self._retries(timeout_s, self.network.fail_over)
         grace = self.network.clock() + UNSERVED_GRACE_S
         done: dict[TopicPartition, Done] = {}
         while True:
@@ -345,6 +404,18 @@ class Caller:
             except KlammError:
                 return done, problems
 
+    def try_leaders(
+        self,
+        work: Mapping[TopicPartition, Work],
+        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
+        timeout_s: float,
+    ) -> tuple[dict[TopicPartition, Done], dict[TopicPartition, KlammError]]:
+        """Does `work` once at the leaders that are known now; returns the results, and the error of each remaining
+        partition. Each broker may take `timeout_s`.
+        """
+        done: dict[TopicPartition, Done] = {}
+        return done, self._try(work, done, attempt, timeout_s)
+
     def _live_round(
         self,
         left: Mapping[TopicPartition, Work],
@@ -353,10 +424,20 @@ class Caller:
         retries: Retries,
     ) -> dict[TopicPartition, KlammError]:
         """Makes one attempt of everything that is `left`, by present metadata; completed work moves to `done`."""
-        view = self._refresh({tp.topic for tp in left}, retries)
+        self._refresh({tp.topic for tp in left}, retries)
+        return self._try(left, done, attempt, retries.left_s)
+
+    def _try(
+        self,
+        work: Mapping[TopicPartition, Work],
+        done: dict[TopicPartition, Done],
+        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
+        timeout_s: float,
+    ) -> dict[TopicPartition, KlammError]:
+        view = self.cluster.view
         shares: dict[int, dict[TopicPartition, Work]] = {}
         problems: dict[TopicPartition, KlammError] = {}
-        for tp, item in left.items():
+        for tp, item in work.items():
             topic = view.topics.get(tp.topic)
             found = topic.partitions.get(tp.partition) if topic else None
             if found is None:
@@ -367,13 +448,15 @@ class Caller:
                 shares.setdefault(found.leader, {})[tp] = item
         for node_id, share in shares.items():
             try:
-                results = attempt(node_id, share, retries.left_s)
+                results = attempt(node_id, share, timeout_s)
             except ConnectionFailedError as error:
                 problems.update(dict.fromkeys(share, error))
                 continue
             for tp, result in results.items():
                 if isinstance(result, ErrorCode):
                     problems[tp] = BrokerError(result, f"partition {tp} at broker {node_id}")
+                    if result in STALE_LEADER_ERRORS:
+                        self.cluster.forget_leaders([tp], node_id)
                 else:
                     done[tp] = result
         return problems
@@ -402,7 +485,7 @@ class Caller:
         known = self._coordinators.get(group)
         if known is not None:
             return known
-        retries = self._retries(timeout_s)
+        retries = self._retries(timeout_s, self.network.fail_over)
         while True:
             message = self.call(
                 ApiKey.FIND_COORDINATOR, timeout_s=retries.left_s, key=group, key_type=0, coordinator_keys=(group,)
@@ -431,9 +514,10 @@ class Caller:
         max_version: int | None = None,
     ) -> Any:
         """Returns the coordinator's answer in which no code of `errors(message)` is set. Codes that mean "another
-        coordinator" or "not yet" are retried; any other raises `BrokerError`.
+        coordinator" or "not yet" are retried, with the delays of a fail-over; any other raises `BrokerError`.
         """
         retries = self._retries(timeout_s)
+        failing_over = self._retries(timeout_s, self.network.fail_over)
         while True:
             try:
                 node_id = self.coordinator(group, timeout_s=retries.left_s)
@@ -441,16 +525,19 @@ class Caller:
                     api, node_id, build=build, timeout_s=retries.left_s, retry=False, max_version=max_version
                 )
             except ConnectionFailedError as error:
-                problem: KlammError = error
-            else:
-                code = next((code for code in errors(message) if code != ErrorCode.none), None)
-                if code is None:
-                    return message
-                problem = BrokerError(code, f"group {group!r}{_GROUP_HINTS.get(code, '')}")
-                if not code.retriable:
-                    raise problem
-            retries.wait(problem)
-            self.forget_coordinator(group)
+                self.forget_coordinator(group)
+                failing_over.wait(error)
+                continue
+            code = next((code for code in errors(message) if code != ErrorCode.none), None)
+            if code is None:
+                return message
+            problem = BrokerError(code, f"group {group!r}{_GROUP_HINTS.get(code, '')}")
+            if not code.retriable:
+                raise problem
+            if code in STALE_COORDINATOR_ERRORS:
+                self.forget_coordinator(group)
+            moving = code in STALE_COORDINATOR_ERRORS or code == ErrorCode.coordinator_load_in_progress
+            (failing_over if moving else retries).wait(problem)
 
 
 def _led(topic: TopicView) -> bool:

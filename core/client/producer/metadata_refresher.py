@@ -13,6 +13,9 @@ from .batch import ANONYMOUS, ProducerIdentity
 _ATTEMPT_S = 5.0
 """Seconds that one attempt may take; the next one starts with the newest requests."""
 
+_CALM_S = 2.0
+"""Seconds without a request of metadata after which the next one begins a new fail-over."""
+
 
 class MetadataRefresher:
     """The thread `klamm-producer-metadata`. `changed` is called on it after each success or failure; thread-safe."""
@@ -39,7 +42,9 @@ class MetadataRefresher:
         self._want_identity = idempotent
         self._closed = False
         self._clock = client.network.clock
+        self._requested_s = -_CALM_S
         self._not_before_s = 0.0
+        self._in_a_row = 0
         self._thread = threading.Thread(target=self._run, name="klamm-producer-metadata", daemon=True)
 
     def start(self) -> None:
@@ -63,6 +68,10 @@ class MetadataRefresher:
             if not self._stale:
                 self._stale = True
                 self._condition.notify_all()
+
+    def avoid(self, node_id: int) -> None:
+        """Requests metadata from this broker last: it does not answer another request."""
+        self._client.avoid(node_id)
 
     # Identities, for the partition queues
 
@@ -102,8 +111,8 @@ class MetadataRefresher:
             return not self._closed
 
     def _refresh_in_s(self) -> float:
-        """Returns the seconds until the next metadata request; requests are at least one back-off apart, or an unknown
-        leader would be requested without pause.
+        """Returns the seconds until the next metadata request; requests in a row have the delays of a fail-over, or an
+        unknown leader would be requested without pause.
         """
         left = 0.0 if self._stale else self._max_age_s - self._client.cluster.age_s if self._topics else self._max_age_s
         return max(left, self._not_before_s - self._clock())
@@ -122,7 +131,10 @@ class MetadataRefresher:
         except KlammError:
             self._stale = True
             raise
-        self._not_before_s = self._clock() + self._backoff.delay(1)
+        now = self._clock()
+        self._in_a_row = 1 if now - self._requested_s > _CALM_S else self._in_a_row + 1
+        self._requested_s = now
+        self._not_before_s = now + self._client.network.fail_over.delay(1 + self._in_a_row)
 
     def _init_producer_id(self) -> ProducerIdentity:
         return ProducerIdentity(*self._client.init_producer_id(timeout_s=_ATTEMPT_S))

@@ -11,11 +11,12 @@ Rules:
   over all attempts. While a batch waits for a retry no later one is sent (Kafka does the same): the broker would refuse
   it with OUT_OF_ORDER_SEQUENCE_NUMBER, as it refuses those in flight, which are then retried. No new batch is sent
   while a retry is in flight either: if the first attempt was stored after all, the broker recognizes the retry as a
-  duplicate only while the batch is among the producer's last five.
+  duplicate only while the batch is among the producer's last five. For the same reason batches that were stored while
+  an earlier one is in flight count as if they were in flight: a new leader answers while the former one is silent.
 - When a batch that has a sequence number fails for good, the numbers after it have a gap. The partition then *resets*:
   once nothing is in flight and no batch is in doubt, it continues with the next epoch and sequence 0 (KIP-360), and
-  each waiting batch gets a new number. A batch in doubt (its response was lost: it may be stored) is retried with its
-  old number first, since the broker could not recognize a duplicate with a new one.
+  each waiting batch gets a new number. A batch in doubt (its response was lost, or its leader was deposed: it may be
+  stored) is retried with its old number first, since the broker could not recognize a duplicate with a new one.
 
     response                           with earlier batches outstanding   as the earliest
     none, DUPLICATE_SEQUENCE_NUMBER    stored                             stored
@@ -53,6 +54,8 @@ from .record_future import BatchOutcome
 __all__ = ["MAX_EPOCH", "Identities", "PartitionQueue"]
 
 MAX_EPOCH = 2**15 - 1
+_REMEMBERED = 5
+"""Batches of a producer that a broker recognizes when they are sent again."""
 _OPEN = BatchState.OPEN
 
 _STORED = {ErrorCode.none, ErrorCode.duplicate_sequence_number}
@@ -66,6 +69,9 @@ _IN_DOUBT = {
     ErrorCode.request_timed_out,
     ErrorCode.not_enough_replicas_after_append,
     ErrorCode.network_exception,
+    # A leader that is deposed, or whose disk fails, while it waits for the followers: they may have the batch already.
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.kafka_storage_error,
 }
 
 
@@ -97,6 +103,8 @@ class PartitionQueue:
         """Estimated bytes at which a batch is full; halved when the broker finds a batch too large."""
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
+        self._overtaking: list[tuple[int, int]] = []
+        """The orders of batches that were stored while an earlier one was in flight."""
         self._max_in_flight = max_in_flight
         self._identities = identities
         self.audit = audit
@@ -169,6 +177,8 @@ class PartitionQueue:
     def stored(self, batch: ProducerBatch, base_offset: int) -> None:
         self._remove(batch)
         batch.move(BatchEvent.STORE)
+        if batch.sequence is not None and self.in_flight and self.in_flight[0].order < batch.order:
+            self._overtaking.append(batch.order)
         if base_offset >= 0:
             self._last_acked_offset = max(self._last_acked_offset, base_offset + batch.count - 1)
 
@@ -201,7 +211,7 @@ class PartitionQueue:
             return False
         if head.sequence is not None:
             return not self.in_flight or head.order < self.in_flight[0].order
-        if any(batch.tries > 1 for batch in self.in_flight):
+        if any(batch.tries > 1 for batch in self.in_flight) or len(self.in_flight) + self._overtook() >= _REMEMBERED:
             return False
         if self._identity is ANONYMOUS:
             given = self._identities.current() if self._identities else None
@@ -211,6 +221,13 @@ class PartitionQueue:
         head.assign(self._identity, self._next_sequence)
         self._next_sequence = wrap_sequence(self._next_sequence + head.count)
         return True
+
+    def _overtook(self) -> int:
+        """Returns how many batches are stored behind the earliest one in flight."""
+        if self._overtaking:
+            earliest = self.in_flight[0].order if self.in_flight else None
+            self._overtaking = [order for order in self._overtaking if earliest is not None and order > earliest]
+        return len(self._overtaking)
 
     def _reset(self) -> bool:
         given = self._identities.current() if self._identities else None

@@ -4,7 +4,11 @@ Rules:
 - One Produce request carries at most one batch of each partition and about `max_request_size` bytes; at most
   `max.in.flight.requests.per.connection` of them wait for each broker.
 - A batch that is not settled `delivery.timeout.ms` after it was begun fails, wherever it is.
-- A request without an answer for `request.timeout.ms` breaks its connection; what was in flight goes out again.
+- A request without an answer for `request.timeout.ms` breaks its connection; what was in flight goes out again. So does
+  one without an answer for `OVERDUE_S` if another broker leads one of its partitions by then: the former leader may be
+  unreachable.
+- When a connection breaks, or a leader has moved, the metadata is requested at once; batches are sent again as soon as
+  the leader is known, with the delays of a fail-over.
 - Nothing blocks: metadata and producer ids come from `MetadataRefresher`, connections from dialling threads.
 """
 
@@ -23,8 +27,9 @@ from ...errors import BrokerError, DeliveryError, ErrorCode, KlammError
 from ...interfaces.codec import Codec
 from ...protocol.apis import ApiKey
 from ...records.partition import TopicPartition
-from ..cluster_client import ProducedBatch, produce_request, produce_results
-from ..errors import STALE_LEADER_ERRORS, ConnectionFailedError, RequestTimeoutError
+from ..cluster_client import ProducedBatch, learn_leaders, produce_request, produce_results, produced_partitions
+from ..errors import FAIL_OVER_ERRORS, STALE_LEADER_ERRORS, ConnectionFailedError, RequestTimeoutError
+from ..network.backoff import Delays
 from ..network.channel import CHANNEL_ERRORS, Channel, ChannelState
 from ..network.connection import ClientConnection, Response
 from ..network.metadata import ClusterMetadata
@@ -33,6 +38,9 @@ from .batch import BatchEvent, ProducerBatch
 from .metadata_refresher import MetadataRefresher
 from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
+
+OVERDUE_S = 1.0
+"""Seconds without an answer after which the metadata is requested: the leader may have moved."""
 
 _LONGEST_SLEEP_S = 1.0
 _ANY_SIZE = 2**62
@@ -74,10 +82,13 @@ class _Sent:
     deadline_s: float
     answered: bool
     """False for acks=0: settled once the kernel has accepted its last byte."""
+    overdue_s: float
+    """When to look again whether another broker leads its partitions."""
 
 
 @dataclass(slots=True)
 class _Broker:
+    node_id: int
     channel: Channel
     sent: dict[int, _Sent] = field(default_factory=dict)
 
@@ -152,7 +163,11 @@ class Sender:
             ready.next_s,
             self._accumulator.oldest_s() + self._options.delivery_timeout_s,
             self._stop_at_s,
-            *(sent.deadline_s for broker in self._brokers.values() for sent in broker.sent.values()),
+            *(
+                min(sent.deadline_s, sent.overdue_s)
+                for broker in self._brokers.values()
+                for sent in broker.sent.values()
+            ),
         )
         return min(max(next_s - self._network.clock(), 0.0), _LONGEST_SLEEP_S)
 
@@ -189,6 +204,8 @@ class Sender:
                     pass
             except CHANNEL_ERRORS as error:
                 self._lost(broker, error)
+            if broker.channel.failing:
+                self._metadata_refresher.refresh()
             if broker.channel.state is ChannelState.DOWN:
                 next_s = min(next_s, broker.channel.retry_at_s)
         return next_s
@@ -208,7 +225,7 @@ class Sender:
             broker = None
         if broker is None:
             channel = Channel(address, self._make_protocol, self._network, self._selector, self._awaken)
-            broker = self._brokers[node_id] = _Broker(channel)
+            broker = self._brokers[node_id] = _Broker(node_id, channel)
         return broker
 
     def _awaken(self) -> None:
@@ -266,7 +283,7 @@ class Sender:
     ) -> None:
         batches = {tp: batch.encode(self._options.codec) for tp, (_, batch) in taken.items()}
         timeout_s = self._options.request_timeout_s
-        sent = _Sent(taken, now + timeout_s, answered=acks != 0)
+        sent = _Sent(taken, now + timeout_s, answered=acks != 0, overdue_s=now + OVERDUE_S)
         try:
             correlation_id = broker.channel.send(
                 ApiKey.PRODUCE,
@@ -310,6 +327,10 @@ class Sender:
         if sent is None:
             return
         results = produce_results(response.message)
+        if any(code is not ErrorCode.none for code, _, _ in results.values()):
+            stale = [tp for tp, (code, _, _) in results.items() if code in STALE_LEADER_ERRORS]
+            self._cluster.forget_leaders(stale, broker.node_id)
+            learn_leaders(self._cluster, produced_partitions(response.message), response.message)
         missing = (ErrorCode.network_exception, ProducedBatch(-1), "the broker's answer leaves the partition out")
         for tp, (queue, batch) in sent.batches.items():
             if not batch.settled:
@@ -324,19 +345,19 @@ class Sender:
             self._store(queue, batch, produced)
             return
         batch.last_error = BrokerError(code, words or "")
-        if code in STALE_LEADER_ERRORS:
-            self._cluster.forget([queue.partition.topic])
+        if code in FAIL_OVER_ERRORS:
             self._metadata_refresher.refresh()
         if event is BatchEvent.SPLIT:
             with self._accumulator.lock:
                 queue.split(batch)
         elif event is BatchEvent.RETRY and batch.attempts <= self._options.retries:
-            self._retry(queue, batch)
+            self._retry(queue, batch, code)
         else:
             self._fail(queue, batch, self._delivery_error(batch, str(batch.last_error)), batch.last_error)
 
-    def _retry(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        at_s = self._network.clock() + self._network.retry.delay(batch.attempts)
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> None:
+        delays: Delays = self._network.fail_over if code in FAIL_OVER_ERRORS else self._network.retry
+        at_s = self._network.clock() + delays.delay(batch.attempts)
         with self._accumulator.lock:
             queue.retry(batch, at_s)
 
@@ -357,12 +378,27 @@ class Sender:
             overdue = negotiating is not None and now - negotiating > self._options.request_timeout_s
             if overdue or any(sent.deadline_s <= now for sent in broker.sent.values()):
                 self._lost(broker, RequestTimeoutError(f"no answer from {broker.channel.address} in time"))
+            elif self._deposed(broker, now):
+                problem = f"no answer from {broker.channel.address}, which leads the partitions no longer"
+                self._lost(broker, ConnectionFailedError(problem))
         for queue, batch in self._accumulator.expired(now - self._options.delivery_timeout_s):
             waited = round(self._options.delivery_timeout_s * 1000)
             self._accumulator.mark_in_doubt(queue, batch)
             cause = batch.last_error or self.problem or self._metadata_refresher.problem
             why = f"no acknowledgement within delivery.timeout.ms ({waited} ms)" + (f"; last: {cause}" if cause else "")
             self._fail(queue, batch, self._delivery_error(batch, why), cause)
+
+    def _deposed(self, broker: _Broker, now: float) -> bool:
+        """Returns True if another broker leads a partition of an overdue request."""
+        overdue = [sent for sent in broker.sent.values() if sent.overdue_s <= now]
+        if not overdue:
+            return False
+        for sent in overdue:
+            sent.overdue_s = now + OVERDUE_S
+        self._metadata_refresher.avoid(broker.node_id)
+        self._metadata_refresher.refresh()
+        leaders = {self._cluster.leader(tp) for sent in overdue for tp in sent.batches}
+        return not leaders <= {broker.node_id, None}
 
     def _give_up(self) -> None:
         """Fails the remaining batches because the producer closes."""
@@ -400,7 +436,7 @@ class Sender:
 
     def _delivery_error(self, batch: ProducerBatch, why: str) -> DeliveryError:
         partition = batch.outcome.partition
-        doubt = " (it may be stored: an answer was lost)" if batch.in_doubt else ""
+        doubt = " (it may be stored: its outcome is unknown)" if batch.in_doubt else ""
         where = f"topic {partition.topic!r} partition {partition.partition}"
         what = "1 record was" if batch.count == 1 else f"{batch.count} records were"
         return DeliveryError(f"{where}: {what} not delivered: {why}{doubt}")

@@ -7,8 +7,10 @@ Rules:
   topic, the reader compares the topic id (KIP-516) and, under another leader epoch, where the epoch of the last batch
   read ends (KIP-320). It compares them again when the broker says that the position is out of range, or tells a high
   watermark below it.
-- A Fetch names a topic by its name alone. A caller that must know that all it read is of one topic calls `verify` when
-  it has read.
+- A Fetch carries the topic id (Fetch 13), the leader epoch of the last comparison (Fetch 9) and the epoch of the last
+  batch (Fetch 12), so that a broker of another topic or history refuses it or says where the histories part. Before
+  Fetch 13 it names a topic by its name alone: a caller that must know that all it read is of one topic calls `verify`
+  when it has read.
 
 Not thread-safe.
 """
@@ -24,7 +26,7 @@ from ...errors import BrokerError, CorruptRecordError, ErrorCode
 from ...records.codecs import CodecTable
 from ...records.header import iter_headers
 from ...records.partition import TopicPartition
-from ..cluster_client import EpochEnd, FetchedPartition
+from ..cluster_client import EpochEnd, FetchedPartition, Lineage
 from ..errors import (
     STALE_LEADER_ERRORS,
     ConnectionFailedError,
@@ -32,7 +34,7 @@ from ..errors import (
     OffsetsDeletedError,
     TopicReplacedError,
 )
-from ..network.backoff import RETRY, Backoff, Retries
+from ..network.backoff import FAIL_OVER, Delays, Retries
 from ..network.metadata import ClusterMetadata, ClusterView, TopicView
 from .batch_decoder import NO_END, BatchDecoder, Cursor, RawBatch, ReadBatch
 
@@ -63,6 +65,7 @@ class FetchClient(Protocol):
         node_id: int,
         offsets: Mapping[TopicPartition, int],
         *,
+        lineages: Mapping[TopicPartition, Lineage],
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
@@ -90,7 +93,7 @@ class PartitionReader:
         fetch_bytes: int = FETCH_BYTES,
         quarantine: bool = False,
         hint: str = "",
-        retry: Backoff = RETRY,
+        retry: Delays = FAIL_OVER,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -202,22 +205,27 @@ class PartitionReader:
             raise CorruptRecordError(f"{self.partition}: asked for offset {before}, only earlier batches came")
 
     def _fetch(self, max_wait_ms: int, until: int | None) -> bytes:
-        topic, position = self.partition.topic, self.position
-        node_id = next(iter(self._client.by_leader([self.partition])))
+        position = self.position
+        node_id = next(iter(self._client.by_leader([self.partition])), None)
+        if node_id is None:
+            raise _NotYetError(ErrorCode.leader_not_available, f"{self.partition} has no leader")
         self.check()
         try:
             answer = self._client.fetch(
                 node_id,
                 {self.partition: position},
+                lineages={self.partition: Lineage(self._topic_id, self._leader_epoch, self.cursor.leader_epoch)},
                 max_wait_ms=max_wait_ms,
                 max_bytes=self._fetch_bytes,
                 partition_max_bytes=self._fetch_bytes,
             )[self.partition]
         except ConnectionFailedError:
-            self._client.cluster.forget([topic])
+            self._client.cluster.forget_leaders([self.partition], node_id)
             raise
         if answer.error is not ErrorCode.none:
-            self._refused(answer)
+            self._refused(answer, node_id)
+        if answer.diverging is not None:
+            self._diverged(answer.diverging)
         self.high_watermark = answer.high_watermark
         if answer.high_watermark < position:  # this may be so for a moment after an election
             self.verify()
@@ -229,11 +237,23 @@ class PartitionReader:
             )
         return answer.records
 
-    def _refused(self, answer: FetchedPartition) -> None:
+    def _diverged(self, end: EpochEnd) -> None:
+        """Raises `LogTruncatedError` if the log was cut below the position, as a leader says that has another epoch
+        before it. If the histories part at the position, the epoch before it is one without records, and corrected.
+        """
+        if end.end_offset < self.position:
+            self.verify()
+        self.cursor.leader_epoch = end.leader_epoch
+        raise _NotYetError(ErrorCode.offset_not_available, f"{self.partition}: another epoch before {self.position}")
+
+    def _refused(self, answer: FetchedPartition, node_id: int) -> None:
         """Raises the error that a Fetch's error code means."""
         error, position = answer.error, self.position
         if error is ErrorCode.offset_out_of_range:
             self.verify()  # a replaced topic or a cut log is the more precise error
+            if self.cursor.leader_epoch >= 0 and answer.log_start_offset <= position:
+                self.cursor.leader_epoch = -1  # this may be for an epoch that the broker does not know
+                raise _NotYetError(error, f"{self.partition}: offset {position} is out of range")
             raise OffsetsDeletedError(
                 f"{self.partition}: offset {position} is out of range (the log starts at {answer.log_start_offset})",
                 position,
@@ -241,7 +261,8 @@ class PartitionReader:
             )
         what = f"fetch of {self.partition} at offset {position}"
         if error in STALE_LEADER_ERRORS:
-            self._client.cluster.forget([self.partition.topic])
+            self._client.cluster.forget_leaders([self.partition], node_id)
+            self._client.metadata([self.partition.topic])
         elif not error.retriable:
             raise BrokerError(error, what)
         raise _NotYetError(error, what)

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from ...errors import BrokerError, ErrorCode
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition
-from ..cluster_client import EARLIEST, LATEST, EpochEnd, FetchedPartition
+from ..cluster_client import EARLIEST, LATEST, EpochEnd, FetchedPartition, Lineage
 from ..errors import DataLossError
 from ..network.backoff import RETRY, Backoff
 from ..network.metadata import ClusterMetadata, ClusterView
@@ -61,6 +61,7 @@ class TableClient(Protocol):
         node_id: int,
         offsets: Mapping[TopicPartition, int],
         *,
+        lineages: Mapping[TopicPartition, Lineage],
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
@@ -105,6 +106,7 @@ class _BoundedClient(FetchClient):
         node_id: int,
         offsets: Mapping[TopicPartition, int],
         *,
+        lineages: Mapping[TopicPartition, Lineage],
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
@@ -113,6 +115,7 @@ class _BoundedClient(FetchClient):
         return self._client.fetch(
             node_id,
             offsets,
+            lineages=lineages,
             max_wait_ms=max_wait_ms,
             max_bytes=max_bytes,
             partition_max_bytes=partition_max_bytes,

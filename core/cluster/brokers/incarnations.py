@@ -7,6 +7,7 @@ own path begins at 0 with each registration, and so does not identify it.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import NamedTuple
 
 from ...errors import CoordinationError
@@ -57,19 +58,26 @@ def read_registration(broker_id: int) -> Steps[FoundRegistration | None]:
         return None
     data, stat = found
     try:
-        node = json.loads(data)
-        registration = BrokerRegistration(
-            broker_id,
-            stat.creation_id,
-            str(node["incarnation"]),
-            tuple(str(data_id) for data_id in node["data"]),
-            leaving=node.get("state") == "leaving",
-        )
-        if not registration.data_ids:
-            raise ValueError("no data id")
+        registration = _decode(broker_id, stat.creation_id, data)
     except (ValueError, KeyError, TypeError) as error:
         raise CoordinationError(f"{path} holds no registration: {error!r}") from error
     return FoundRegistration(registration, stat.ephemeral_owner)
+
+
+@lru_cache(maxsize=1024)
+def _decode(broker_id: int, epoch: int, data: bytes) -> BrokerRegistration:
+    """All registrations are read again after each change of the metadata, and are mostly the same as before."""
+    node = json.loads(data)
+    registration = BrokerRegistration(
+        broker_id,
+        epoch,
+        str(node["incarnation"]),
+        tuple(str(data_id) for data_id in node["data"]),
+        leaving=node.get("state") == "leaving",
+    )
+    if not registration.data_ids:
+        raise ValueError("no data id")
+    return registration
 
 
 def read_registrations() -> Steps[dict[int, BrokerRegistration]]:

@@ -1,9 +1,10 @@
-"""A broker's registration, the ephemeral path `/brokers/ids/<id>`.
+"""A broker's registration: the ephemeral paths `/brokers/ids/<id>` and `/brokers/incarnations/<uuid>`, which come and
+go together.
 
 Rules: a path of this session is this broker's. A path whose data names this broker's log directory belongs to its dead
 session, since this process holds that directory's lock: the path is replaced at once. For any other path the broker
 waits a session time-out and a half, in case its owner is dead; if the path still exists then, a live broker has the
-same id.
+same id. Every new registration has a new incarnation; one that the controller evicted is replaced by a new one.
 """
 
 from __future__ import annotations
@@ -13,23 +14,33 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+from uuid import UUID, uuid4
 
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.coordination import (
     BadVersionError,
+    Check,
     Coordination,
-    Create,
     Delete,
     NodeExistsError,
     NoNodeError,
+    Operation,
+    Set,
     Stat,
 )
+from ..changes import incarnation_path
+from ..feature_levels import SUPPORTED
 from ..image import Endpoint
 from ..tree import paths
 from ..tree.nodes import BrokerIdNode
+from .incarnations import register_operations
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10
+_LEAVING: Final = "leaving"
+FEATURES: Final = {name: {"min_version": low, "max_version": high} for name, (low, high) in SUPPORTED.items()}
+"""What this release supports, as in Kafka's `/brokers/ids` (KIP-584)."""
 
 
 class DisplacedError(BrokerError):
@@ -40,24 +51,53 @@ class DisplacedError(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The id and address of this broker. `directory_id` is from `meta.properties` of its log directory; with an empty
-    one the broker replaces no path of a dead session."""
+    """The id, data and addresses of this broker. `endpoints`: the first is that of clients that name no listener.
+    `data_ids`: of its log directory, newest first. `directory_id` is from `meta.properties` of its log directory; with
+    an empty one the broker replaces no path of a dead session."""
 
     broker_id: int
-    endpoint: Endpoint
+    endpoints: tuple[Endpoint, ...]
+    data_ids: tuple[str, ...]
     directory_id: str = ""
     rack: str | None = None
+    inter_broker_listener: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRegistration:
+    """What identifies a registration that this broker made."""
+
+    epoch: int
+    incarnation: str
+    session_id: int
 
 
 class Registration:
-    """Registers one broker. `clock` returns seconds since 1970."""
+    """Registers one broker. `clock` returns seconds since 1970, `new_id` a new incarnation."""
 
-    def __init__(self, coordination: Coordination, identity: BrokerIdentity, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        identity: BrokerIdentity,
+        clock: Callable[[], float],
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        if not identity.data_ids or not identity.endpoints:
+            raise ValueError("a broker has at least one data id and one endpoint")
         self._coordination = coordination
         self._identity = identity
         self._clock = clock
+        self._new_id = new_id
         self._path = paths.broker(identity.broker_id)
         self._sessions: set[int] = set()
+        self._own: OwnRegistration | None = None
+        self._leaving = False
+
+    @property
+    def own(self) -> OwnRegistration | None:
+        """The last registration that this broker knows to have made; None once its session is over."""
+        own = self._own
+        return own if own is not None and own.session_id == self._coordination.session_id else None
 
     def register(self) -> int:
         """Registers the broker and returns the broker epoch.
@@ -65,21 +105,20 @@ class Registration:
         Raises `BrokerError` DUPLICATE_BROKER_REGISTRATION if a live broker has this id, and `DisplacedError` if this
         one was registered before and another has taken the id since.
         """
-        data = self._node().encode()
         waited = False
         for _ in range(_ATTEMPTS):
-            try:
-                return self._mine(self._coordination.create(self._path, data, ephemeral=True))
-            except NodeExistsError:
-                found = self._found()
+            found = self._found()
             if found is None:
-                continue  # deleted in the meantime
+                self._make(())
+                continue  # to read what was made
             node, stat = found
-            if stat.ephemeral_owner == self._coordination.session_id:
-                self._coordination.set(self._path, data)
-                return self._mine(stat)
-            if stat.ephemeral_owner in self._sessions or (not self._sessions and self._same_directory(node)):
-                self._replace(data, stat)
+            if stat.ephemeral_owner == self._coordination.session_id and self._has_incarnation(node, stat):
+                if self._renew(node, stat):
+                    return self._mine(node, stat)
+            elif stat.ephemeral_owner in (*self._sessions, self._coordination.session_id) or (
+                not self._sessions and self._same_directory(node)
+            ):
+                self._replace(node, stat)
             elif self._sessions:
                 raise self._displaced(node)
             elif not waited:
@@ -91,8 +130,46 @@ class Registration:
             ErrorCode.duplicate_broker_registration, f"{self._path} kept changing; another broker claims this id too"
         )
 
-    def _mine(self, stat: Stat) -> int:
+    def _has_incarnation(self, node: BrokerIdNode, stat: Stat) -> bool:
+        """Returns True if the registration's other path is there and of the same session."""
+        if not node.incarnation:
+            return False
+        found = self._coordination.exists(incarnation_path(node.incarnation))
+        return found is not None and found.ephemeral_owner == stat.ephemeral_owner
+
+    def _renew(self, node: BrokerIdNode, stat: Stat) -> bool:
+        """Writes this broker's present data to the registration that is there, if it does not have them."""
+        wanted = self._node(node.incarnation)
+        if wanted.model_copy(update={"timestamp": node.timestamp}) == node:
+            return True
+        return self._write(node, wanted, stat)
+
+    def _write(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> bool:
+        """Changes the registration `node`; returns False if it was replaced or changed meanwhile.
+
+        The version of the path begins anew with each registration, so the incarnation is checked too: a late change
+        would give a later registration the data of an earlier one, whose incarnation is gone.
+        """
+        change = Set(self._path, wanted.encode(), stat.version)
+        check = [Check(incarnation_path(node.incarnation))] if node.incarnation else []
+        try:
+            self._coordination.transaction([*check, change])
+        except (NoNodeError, BadVersionError):
+            return False
+        return True
+
+    def _make(self, before: tuple[Operation, ...]) -> None:
+        """Tries once to make a registration; the caller reads the result."""
+        incarnation = str(self._new_id())
+        creates = register_operations(self._identity.broker_id, incarnation, self._node(incarnation).encode(), None)
+        try:
+            self._coordination.transaction([*before, *creates])
+        except (NodeExistsError, NoNodeError, BadVersionError):
+            _log.info("%s changed in the meantime", self._path)
+
+    def _mine(self, node: BrokerIdNode, stat: Stat) -> int:
         self._sessions.add(stat.ephemeral_owner)
+        self._own = OwnRegistration(stat.creation_id, node.incarnation, stat.ephemeral_owner)
         return stat.creation_id
 
     def _same_directory(self, node: BrokerIdNode) -> bool:
@@ -113,32 +190,53 @@ class Registration:
         if found is None or not self._is_mine(found[1], epoch):
             return False
         node, stat = found
-        try:
-            self._coordination.set(self._path, node.encode(), stat.version)
-        except (NoNodeError, BadVersionError):
-            return False
-        return True
+        return self._write(node, node, stat)
+
+    def leave(self) -> list[Operation]:
+        """Returns the operations that mark the registration as leaving, which it stays when it is made anew; empty if
+        it is marked already or there is none. The caller's transaction checks the incarnation."""
+        self._leaving = True
+        found = self._found()
+        own = self.own
+        if found is None or own is None or not self._is_mine(found[1], own.epoch):
+            return []
+        node, stat = found
+        wanted = node.model_copy(update={"state": _LEAVING})
+        return [] if wanted == node else [Set(self._path, wanted.encode(), stat.version)]
 
     def unregister(self) -> None:
-        """Deletes the path if it is this session's."""
+        """Deletes the registration if it is this session's."""
         found = self._found()
         if found is None or found[1].ephemeral_owner != self._coordination.session_id:
             return
         try:
-            self._coordination.delete(self._path, found[1].version)
+            self._coordination.transaction(self._deletes(*found))
         except (NoNodeError, BadVersionError):
             _log.info("%s was replaced or deleted by another", self._path)
 
-    def _node(self) -> BrokerIdNode:
-        host, port, listener = self._identity.endpoint
+    def _deletes(self, node: BrokerIdNode, stat: Stat) -> tuple[Operation, ...]:
+        """Returns the deletion of a registration, which of an older release is one path."""
+        delete = Delete(self._path, stat.version)
+        if not node.incarnation or self._coordination.exists(incarnation_path(node.incarnation)) is None:
+            return (delete,)
+        return Delete(incarnation_path(node.incarnation)), delete
+
+    def _node(self, incarnation: str) -> BrokerIdNode:
+        identity = self._identity
+        first = identity.endpoints[0]
         return BrokerIdNode(
-            host=host,
-            port=port,
-            endpoints=(f"{listener}://{host}:{port}",),
-            listener_security_protocol_map={listener: "PLAINTEXT"},
-            rack=self._identity.rack,
+            host=first.host,
+            port=first.port,
+            endpoints=tuple(f"{e.listener}://{_bracketed(e.host)}:{e.port}" for e in identity.endpoints),
+            listener_security_protocol_map={e.listener: e.security_protocol for e in identity.endpoints},
+            rack=identity.rack,
             timestamp=int(self._clock() * 1000),
-            directory_id=self._identity.directory_id,
+            features=FEATURES,
+            directory_id=identity.directory_id,
+            incarnation=incarnation,
+            data=identity.data_ids,
+            state=_LEAVING if self._leaving else "serving",
+            inter_broker_listener=identity.inter_broker_listener or first.listener,
         )
 
     def _found(self) -> tuple[BrokerIdNode, Stat] | None:
@@ -148,12 +246,9 @@ class Registration:
             return None
         return BrokerIdNode.decode(self._path, data), stat
 
-    def _replace(self, data: bytes, stat: Stat) -> None:
+    def _replace(self, node: BrokerIdNode, stat: Stat) -> None:
         _log.info("replacing %s of this broker's dead session %#x", self._path, stat.ephemeral_owner)
-        try:
-            self._coordination.transaction([Delete(self._path, stat.version), Create(self._path, data, ephemeral=True)])
-        except (NoNodeError, BadVersionError):
-            _log.info("%s changed in the meantime", self._path)
+        self._make(self._deletes(node, stat))
 
     def _wait_for_expiry(self, node: BrokerIdNode) -> None:
         """Waits until the path is deleted, at most one session time-out and a half."""
@@ -192,3 +287,7 @@ class Registration:
             f"broker id {self._identity.broker_id} is taken by the live broker at {node.host}:{node.port}; "
             "configure another `broker.id` for this one",
         )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -52,8 +52,12 @@ class ClusterIdNode(NodeData):
 
 
 class BrokerIdNode(NodeData):
-    """`/brokers/ids/<id>`. `directory_id` is Klamm's own field: a broker that holds the lock of this log directory may
-    replace the path."""
+    """`/brokers/ids/<id>`. The fields from `directory_id` on are Klamm's own.
+
+    A broker that holds the lock of the log directory `directory_id` may replace the path. `incarnation` names the
+    registration, `data` is the data ids of the log directory, newest first, `state` is `serving` or `leaving`. A broker
+    of an older release has none of these three.
+    """
 
     version: int = 5
     host: str
@@ -63,7 +67,12 @@ class BrokerIdNode(NodeData):
     jmx_port: int = -1
     rack: str | None = None
     timestamp: DecimalText
+    features: dict[str, dict[str, int]] = Field(default_factory=dict)
     directory_id: str = ""
+    incarnation: str = ""
+    data: tuple[str, ...] = ()
+    state: str = "serving"
+    inter_broker_listener: str = ""
 
 
 class LogDirectoryNode(NodeData):
@@ -99,6 +108,8 @@ class DeletedTopicNode(NodeData):
 
 
 class PartitionStateNode(NodeData):
+    """A partition's state in version 1, Kafka's, as releases before replication wrote it."""
+
     controller_epoch: int
     leader: int
     version: int = 1
@@ -123,7 +134,27 @@ class ProducerIdBlockNode(NodeData):
 
 
 class MetadataVersionNode(NodeData):
-    """`topics`: those that the last change touched. The version of the path counts the changes."""
+    """`topics`: those that the last change touched; `by`: its writer's attempt. The version of the path counts the
+    changes."""
 
     version: int = 1
+    by: str = ""
     topics: tuple[str, ...] = ()
+
+
+class RestoredNode(NodeData):
+    """`/admin/restored`: a broker had seen the change `seen` of the metadata when they were at `found`, or at another
+    change of that number."""
+
+    version: int = 1
+    broker: int
+    seen: int
+    found: int
+
+
+class FeaturesNode(NodeData):
+    """`/admin/features`: finalized levels by name. A feature of level 0 was set to it by an administrator; one that is
+    not named gets a level from the controller."""
+
+    version: int = 1
+    features: dict[str, int] = Field(default_factory=dict)

@@ -8,15 +8,22 @@ __all__ = [
     "ALL_BROKERS",
     "BROKER_CONFIGS",
     "BROKER_IDS",
+    "CHANGES",
     "CLUSTER_ID",
     "CONSUMERS",
     "CONTROLLER",
     "CONTROLLER_EPOCH",
     "DELETED_TOPICS",
+    "FEATURES",
+    "INCARNATIONS",
     "LOG_DIRECTORIES",
     "METADATA_VERSION",
+    "OFFLINE",
     "PERSISTENT",
     "PRODUCER_ID_BLOCK",
+    "RECOVERED",
+    "RESTORED",
+    "SUSPECTS",
     "TOPICS",
     "TOPIC_CONFIGS",
     "broker",
@@ -29,11 +36,14 @@ __all__ = [
     "group_offsets",
     "group_owners",
     "log_directory",
+    "offline",
     "partition",
     "partition_offset",
     "partition_owner",
     "partition_state",
     "partitions",
+    "recovered",
+    "suspect",
     "topic",
     "topic_config",
     "topic_offsets",
@@ -41,6 +51,12 @@ __all__ = [
 
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
+INCARNATIONS = "/brokers/incarnations"
+"""Klamm's own: a path for each registration, by which a transaction checks that it is live."""
+OFFLINE = "/brokers/offline"
+"""Klamm's own: the partitions whose log is offline, by broker."""
+RECOVERED = "/brokers/recovered"
+"""Klamm's own: where the logs of doubtful members end, by broker (R7)."""
 LOG_DIRECTORIES = "/brokers/log_dirs"
 """Klamm's own: a record of each broker's log directory."""
 TOPICS = "/brokers/topics"
@@ -53,6 +69,14 @@ CONSUMERS = "/consumers"
 ALL_BROKERS = "<default>"
 METADATA_VERSION = "/admin/metadata_version"
 """Klamm's own: set in every transaction that changes a topic, so that one watch reports every change."""
+CHANGES = "/admin/changes"
+"""Klamm's own: the ring of the last changes."""
+FEATURES = "/admin/features"
+"""Klamm's own: the finalized feature levels."""
+RESTORED = "/admin/restored"
+"""Klamm's own: there while no state is to be trusted, since the coordination was restored from an older backup."""
+SUSPECTS = "/admin/suspects"
+"""Klamm's own: the incarnations of brokers that refuse connections."""
 
 _EMPTY = "%"
 """The name of the empty group id, which old clients use for commits; no other id is encoded as a single percent
@@ -63,13 +87,26 @@ DELETED_TOPICS = "/admin/delete_topics"
 exist again."""
 
 PERSISTENT = (
-    BROKER_IDS, LOG_DIRECTORIES, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, DELETED_TOPICS,
+    BROKER_IDS, INCARNATIONS, OFFLINE, RECOVERED, LOG_DIRECTORIES, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster",
+    CONSUMERS, DELETED_TOPICS, CHANGES, SUSPECTS,
 )  # fmt: skip
 """The parents of all other paths; a broker creates them at its first start."""
 
 
 def broker(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def offline(broker_id: int) -> str:
+    return f"{OFFLINE}/{broker_id}"
+
+
+def recovered(broker_id: int) -> str:
+    return f"{RECOVERED}/{broker_id}"
+
+
+def suspect(incarnation: str) -> str:
+    return f"{SUSPECTS}/{incarnation}"
 
 
 def log_directory(broker_id: int) -> str:

@@ -7,8 +7,7 @@ one request at a time, with failures between any two.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ...errors import CoordinationError
 from ...interfaces.coordination import Coordination, NoNodeError, Operation, Stat
@@ -16,18 +15,15 @@ from ...interfaces.coordination import Coordination, NoNodeError, Operation, Sta
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Children:
+class Children(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Transact:
+class Transact(NamedTuple):
     operations: tuple[Operation, ...]
 
 

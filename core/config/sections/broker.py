@@ -12,6 +12,7 @@ from ..address import ListenerAddress, parse_listeners
 from ..choice import OptionalPlugin, PluginChoices
 from ..section import (
     INT_MAX,
+    LONG_MAX,
     ConfigPath,
     ConfigType,
     Int,
@@ -46,6 +47,14 @@ def _one_directory(value: Any) -> Any:
     return value
 
 
+def _replica_selector(value: Any) -> Any:
+    name = None if value is None else str(value).rpartition(".")[2]
+    if name not in (None, "RackAwareReplicaSelector", "LeaderSelector"):
+        raise ValueError(f"expected RackAwareReplicaSelector or LeaderSelector, got {value!r}")
+    return value
+
+
+ReplicaSelector = Annotated[str | None, BeforeValidator(_replica_selector), ConfigType.CLASS]
 ProtocolMap = Annotated[str, BeforeValidator(_protocol_map), ConfigType.STRING]
 LogDirectory = Annotated[ConfigPath, BeforeValidator(_one_directory)]
 
@@ -123,6 +132,28 @@ class BrokerConfig(Section):
     offsets_retention_minutes: Int = key(10_080, "Time that an empty group's offsets are kept, in minutes.", ge=1)
     offsets_retention_check_interval_ms: Long = key(600_000, "Time between two checks for expired offsets.", ge=1)
 
+    inter_broker_listener_name: str | None = key(
+        None, "The listener by which brokers fetch from each other; the first of `listeners` when not set."
+    )
+    controlled_shutdown_enable: bool = key(
+        True, "Whether a stopping broker hands its partitions over to other in-sync replicas first."
+    )
+    replica_lag_time_max_ms: Long = key(
+        30_000, "A follower that has not caught up for this time leaves the in-sync replicas.", ge=100
+    )
+    replica_selector_class: ReplicaSelector = key(
+        None,
+        "RackAwareReplicaSelector: consumers that name their rack read from an in-sync replica in it (KIP-392); "
+        "otherwise they read from the leader.",
+    )
+    replica_fetch_wait_max_ms: Int = key(500, "Time that a follower's Fetch waits for records.", ge=1)
+    replica_fetch_min_bytes: Int = key(1, "Bytes that a follower's Fetch waits for.", ge=1)
+    replica_fetch_max_bytes: Int = key(1_048_576, "Bytes of one partition in the answer to a follower.", ge=1024)
+    replica_fetch_response_max_bytes: Int = key(10_485_760, "Bytes of one answer to a follower.", ge=1024)
+    replica_fetch_backoff_ms: Int = key(1_000, "Longest time until a partition that failed is fetched again.", ge=1)
+    replica_socket_timeout_ms: Int = key(30_000, "Time that a follower waits for its leader's answer.", ge=1_000)
+    max_incremental_fetch_session_cache_slots: Int = key(1_000, "Fetch sessions at a time (KIP-227).", ge=1)
+
     log_retention_check_interval_ms: Long = key(300_000, "Time between two checks for old segments.", ge=1)
     log_flush_scheduler_interval_ms: Long = key(3_000, "Time between two checks for logs whose flush is due.", ge=1)
 
@@ -151,6 +182,20 @@ class BrokerConfig(Section):
         sys.float_info.max, "Most bytes that compaction reads and writes in a second.", ge=1
     )
     log_cleaner_backoff_ms: Long = key(15_000, "Time between two looks for logs to compact, when there was none.", ge=0)
+
+    auto_leader_rebalance_enable: bool = key(True, "Whether the controller lets preferred leaders lead again.")
+    leader_imbalance_check_interval_seconds: Long = key(
+        300, "Time between two looks for preferred leaders that do not lead, in seconds.", ge=1
+    )
+    leader_imbalance_per_broker_percentage: Int = key(
+        10, "Percentage of the partitions that prefer a broker above which others may not lead them.", ge=0
+    )
+    leader_replication_throttled_rate: Long = key(
+        LONG_MAX, "Most bytes per second that leaders send to throttled replicas that are not in sync (KIP-73).", ge=1
+    )
+    follower_replication_throttled_rate: Long = key(
+        LONG_MAX, "Most bytes per second that throttled replicas of this broker fetch while not in sync (KIP-73).", ge=1
+    )
 
     compression_type: str = key(_TOPIC.compression_type, "Default of the topic config compression.type.")
     message_max_bytes: Int = key(_TOPIC.max_message_bytes, "Default of the topic config max.message.bytes.", ge=0)
@@ -181,6 +226,7 @@ class BrokerConfig(Section):
     log_roll_hours: Int = key(168, "The same in hours, when log.roll.ms is not set.", ge=1)
     log_segment_bytes: Int = key(_TOPIC.segment_bytes, "Default of segment.bytes.", ge=14)
     log_segment_delete_delay_ms: Long = key(_TOPIC.file_delete_delay_ms, "Default of file.delete.delay.ms.", ge=0)
+    unclean_leader_election_enable: bool = key(False, "Default of unclean.leader.election.enable.")
     log_verify_payload: VerifyPayload = key(_TOPIC.verify_payload, "Default of verify.payload.")
 
     @field_validator("max_connections_per_ip_overrides")
@@ -220,17 +266,18 @@ class BrokerConfig(Section):
             raise wrong_key("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
         return self
 
-    def _protocols(self) -> dict[str, str]:
+    def security_protocols(self) -> dict[str, str]:
+        """Returns the security protocol of each listener name."""
         pairs = (part.strip().partition(":") for part in self.listener_security_protocol_map.split(","))
         return {name: protocol for name, _, protocol in pairs}
 
     def bound(self) -> list[ListenerAddress]:
         """Returns the addresses to listen on, at least one."""
-        return parse_listeners(self.listeners, self._protocols())
+        return parse_listeners(self.listeners, self.security_protocols())
 
     def advertised(self) -> list[ListenerAddress]:
         """Returns the addresses that clients get. Port 0 stands for the port that was bound."""
-        return parse_listeners(self.advertised_listeners or self.listeners, self._protocols())
+        return parse_listeners(self.advertised_listeners or self.listeners, self.security_protocols())
 
     def connection_overrides(self) -> dict[str, int]:
         """Returns `max.connections.per.ip.overrides` by address."""

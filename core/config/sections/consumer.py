@@ -40,6 +40,9 @@ class ConsumerConfig(ClientConfig):
     max_partition_fetch_bytes: Int = key(1_048_576, "Maximum bytes of one partition in one response.", ge=0)
     fetch_max_wait_ms: Int = key(500, "Time that a broker waits for fetch.min.bytes.", ge=0)
     max_poll_records: Int = key(500, "Maximum number of records that one poll returns.", ge=1)
+    client_rack: str = key(
+        "", "The rack of this consumer; a leader may then name a replica nearer to it, from which it fetches (KIP-392)."
+    )
     session_timeout_ms: Int = key(45_000, "classic: time without a heartbeat after which a member is removed.", ge=1)
     heartbeat_interval_ms: Int = key(3_000, "classic: time between two heartbeats.", ge=1)
     max_poll_interval_ms: Int = key(300_000, "classic: time without a poll after which a member leaves.", ge=1)

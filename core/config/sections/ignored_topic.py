@@ -1,21 +1,18 @@
 """Kafka's topic configs that have no effect here. They are accepted with Kafka's checks, and shown, so that tools that
 set them work unchanged.
 
-Klamm does not preallocate segments, rolls segments without jitter, keeps one replica of a partition, and has neither
-tiered storage nor share groups.
+Klamm does not preallocate segments, rolls segments without jitter, and has neither tiered storage nor share groups.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from ..section import ConfigType, Int, Long, Names, Section, key
+from ..section import ConfigType, Int, Long, Section, key
 
 _NO_EFFECT: Final = "No effect here. In Kafka: "
-_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 
 
 def _boolean(value: Any) -> Any:
@@ -34,13 +31,6 @@ def _gzip_level(value: Any) -> Any:
     return value
 
 
-def _replicas(value: Any) -> Any:
-    names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
-    if names != ["*"] and not all(_REPLICA.fullmatch(str(name)) for name in names):
-        raise ValueError(f"should be * or a list of PARTITION:BROKER, got {value!r}")
-    return names
-
-
 def _never(value: Any) -> Any:
     if _boolean(value) is True:
         raise ValueError("cannot be true: there is no tiered storage")
@@ -50,7 +40,6 @@ def _never(value: Any) -> Any:
 Boolean = Annotated[bool, BeforeValidator(_boolean), ConfigType.BOOLEAN]
 Never = Annotated[bool, BeforeValidator(_boolean), BeforeValidator(_never), ConfigType.BOOLEAN]
 GzipLevel = Annotated[Int, BeforeValidator(_gzip_level)]
-Replicas = Annotated[Names, BeforeValidator(_replicas)]
 
 
 class IgnoredTopicConfig(Section):
@@ -61,12 +50,6 @@ class IgnoredTopicConfig(Section):
     compression_zstd_level: Int = key(3, f"{_NO_EFFECT}level of compression.type=zstd.", ge=-131_072, le=22)
     errors_deadletterqueue_group_enable: Boolean = key(
         False, f"{_NO_EFFECT}share groups may write records here that cannot be processed."
-    )
-    follower_replication_throttled_replicas: Replicas = key(
-        (), f"{_NO_EFFECT}replicas whose followers are slowed down; * or PARTITION:BROKER."
-    )
-    leader_replication_throttled_replicas: Replicas = key(
-        (), f"{_NO_EFFECT}replicas whose leaders are slowed down; * or PARTITION:BROKER."
     )
     local_retention_bytes: Long = key(-2, f"{_NO_EFFECT}as retention.bytes, before tiered storage.", ge=-2)
     local_retention_ms: Long = key(-2, f"{_NO_EFFECT}as retention.ms, before tiered storage.", ge=-2)
@@ -83,6 +66,3 @@ class IgnoredTopicConfig(Section):
     remote_log_delete_on_disable: Boolean = key(False, f"{_NO_EFFECT}disabling tiered storage deletes the data in it.")
     remote_storage_enable: Never = key(False, "Tiered storage, which Klamm does not have: only false is accepted.")
     segment_jitter_ms: Long = key(0, f"{_NO_EFFECT}random time by which a segment is rolled earlier.", ge=0)
-    unclean_leader_election_enable: Boolean = key(
-        False, f"{_NO_EFFECT}a replica that is not in sync may become the leader."
-    )

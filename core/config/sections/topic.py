@@ -7,8 +7,9 @@ Kafka.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ValidationError, model_validator
 
@@ -19,6 +20,7 @@ from ..section import (
     ConfigType,
     Int,
     Long,
+    Names,
     Section,
     definitions,
     key,
@@ -26,7 +28,7 @@ from ..section import (
     values,
     wrong_key,
 )
-from .ignored_topic import IgnoredTopicConfig
+from .ignored_topic import Boolean, IgnoredTopicConfig
 
 __all__ = [
     "BROKER_SYNONYMS",
@@ -40,6 +42,9 @@ __all__ = [
 ]
 
 
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
+
+
 def _policy(value: Any) -> Any:
     """Normalizes the policy: Kafka writes a list in any order."""
     names = value.split(",") if isinstance(value, str) else value
@@ -49,7 +54,15 @@ def _policy(value: Any) -> Any:
     return ",".join(parts)
 
 
+def _replicas(value: Any) -> Any:
+    names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+    if names != ["*"] and not all(_REPLICA.fullmatch(str(name)) for name in names):
+        raise ValueError(f"should be * or a list of PARTITION:BROKER, got {value!r}")
+    return names
+
+
 CleanupPolicy = Annotated[str, BeforeValidator(_policy), ConfigType.LIST]
+ReplicaList = Annotated[Names, BeforeValidator(_replicas)]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 VerifyPayload = Literal["none", "uncompressed", "all"]
 
@@ -67,7 +80,13 @@ class TopicConfig(Section):
     file_delete_delay_ms: Long = key(60_000, "Time that a deleted file stays on disk.", ge=0)
     flush_messages: Long = key(LONG_MAX, "Number of records after which the log is flushed to disk.", ge=1)
     flush_ms: Long = key(LONG_MAX, "Time after which the log is flushed to disk.", ge=0)
+    follower_replication_throttled_replicas: ReplicaList = key(
+        (), "Replicas that are throttled as followers: * or PARTITION:BROKER (follower.replication.throttled.rate)."
+    )
     index_interval_bytes: Int = key(4096, "Bytes of log between two entries of the offset index.", ge=0)
+    leader_replication_throttled_replicas: ReplicaList = key(
+        (), "Replicas that are throttled as leaders: * or PARTITION:BROKER (leader.replication.throttled.rate)."
+    )
     max_compaction_lag_ms: Long = key(LONG_MAX, "Time after which a record is compacted at the latest.", ge=1)
     max_message_bytes: Int = key(1_048_588, "The largest batch accepted, compressed.", ge=0)
     message_timestamp_after_max_ms: Long = key(
@@ -89,6 +108,9 @@ class TopicConfig(Section):
     segment_bytes: Int = key(1_073_741_824, "Size at which a segment is rolled.", ge=14)
     segment_index_bytes: Int = key(10_485_760, "Size at which an index is full and its segment is rolled.", ge=4)
     segment_ms: Long = key(604_800_000, "Age at which a segment is rolled.", ge=1)
+    unclean_leader_election_enable: Boolean = key(
+        False, "Whether a replica that is not in sync may lead if no other can; acknowledged records are then lost."
+    )
     verify_payload: VerifyPayload = key(
         "uncompressed", "The batches whose records the broker checks before it appends them; of others only the header."
     )
@@ -180,6 +202,7 @@ BROKER_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "segment.bytes": (("log.segment.bytes", 1),),
     "segment.index.bytes": (("log.index.size.max.bytes", 1),),
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
+    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
     "verify.payload": (("log.verify.payload", 1),),
 }
 """The broker keys that set the default of a topic config, in the order of precedence, each with its factor (hours to

@@ -157,11 +157,14 @@ class GroupCoordinator:
             return ErrorCode.non_empty_group
         return ErrorCode.group_subscribed_to_topic if group.subscribes(topic) else ErrorCode.none
 
-    def evict(self, group_id: str) -> None:
-        """Drops a group that another broker or protocol has taken over: its members get UNKNOWN_MEMBER_ID."""
+    def evict(self, group_id: str, error: ErrorCode = ErrorCode.unknown_member_id) -> None:
+        """Drops a group that another broker or protocol has taken over: its parked requests get `error`."""
         group = self._groups.pop(group_id, None)
         if group is not None:
-            group.close(ErrorCode.unknown_member_id)
+            group.close(error)
+
+    def group_ids(self) -> list[str]:
+        return list(self._groups)
 
     # State that the offset store keeps
 

@@ -61,6 +61,11 @@ class LoadedLog:
     segments: LogSegments
     epochs: LeaderEpochs
     producers: ProducerStateManager
+    epochs_start: int
+    """The offset at which the leader epochs in the file begin; 0 if none are known. The log start offset was raised to
+    there before a crash if its checkpoint is lower: both are written one after the other."""
+    cut_more: bool
+    """True if recovery has cut more than one unfinished write at the end of the log."""
 
 
 def load(
@@ -71,16 +76,22 @@ def load(
     dense = not (directory / OFFSET_GAPS).exists()
     bases = _sweep(directory) or [known.log_start_offset]
     segments = [Segment(tp, directory, base, config, now_ms, files, dense=dense) for base in bases]
+    found = len(segments)
     segments = _check(tp, segments, known, now_ms)
+    cut_more = len(segments) < found or any(segment.cut_more for segment in segments)
     end = segments[-1].next_offset
     epochs, whole = _read_epochs(tp, directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
+    epochs_start = epochs.first_start_offset
     epochs.truncate_end(end)
     producers = ProducerStateManager(tp, Snapshots(tp, directory))
     producers.reload(end, segments, now_ms, None if whole else epochs)
+    if whole and not known.clean:
+        _add_unflushed_epochs(epochs, segments, known.recovery_point)
     for segment in segments[:-1]:
         segment.seal()
         segment.close_file()
-    return LoadedLog(LogSegments(tp, directory, segments, config, files, dense=dense), epochs, producers)
+    kept = LogSegments(tp, directory, segments, config, files, dense=dense)
+    return LoadedLog(kept, epochs, producers, epochs_start, cut_more)
 
 
 def _sweep(directory: Path) -> list[int]:
@@ -160,6 +171,16 @@ def _set_aside(tp: TopicPartition, segments: list[Segment], suffix: str) -> None
         moved = segment.set_aside(suffix)
         names = ", ".join(str(path) for path in moved)
         _log.warning("%s: set aside a segment after a damaged one as %s", tp, names)
+
+
+def _add_unflushed_epochs(epochs: LeaderEpochs, segments: list[Segment], recovery_point: int) -> None:
+    """Adds the epochs of unflushed batches that the file lacks: a follower writes its file without waiting for the
+    disk, and each flush of the batches waits for the file."""
+    for segment in segments:
+        if segment.next_offset > recovery_point:
+            for _, header in segment.batches_from(max(recovery_point, segment.base_offset)):
+                if header.leader_epoch > epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
 
 
 def _read_epochs(tp: TopicPartition, path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:

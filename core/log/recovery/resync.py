@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...errors import CorruptRecordError
-from ...records.header import HEADER_SIZE, MAGIC, MAGIC_AT, BatchHeader
+from ...records.header import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_AT, BatchHeader
 from ..segment.file_operations import OpenFile
 from ..segment.scan import batch_is_whole, scan
 
+LENGTH_AT: Final = 8
 _WINDOW: Final = 1 << 20
 _MAGIC: Final = bytes([MAGIC])
 _FAR: Final = 2**31
@@ -38,6 +39,16 @@ def find_whole(file: OpenFile, start: int, end: int, at_least: int) -> int | Non
             found = window.find(_MAGIC, found + 1)
         at += last + 1
     return None
+
+
+def is_unfinished(file: OpenFile, start: int, end: int, at_least: int) -> bool:
+    """True if [start, end) is the beginning of one batch whose write ended early, as a killed process leaves it; False
+    if it is a whole batch that is damaged, or if whole batches follow."""
+    if end - start >= HEADER_SIZE:
+        size = int.from_bytes(file.read(4, start + LENGTH_AT)) + LENGTH_OVERHEAD
+        if size <= end - start:
+            return False
+    return find_whole(file, start + 1, end, at_least) is None
 
 
 def _possible_header(window: bytes, position: int, at_least: int) -> BatchHeader | None:

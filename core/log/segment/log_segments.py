@@ -191,6 +191,16 @@ class LogSegments:
             discarded.discard()
         self.active.truncate_to(offset)
 
+    def restart_at(self, offset: int, now_ms: int) -> None:
+        """Removes all segments, the newest first, and begins an empty one at `offset`."""
+        while self._segments:
+            self._bases.pop()
+            self._segments.pop().discard()
+        self.active = Segment(self._tp, self._directory, offset, self._config, now_ms, self._files, dense=self._dense)
+        self._segments, self._bases = [self.active], [offset]
+        self._directory_changed = True
+        self.active.used()
+
     def seal(self) -> None:
         """Writes the indexes that are in memory only."""
         for segment in self._segments:

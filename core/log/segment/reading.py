@@ -189,8 +189,15 @@ def _check_cut(data: bytes, pos: int, extent: Extent) -> None:
         _possible_size(data, pos, extent)
 
 
+def forget_older_hints(hints: dict[int, int]) -> None:
+    """Removes the older half. A follower or consumer at the log's end reads from the middle of the newer one: without
+    its hint, it would search a range of the index batch by batch. May be called on any thread."""
+    for offset in list(hints)[: MAX_HINTS // 2]:
+        hints.pop(offset, None)
+
+
 def _leave_hint(extent: Extent, chain: Chain) -> None:
     if chain.last_at >= 0:
         if len(extent.hints) >= MAX_HINTS:
-            extent.hints.clear()
+            forget_older_hints(extent.hints)
         extent.hints[chain.next_offset] = extent.start + chain.end

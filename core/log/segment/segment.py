@@ -16,7 +16,7 @@ from ...errors import CorruptRecordError, StorageError
 from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ...records.partition import TopicPartition
-from ..recovery.resync import scan_past_damage
+from ..recovery.resync import is_unfinished, scan_past_damage
 from .file_operations import OpenFile, remove, rename, storage
 from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
 from .index_file import SegmentState
@@ -24,7 +24,7 @@ from .log_file import LogFile
 from .naming import LOG, REMOVED, segment_file
 from .offset_index import MAX_RELATIVE, OffsetIndex
 from .open_files import OpenFiles
-from .reading import MAX_HINTS, Extent
+from .reading import MAX_HINTS, Extent, forget_older_hints
 from .scan import NotCachedError, scan
 from .segment_indexes import LargestTimestamp, SegmentIndexes, new_largest
 from .time_index import TimeIndex
@@ -68,6 +68,8 @@ class Segment:
         self._first_timestamp: int | None = None
         self._hints: dict[int, int] = {}
         """Maps base offsets to positions, for the batches that readers and the writer have used last."""
+        self.cut_more = False
+        """True if recovery has cut more than one unfinished write. Set by this class only."""
         self._refused_at = -1
         self._damaged = False
 
@@ -175,6 +177,7 @@ class Segment:
         built = self._build(verify=True, state=state, keep_below=recovery_point, checked=checked)
         self._take_bounds(built)
         if built.error:
+            self.cut_more = not is_unfinished(self.file, built.end, self._size, built.next_offset)
             with storage(f"cannot truncate {self.path}"):
                 self.file.truncate(built.end)
             self._size = built.end
@@ -234,7 +237,7 @@ class Segment:
         self._size = position + size
         hints = self._hints
         if len(hints) >= MAX_HINTS:
-            hints.clear()
+            forget_older_hints(hints)
         hints[base_offset] = position
         if position == 0 and self._first_timestamp is None:
             self._first_timestamp = max_timestamp

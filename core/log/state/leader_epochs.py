@@ -33,6 +33,11 @@ class LeaderEpochs:
         self._durable = True
 
     @property
+    def first_start_offset(self) -> int:
+        """The offset at which the first epoch begins; 0 if none is known."""
+        return self._starts[0] if self._starts else 0
+
+    @property
     def durable(self) -> bool:
         """True if the file with all epochs would survive a power cut."""
         return self._durable
@@ -97,6 +102,11 @@ class LeaderEpochs:
         keep = sum(start < offset for start in self._starts)
         if keep < len(self._starts):
             self._replace(self._epochs[:keep], self._starts[:keep])
+
+    def clear(self) -> None:
+        """Removes all epochs."""
+        if self._epochs:
+            self._replace([], [])
 
     def truncate_start(self, offset: int) -> None:
         """Removes epochs that ended before `offset`; the epoch that contains `offset` now begins there."""

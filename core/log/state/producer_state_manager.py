@@ -34,6 +34,11 @@ class ProducerStateManager:
         """Writes `content`, a snapshot taken when the log ended at `offset`, without flushing it."""
         self._snapshots.keep(content, offset, durable=False)
 
+    def clear(self) -> None:
+        """Forgets all producers, in memory and on disk, because the log restarts without records."""
+        self._snapshots.drop_after(-1)
+        self.state = ProducerState(self._tp)
+
     def reload(
         self, end: int, segments: Iterable[Segment], now_ms: int, lost_epochs: LeaderEpochs | None = None
     ) -> None:

@@ -121,3 +121,78 @@ PyObject *native_chain(PyObject *module, PyObject *args) {
                          (long long)chain.next_offset, (long long)chain.max_timestamp, (long long)chain.last_at,
                          epochs);
 }
+
+typedef struct {
+    int64_t start, base, last, max_timestamp, first_size, first_max_timestamp;
+    PyObject *producers;
+} Piece;
+
+/* Appends the piece that ends at `end` to `list`, and takes its list of producers. */
+static int add_piece(PyObject *list, Piece *piece, int64_t end) {
+    PyObject *item = Py_BuildValue("(LLLLLLLN)", (long long)piece->start, (long long)end, (long long)piece->base,
+                                   (long long)piece->last, (long long)piece->max_timestamp,
+                                   (long long)piece->first_size, (long long)piece->first_max_timestamp,
+                                   piece->producers);
+    piece->producers = NULL;
+    int result = item == NULL ? -1 : PyList_Append(list, item);
+    Py_XDECREF(item);
+    return result;
+}
+
+static int note_producer(Piece *piece, int64_t pos) {
+    PyObject *at = PyLong_FromLongLong(pos);
+    int result = at == NULL ? -1 : PyList_Append(piece->producers, at);
+    Py_XDECREF(at);
+    return result;
+}
+
+/* 0 with the batches of `data` in `list`; -1 with an error, or with a fault if its text is set. */
+static int split(const uint8_t *data, int64_t size, int64_t room, PyObject *list, Fault *fault) {
+    Piece piece = {.start = -1};
+    int64_t pos = 0;
+    int result = 0;
+    while (result == 0 && size - pos >= HEADER_SIZE) {
+        const uint8_t *p = data + pos;
+        int64_t base = get_i64(p), batch = (int64_t)get_i32(p + 8) + LENGTH_OVERHEAD, latest = get_i64(p + 35);
+        int magic = (int8_t)p[16];
+        int32_t last_delta = get_i32(p + 23);
+        if (magic != MAGIC || batch < HEADER_SIZE || base < 0 || last_delta < 0 || base > INT64_MAX - 1 - last_delta) {
+            FAULT(fault, "byte %lld: no batch can have this header", (long long)pos);
+            result = -1;
+            break;
+        }
+        if (batch > size - pos)
+            break;
+        if (piece.start >= 0 && pos + batch - piece.start > room) {
+            result = add_piece(list, &piece, pos);
+            piece.start = -1;
+        }
+        if (result == 0 && piece.start < 0) {
+            piece = (Piece){pos, base, 0, latest, batch, latest, PyList_New(0)};
+            result = piece.producers == NULL ? -1 : 0;
+        }
+        if (result == 0 && get_i64(p + 43) != -1)
+            result = note_producer(&piece, pos);
+        piece.last = base + last_delta;
+        if (latest > piece.max_timestamp)
+            piece.max_timestamp = latest;
+        pos += batch;
+    }
+    if (result == 0 && piece.start >= 0)
+        result = add_piece(list, &piece, pos);
+    Py_XDECREF(piece.producers);
+    return result;
+}
+
+PyObject *native_pieces(PyObject *module, PyObject *args) {
+    Py_buffer data;
+    Py_ssize_t room;
+    if (!PyArg_ParseTuple(args, "y*n", &data, &room))
+        return NULL;
+    Fault fault = {""};
+    PyObject *list = PyList_New(0);
+    if (list != NULL && split(data.buf, data.len, room, list, &fault) < 0)
+        Py_CLEAR(list);
+    PyBuffer_Release(&data);
+    return list == NULL && fault.text[0] ? raise_corrupt(module, fault.text) : list;
+}

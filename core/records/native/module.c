@@ -37,6 +37,7 @@ static int clear(PyObject *module) {
 static PyMethodDef methods[] = {
     {"crc32c", native_crc32c, METH_VARARGS, NULL},
     {"chain", native_chain, METH_VARARGS, NULL},
+    {"pieces", native_pieces, METH_VARARGS, NULL},
     {"lists", native_lists, METH_VARARGS, NULL},
     {"validate", native_validate, METH_VARARGS, NULL},
     {"columns", native_columns, METH_VARARGS, NULL},

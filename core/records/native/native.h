@@ -114,6 +114,7 @@ int end_of_records(const Area *area, const RecordCursor *cursor, Fault *fault);
 
 PyObject *native_crc32c(PyObject *module, PyObject *args);
 PyObject *native_chain(PyObject *module, PyObject *args);
+PyObject *native_pieces(PyObject *module, PyObject *args);
 PyObject *native_lists(PyObject *module, PyObject *args);
 PyObject *native_validate(PyObject *module, PyObject *args);
 PyObject *native_columns(PyObject *module, PyObject *args);

@@ -47,8 +47,10 @@ from klamm.plugin import (
     BrokerContext,
     Buffer,
     CommittedOffset,
+    ConfigError,
     CoordinationError,
     CorruptRecordError,
+    ErrorCode,
     KlammError,
     Publish,
     ServiceRead,
@@ -82,6 +84,11 @@ MAX_CELLS: Final = 20_000
 """Counts of one range, by window and producer: some 600 kB in its event, and 11 MB with the longest ids; the audit
 topic takes 16 MiB."""
 
+_MOVED: Final = frozenset(
+    {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available}
+)
+"""The partition is led by another broker, or by this one in a new leader epoch, or is deleted."""
+
 Cells = dict[tuple[int, str], tuple[int, int]]
 """(records, their bytes) by (start of a window, source)."""
 
@@ -112,13 +119,27 @@ class BrokerTier:
         self._window_ms = window_ms
         self._clock_ms = clock_ms
         self.problem: str | None = None
+        self._created = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="klamm-broker-audit", daemon=True)
 
     def start(self) -> None:
-        """Creates the audit topic and starts the thread. Raises `KlammError` if it cannot."""
-        self._logs.ensure_topic(self._config.topic, self._config.partitions, self._config.topic_configs())
+        """Creates the audit topic and starts the thread, which tries again if that is not possible now: fewer brokers
+        are live than `default.replication.factor`, or the controller does not answer. Raises `ConfigError` if it never
+        will be.
+        """
+        try:
+            self._create_topic()
+        except ConfigError:
+            raise
+        except KlammError as error:
+            self.problem = str(error)
+            log.info("the audit topic is created later: %s", error)
         self._thread.start()
+
+    def _create_topic(self) -> None:
+        self._logs.ensure_topic(self._config.topic, self._config.partitions, self._config.topic_configs())
+        self._created = True
 
     def stop(self) -> None:
         """Makes a last pass, so that a stopped broker has counted everything that it stored."""
@@ -142,6 +163,8 @@ class BrokerTier:
                     told_absent = True
                     self._tell_absent()
                 try:
+                    if not self._created:
+                        self._create_topic()
                     while follower.advance() and follower.behind and not self._stopping.is_set():
                         pass
                     pause = interval
@@ -202,6 +225,8 @@ class Follower:
             except CoordinationError:
                 raise
             except KlammError as error:
+                if error.code in _MOVED:
+                    continue  # the next pass follows the leader, which continues where this broker has committed
                 log.warning("broker audit: %s: %s", partition, error)
                 failed = error
         moved = bool(self._uncommitted)

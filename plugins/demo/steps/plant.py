@@ -25,14 +25,15 @@ class Plant(StrEnum):
 
 
 def lose_one(workspace: Workspace, limit: int) -> str:
-    """Sends one flight as a producer does, and lets the broker lose it after it has acknowledged it: in its segment,
-    the batch is changed so that no reader sees it. Must run before any read; returns the flight's key."""
+    """Sends one flight as a producer does, and lets all brokers lose it after they have acknowledged it: in their
+    segments, the batch is changed so that no reader sees it. Must run before any read; returns the flight's key."""
     flight = planted(load_flights(limit))
     key = flight_key(flight)
     with Producer(workspace.config) as producer:
         stored = producer.send(TOPIC, flight, key=key.encode(), timestamp_ms=timestamp_ms(flight)).result(30)
-        [segment] = (workspace.broker_data / f"{TOPIC}-{stored.partition}").glob("*.log")
-        hide_last_batch(segment)
+        for log in workspace.broker_logs:
+            [segment] = (log / f"{TOPIC}-{stored.partition}").glob("*.log")
+            hide_last_batch(segment)
     workspace.acknowledged("planted").write_text(key + "\n")
     return key
 

@@ -29,7 +29,7 @@ VERSION = 9
 
 
 def section(case: CoordinationCase) -> dict[str, Any]:
-    name = "session.timeout.ms" if case.name == "embedded" else "zookeeper.session.timeout.ms"
+    name = "session.timeout.ms" if case.name == "embedded" else f"{case.name}.session.timeout.ms"
     return {**case.section(), name: SESSION_MS}
 
 
@@ -103,9 +103,10 @@ def test_who_wakes_up_and_is_still_wanted_goes_on(coordination_case: Coordinatio
         send_produce(wire, b"meanwhile")
         first.resume()
         answer = wire.receive(ApiKey.PRODUCE, VERSION).responses[0].partition_responses[0]
-        assert answer.error_code is ErrorCode.none
-        assert answer.base_offset == 1
-        assert produce(wire, "t", batch(b"after")).base_offset == 2
+        # Its next registration leads in a new leader epoch (R8): until then a request is to be sent again.
+        assert answer.error_code in (ErrorCode.none, ErrorCode.not_leader_or_follower)
+        stored = 1 if answer.error_code is ErrorCode.none else 0
+        eventually(lambda: produce(wire, "t", batch(b"after")).base_offset == stored + 1, "it leads again")
         assert first.stop(signal.SIGTERM) == 0
 
 

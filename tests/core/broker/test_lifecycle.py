@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
 from klammtest.waiting import eventually
-from klammtest.wire import WireClient, part
+from klammtest.wire import WireClient
 
 
 def refusal(folder: Path, **sections: Any) -> str:
@@ -255,26 +254,6 @@ def test_a_broker_whose_session_expired_comes_back(two: tuple[RunningBroker, Run
         eventually(lambda: produce(wire, "t", batch(b"after"), mine).error_code is ErrorCode.none, "it takes records")
         assert fetch(wire, "t", 0, mine, leader_epoch=0).error_code is ErrorCode.fenced_leader_epoch
         assert metadata(wire, ["meanwhile"]).topics[0].error_code is ErrorCode.none
-
-
-def test_members_stay_in_their_group_over_a_new_session(two: tuple[RunningBroker, RunningBroker]) -> None:
-    zero, one = two
-    with WireClient(zero.bootstrap) as wire:
-        answer = wire.call(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=tuple("abcdefgh"))
-        group = next(c.key for c in answer.coordinators if c.node_id == 0)
-        protocol = part(ApiKey.JOIN_GROUP, 3, "JoinGroupRequestProtocol", name="range", metadata=b"")
-        wait = timedelta(seconds=30)
-        member = wire.call(
-            ApiKey.JOIN_GROUP, 3, group_id=group, session_timeout=wait, rebalance_timeout=wait, member_id="",
-            protocol_type="consumer", protocols=(protocol,),
-        )  # fmt: skip
-        who = {"group_id": group, "generation_id": member.generation_id, "member_id": member.member_id}
-        mine = part(ApiKey.SYNC_GROUP, 3, "SyncGroupRequestAssignment", member_id=member.member_id, assignment=b"")
-        wire.call(ApiKey.SYNC_GROUP, 3, **who, assignments=(mine,))
-        stop_until_expired(zero, one)
-        zero.resume()
-        eventually(lambda: "has rejoined" in zero.log(), "broker 0 is back")
-        eventually(lambda: wire.call(ApiKey.HEARTBEAT, 3, **who).error_code is ErrorCode.none, "the member is known")
 
 
 def test_the_embedded_tree_names_the_cluster(broker: RunningBroker) -> None:

@@ -6,17 +6,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import klamm
-from klamm.core.broker import leadership
+from klamm.core.broker.replication import role_changes
 from klamm.core.client.cluster_client import ClusterClient, EpochEnd
 from klamm.core.cluster.clock_floors import leader_epoch_floor
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.cluster.tree import paths
-from klamm.core.cluster.tree.nodes import PartitionStateNode
 from klamm.core.errors import ErrorCode, StorageError
 from klamm.core.interfaces.coordination import Coordination, Create, Delete
 from klamm.core.log.manager import LogManager
@@ -24,6 +24,7 @@ from klamm.core.log.partition_log import PartitionLog
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.partition_state import PartitionState
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.readers import read
 from klammtest.guarantees import guarantee
@@ -55,8 +56,8 @@ def set_leader_epoch(folder: Path, epoch: int) -> None:
     """As many elections would."""
     path = paths.partition_state("t", 0)
     with coordination(folder) as tree:
-        state = PartitionStateNode.decode(path, tree.get(path)[0])
-        tree.set(path, state.model_copy(update={"leader_epoch": epoch}).encode())
+        state = PartitionState.decode(path, tree.get(path)[0])
+        tree.set(path, replace(state, leader_epoch=epoch).encode())
 
 
 def leader_epoch(wire: WireClient) -> int:
@@ -88,7 +89,7 @@ def test_an_older_coordination_goes_on_above_the_logs_epochs(tmp_path: Path) -> 
 
 
 def believe_the_coordination(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leadership, "_went_back", lambda *_: False)
+    patch.setattr(role_changes, "_went_back", lambda *_: False)
 
 
 @guarantee("D14", "a backup restored under a running broker deletes no topic's records", plant=believe_the_coordination)
@@ -145,8 +146,12 @@ def crashes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def keep_epochs(patch: pytest.MonkeyPatch) -> None:
-    """As before: only logs that are ahead of the coordination get another leader epoch."""
-    patch.setattr("klamm.core.broker.server._begun_epochs", lambda *_: {})
+    """Only logs that are ahead of the coordination get another leader epoch."""
+
+    def keep(before: PartitionState, after: PartitionState, _: int) -> PartitionState:
+        return replace(after, leader_epoch=before.leader_epoch)
+
+    patch.setattr("klamm.core.cluster.control.leadership.above_floor", keep)
 
 
 def restore_logs(folder: Path) -> None:
@@ -211,7 +216,7 @@ def test_each_start_begins_a_leader_epoch(tmp_path: Path, ended: str, crashes: C
 
 def forget_the_clock(patch: pytest.MonkeyPatch) -> None:
     """Epochs are counted on from what the backup holds."""
-    patch.setattr("klamm.core.cluster.topics.leader_epoch_floor", lambda _: 0)
+    patch.setattr("klamm.core.cluster.clock_floors.leader_epoch_floor", lambda _: 0)
 
 
 @guarantee("A1", "logs and coordination from one backup never repeat a leader epoch", plant=forget_the_clock)

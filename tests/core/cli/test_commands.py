@@ -42,6 +42,7 @@ def test_help_lists_the_cores_and_the_plugins_commands(klamm: Klamm) -> None:
         "load",
         "audit",
         "zookeeper",
+        "etcd",
         "demo",
     ):
         assert f" {name} " in done.out

@@ -1,4 +1,4 @@
-"""Round robin over the brokers."""
+"""Round robin over the brokers and their racks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections import Counter
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from klamm.core.cluster.assignment import assign_replicas, checked_assignment
 from klamm.core.errors import BrokerError, ErrorCode
@@ -75,3 +77,52 @@ def test_an_admins_mistakes(given: list[tuple[int, list[int]]], words: str) -> N
     with pytest.raises(BrokerError, match=re.escape(words)) as caught:
         checked_assignment({1, 2}, given)
     assert caught.value.code is ErrorCode.invalid_replica_assignment
+
+
+@st.composite
+def racks_of_brokers(draw: st.DrawFn) -> dict[int, str | None]:
+    ids = draw(st.lists(st.integers(0, 50), min_size=1, max_size=12, unique=True))
+    return {broker: draw(st.sampled_from(["a", "b", "c", "d", None])) for broker in ids}
+
+
+@given(racks_of_brokers(), st.integers(1, 12), st.integers(1, 60), st.integers(0, 200), st.integers(0, 500))
+def test_replicas_lie_in_as_many_racks_as_possible(
+    racks: dict[int, str | None], factor: int, count: int, first: int, start: int
+) -> None:
+    assume(factor <= len(racks))
+    assigned = assign_replicas(list(racks), first, count, factor, start, racks)
+    assert list(assigned) == list(range(first, first + count))
+    for replicas in assigned.values():
+        assert len(set(replicas)) == factor
+        assert set(replicas) <= set(racks)
+        used = Counter(racks[replica] for replica in replicas)
+        sizes = Counter(racks.values())
+        assert len(used) == min(factor, len(sizes))
+        full = max(used.values())
+        for rack, size in sizes.items():  # no rack has two more than another that still has a free broker
+            assert used[rack] >= min(size, full - 1)
+
+
+@given(racks_of_brokers(), st.integers(1, 12), st.integers(1, 5), st.integers(0, 500))
+def test_each_broker_leads_equally_many(racks: dict[int, str | None], factor: int, rounds: int, start: int) -> None:
+    assume(factor <= len(racks))
+    assigned = assign_replicas(list(racks), 0, rounds * len(racks), factor, start, racks)
+    assert Counter(replicas[0] for replicas in assigned.values()) == dict.fromkeys(racks, rounds)
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 20), st.integers(1, 5), st.integers(0, 500))
+def test_equal_racks_give_each_broker_equally_many_replicas(
+    number_of_racks: int, rack_size: int, factor: int, rounds: int, start: int
+) -> None:
+    brokers = number_of_racks * rack_size
+    assume(factor <= brokers)
+    racks = {broker: f"rack {broker % number_of_racks}" for broker in range(brokers)}
+    assigned = assign_replicas(range(brokers), 0, rounds * brokers, factor, start, racks)
+    found = Counter(replica for replicas in assigned.values() for replica in replicas)
+    assert found == dict.fromkeys(range(brokers), rounds * factor)
+
+
+def test_one_rack_is_as_none() -> None:
+    plain = assign_replicas(range(5), 0, 20, 3, start=2)
+    assert assign_replicas(range(5), 0, 20, 3, 2, dict.fromkeys(range(5), "a")) == plain
+    assert assign_replicas(range(5), 0, 20, 3, 2, dict.fromkeys(range(5), None)) == plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -19,6 +20,7 @@ from klamm.core.cluster.changes import (
     RING_SIZE,
     MetadataChange,
     MetadataStates,
+    StoredState,
     change_operations,
     controller_guard,
     incarnation_path,
@@ -28,12 +30,13 @@ from klamm.core.cluster.changes import (
     write_change,
 )
 from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Operation
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.leader import ProposalOutcome
-from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from klammsim.coordination import SimCoordination, SimTree
 
 TP = TopicPartition("t", 0)
@@ -146,3 +149,42 @@ def test_a_damaged_registration_is_one_clear_line(coordination: SimCoordination)
     coordination.transaction([Create(paths.broker(0), b'{"incarnation":"one","data":[]}')])
     with pytest.raises(CoordinationError, match="/brokers/ids/0 holds no registration"):
         run_steps(coordination, read_registrations())
+
+
+def test_a_change_is_stored_whole() -> None:
+    node = TopicNode(topic_id=UUID(int=7), partitions={0: (0, 1), 1: (1, 2)}, adding_replicas={1: (2,)})
+    eligible = PartitionState(NO_LEADER, 5, NO_EPOCH, (1,), (2, 0), {0: "a0", 1: "a1", 2: "a0"}, 3)
+    states = {TP: StoredState(STATE, 4), TopicPartition("t", 1): StoredState(eligible, 0)}
+    change = MetadataChange(9, "0-x/3", states, {"t": node, "gone": None}, {"t": {"a": "b"}})
+    assert MetadataChange.decode("/x", change.encode()) == change
+    assert MetadataChange.decode("/x", MetadataChange(1, "y").encode()) == MetadataChange(1, "y")
+
+
+@pytest.mark.parametrize(
+    "data", [b"no json", b"[]", b'{"version":1}', b'{"version":1,"by":"x","data_ids":[],"states":[]}']
+)
+def test_a_damaged_change_is_one_clear_line(data: bytes) -> None:
+    with pytest.raises(CoordinationError, match="/admin/changes/3 holds no metadata change"):
+        MetadataChange.decode("/admin/changes/3", data)
+
+
+def test_states_that_do_not_exist_are_created(coordination: SimCoordination) -> None:
+    base = read(coordination)
+    new = TopicPartition("t", 1)
+    operations = change_operations(controller_guard(0), base, {new: STATE}, "test")
+    assert run_steps(coordination, write_change(operations)) is ProposalOutcome.APPLIED
+    assert coordination.get(paths.partition_state("t", 1))[0] == STATE.encode()
+    assert read(coordination, base).states[new] == StoredState(STATE, 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", None])
+def test_a_ring_that_holds_nothing_yet_is_not_used(coordination: SimCoordination, data: bytes | None) -> None:
+    """An older release has changed the metadata, and written no entry."""
+    base = read(coordination)
+    if data is None:
+        coordination.delete(ring_path(1))
+    else:
+        coordination.set(ring_path(1), data)
+    coordination.set(paths.partition_state("t", 0), replace(STATE, leader_epoch=9).encode())
+    coordination.set(paths.METADATA_VERSION, b"{}")
+    assert read(coordination, base).states[TP].state.leader_epoch == 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -16,44 +16,10 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
+from klamm.core.replication.partition_state import PartitionState
+from klammtest.clusters.joined import Joined
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
-
-Join = Callable[[int], Cluster]
-
-
-class Joined:
-    """Brokers of one cluster; each has a coordination of its own."""
-
-    def __init__(self, case: CoordinationCase) -> None:
-        self._case = case
-        self._clusters: list[Cluster] = []
-        self.coordinations: dict[int, Coordination] = {}
-
-    def __call__(self, broker_id: int) -> Cluster:
-        coordination = self._case.open()
-        cluster = Cluster(
-            coordination,
-            broker_id,
-            Endpoint("127.0.0.1", 9092 + broker_id),
-            directory_id=f"directory-{broker_id}",
-            random_index=lambda n: 0,
-        )
-        self._clusters.append(cluster)
-        self.coordinations[broker_id] = coordination
-        cluster.register()
-        return cluster
-
-    def close(self) -> None:
-        for cluster in self._clusters:
-            cluster.close()
-
-
-@pytest.fixture
-def join(coordination_case: CoordinationCase) -> Iterator[Joined]:
-    joined = Joined(coordination_case)
-    yield joined
-    joined.close()
 
 
 def error_code(call: Callable[[], object]) -> ErrorCode:
@@ -78,7 +44,7 @@ def test_a_cluster_of_one(join: Joined) -> None:
 
 def test_a_coordination_without_a_session_is_started(coordination_case: CoordinationCase) -> None:
     coordination = coordination_case.make()
-    cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
+    cluster = Cluster(coordination, 0, [Endpoint("127.0.0.1", 9092)], data_ids=("d0",))
     cluster.register()
     assert coordination.session_id != 0
     cluster.close()
@@ -91,12 +57,16 @@ def test_a_topic_is_created_whole(join: Joined) -> None:
     topic_id = cluster.create_topic("flights", 3, 1, {"retention.ms": "-1"})
     topic = cluster.image().topics["flights"]
     assert (topic.name, topic.topic_id, topic.configs) == ("flights", topic_id, {"retention.ms": "-1"})
-    assert topic.partitions == {number: PartitionImage(0, 0, (0,), (0,)) for number in range(3)}
+    first = PartitionState(0, 0, cluster.broker_epoch, (0,), (), {0: "data-0"}, 1)
+    assert topic.partitions == {number: PartitionImage(first, (0,)) for number in range(3)}
     assert cluster.image().topic_by_id(topic_id) is topic
     assert cluster.image().topic_by_id(UUID(int=1)) is None
     coordination = join.coordinations[0]
     state = json.loads(coordination.get("/brokers/topics/flights/partitions/2/state")[0])
-    assert state == {"controller_epoch": 1, "leader": 0, "version": 1, "leader_epoch": 0, "isr": [0]}
+    assert state == {
+        "version": 2, "leader": 0, "leader_epoch": 0, "leader_broker_epoch": cluster.broker_epoch, "isr": [0],
+        "elr": [], "data_ids": {"0": "data-0"}, "controller_epoch": 1,
+    }  # fmt: skip
     assert json.loads(coordination.get("/config/topics/flights")[0]) == {"version": 1, "config": {"retention.ms": "-1"}}
 
 
@@ -189,22 +159,27 @@ def test_brokers_see_each_other_and_each_others_topics(join: Joined) -> None:
     eventually(lambda: not second.image().topics, "the end of the topic at the second broker")
 
 
+def led(cluster: Cluster, topic: str, number: int) -> tuple[int, tuple[int, ...]]:
+    """The leader and the in-sync replicas."""
+    partition = cluster.image().topics[topic].partitions[number]
+    return partition.leader, partition.isr
+
+
 def test_leaders_move_when_a_broker_goes_and_comes_back(join: Joined) -> None:
-    first, second = join(0), join(1)
+    first = join(0)
+    join(1)
     eventually(lambda: len(first.image().brokers) == 2, "the second broker")
     first.create_topic("both", 2, 2)
     first.create_topic("single", 2, 1)
-    second.close()
-    join.coordinations[1].close()
-    eventually(
-        lambda: first.image().topics["both"].partitions[1] == PartitionImage(0, 1, (1, 0), (0,)), "the first to lead"
-    )
-    assert first.image().topics["single"].partitions[1] == PartitionImage(NO_LEADER, 1, (1,), (1,))
-    assert first.image().topics["both"].partitions[0] == PartitionImage(0, 0, (0, 1), (0, 1))
+    join.leave(1)
+    eventually(lambda: led(first, "both", 1) == (0, (0,)), "the first to lead")
+    assert led(first, "single", 1) == (NO_LEADER, (1,))
+    assert led(first, "both", 0) == (0, (0,))
+    without = first.image().topics["single"].partitions[1].leader_epoch
+    assert without > 0
     join(1)
-    eventually(
-        lambda: first.image().topics["single"].partitions[1] == PartitionImage(1, 2, (1,), (1,)), "the second to lead"
-    )
+    eventually(lambda: led(first, "single", 1) == (1, (1,)), "the second to lead")
+    assert first.image().topics["single"].partitions[1].leader_epoch > without
 
 
 def test_the_controller_fails_over(join: Joined) -> None:
@@ -248,7 +223,7 @@ def test_an_expired_controller_is_succeeded(join: Joined, coordination_case: Coo
 
 
 def test_who_has_not_joined_changes_nothing(coordination: Coordination) -> None:
-    cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
+    cluster = Cluster(coordination, 0, [Endpoint("127.0.0.1", 9092)], data_ids=("d0",))
     assert cluster.image() == ClusterImage("", -1, {}, {})
     assert not cluster.is_controller
     cluster.close()

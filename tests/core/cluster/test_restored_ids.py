@@ -51,7 +51,7 @@ def test_a_block_begins_above_what_is_used(coordination: Coordination, caplog: p
 def test_a_broker_that_joins_has_the_others_go_on_above_its_logs(coordination: Coordination) -> None:
     create_base_paths(coordination, uuid4)
     assert allocate_block(coordination, 1) == range(1000)
-    joining = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092), highest_producer_id=lambda: 5000)
+    joining = Cluster(coordination, 0, [Endpoint("127.0.0.1", 9092)], data_ids=("d",), highest_producer_id=lambda: 5000)
     joining.register()
     try:
         assert allocate_block(coordination, 1).start == 5000 + SKIPPED + 1
@@ -61,7 +61,7 @@ def test_a_broker_that_joins_has_the_others_go_on_above_its_logs(coordination: C
 
 def test_a_restore_under_a_running_broker_is_noticed(coordination: Coordination) -> None:
     """Ids that this broker has allocated are not allocated again, whether they were written with or not."""
-    broker_cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
+    broker_cluster = Cluster(coordination, 0, [Endpoint("127.0.0.1", 9092)], data_ids=("d",))
     broker_cluster.register()
     try:
         first, second = broker_cluster.allocate_producer_ids(), broker_cluster.allocate_producer_ids()
@@ -158,7 +158,9 @@ def test_ids_that_were_given_and_not_written_with_are_not_given_again(tmp_path: 
 
 def test_a_broker_notes_what_it_takes(coordination: Coordination, tmp_path: Path) -> None:
     given = GivenProducerIds(tmp_path)
-    broker_cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092), note_producer_id=given.note)
+    broker_cluster = Cluster(
+        coordination, 0, [Endpoint("127.0.0.1", 9092)], data_ids=("d",), note_producer_id=given.note
+    )
     broker_cluster.register()
     try:
         block = broker_cluster.allocate_producer_ids()

@@ -24,11 +24,14 @@ READERS = {
     ProducerConfig: ("core/client", "core/config"),
     ConsumerConfig: ("core/client", "core/config"),
     SinkSettings: ("core/client", "core/config", "hadoop"),
-    TopicConfig: ("core/log", "core/broker", "core/config"),
+    TopicConfig: ("core/log", "core/broker", "core/cluster", "core/config"),
 }
 """The modules that read a section: a message's field of the same name elsewhere is not the key."""
 
-SECTIONS = ("config", "options", "settings", "current", "tuning", "section", "producer", "consumer", "broker", "sink")
+SECTIONS = (
+    "config", "options", "settings", "current", "tuning", "section", "producer", "consumer", "broker", "sink",
+    "defaults",
+)  # fmt: skip
 """Names of what holds a section, with or without an underscore before them."""
 
 DEFAULTS_OF_TOPICS = {name for keys in BROKER_SYNONYMS.values() for name, _ in keys}
@@ -103,6 +106,7 @@ DIFFERENT = {
     "cleanup.policy": "compact",
     "compression.type": "gzip",
     "message.timestamp.type": "LogAppendTime",
+    "unclean.leader.election.enable": True,
     "verify.payload": "all",
 }
 
@@ -118,5 +122,6 @@ def test_a_brokers_default_reaches_the_topics(name: str, key: str, factor: int) 
     usual: Any = getattr(TopicConfig(), field)
     value: Any = DIFFERENT.get(name, 0.25 if isinstance(usual, float) else 20)
     defaults = BrokerConfig.model_validate({key: value}).topic_defaults()
-    assert getattr(defaults, field) == (value * factor if isinstance(value, int) else value) != usual
+    wanted = value * factor if isinstance(value, int) and not isinstance(value, bool) else value
+    assert getattr(defaults, field) == wanted != usual
     assert name in TOPIC_DEFINITIONS

@@ -12,7 +12,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.groups import group_protocol_lock
 from klamm.core.groups.group_protocol_lock import ClassicGroupLocks, GroupProtocol
-from klamm.core.interfaces.coordination import Coordination, NodeExistsError
+from klamm.core.interfaces.coordination import BadVersionError, Check, Coordination, NodeExistsError
 from klammtest.zookeeper import CoordinationCase
 
 
@@ -41,12 +41,39 @@ def test_a_session_acquires_a_name_once_and_other_sessions_are_refused(coordinat
         group_protocol_lock.acquire(other, "g", GroupProtocol.REGISTRY, "a")
 
 
-def test_a_broker_replaces_the_path_of_its_previous_session(coordination_case: CoordinationCase) -> None:
-    dead, live = coordination_case.open(), coordination_case.open()
-    path, _ = group_protocol_lock.acquire(dead, "g", GroupProtocol.CLASSIC, "broker-0")
-    group_protocol_lock.acquire(live, "g", GroupProtocol.CLASSIC, "broker-0")
-    found = live.exists(path)
-    assert found.ephemeral_owner == live.session_id
+def test_a_successor_deletes_and_takes_the_lock(coordination_case: CoordinationCase) -> None:
+    former, successor = coordination_case.open(), coordination_case.open()
+    group_protocol_lock.acquire(former, "g", GroupProtocol.CLASSIC, "broker-0-a")
+    group_protocol_lock.acquire(successor, "g", GroupProtocol.CLASSIC, "broker-1-b")
+    assert successor.children(paths.group_ids("g")) == ["broker-1-b"]
+    group_protocol_lock.acquire(successor, "g", GroupProtocol.CLASSIC, "broker-1-b")
+    assert successor.children(paths.group_ids("g")) == ["broker-1-b"]
+
+
+def test_a_deposed_coordinator_releases_nothing_of_its_successor(coordination_case: CoordinationCase) -> None:
+    one, other = coordination_case.open(), coordination_case.open()
+    populated = {"g"}
+    former = ClassicGroupLocks(one, lambda: "0-a", populated.__contains__)
+    successor = ClassicGroupLocks(other, lambda: "1-b", {"g"}.__contains__)
+    for locks in (former, successor):
+        locks.acquire("g")
+        locks.join_delivered("g")
+    assert not former.still_holds("g")
+    former.mark_lost("g")
+    populated.clear()
+    former.release("g")
+    assert other.children(paths.group_ids("g")) == ["broker-1-b"]
+    assert successor.still_holds("g")
+
+
+def test_a_guard_that_fails_leaves_the_lock(coordination_case: CoordinationCase) -> None:
+    """Of a broker that does not lead any more: its coordination says so in the transaction that acquires."""
+    one, other = coordination_case.open(), coordination_case.open()
+    one.create("/state", b"", make_parents=True)
+    group_protocol_lock.acquire(other, "g", GroupProtocol.CLASSIC, "broker-1")
+    with pytest.raises(BadVersionError):
+        group_protocol_lock.acquire(one, "g", GroupProtocol.CLASSIC, "broker-0", guard=lambda: Check("/state", 7))
+    assert other.children(paths.group_ids("g")) == ["broker-1"]
 
 
 def test_a_root_that_names_no_protocol_is_refused(coordination: Coordination) -> None:
@@ -77,13 +104,13 @@ def test_one_of_two_protocols_wins_a_race(coordination_case: CoordinationCase) -
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(acquired) == 2
+        assert len(acquired) == 2, "the classic ones one after the other"
         assert len(set(acquired)) == 1
 
 
 def test_a_broker_releases_the_lock_after_the_last_member_has_left(coordination: Coordination) -> None:
     populated: set[str] = set()
-    classic = ClassicGroupLocks(coordination, 0, populated.__contains__)
+    classic = ClassicGroupLocks(coordination, lambda: "0", populated.__contains__)
     classic.acquire("g")
     populated.add("g")
     assert not classic.join_delivered("g")
@@ -102,27 +129,11 @@ def test_a_broker_releases_the_lock_after_the_last_member_has_left(coordination:
     classic.release("g")
 
 
-def test_a_broker_reacquires_its_locks_in_a_new_session(coordination_case: CoordinationCase) -> None:
-    coordination = coordination_case.open()
-    other = coordination_case.open()
-    populated = {"kept", "taken"}
-    classic = ClassicGroupLocks(coordination, 0, populated.__contains__)
-    for group in ("kept", "taken", "empty"):
-        classic.acquire(group)
-        classic.join_delivered(group)
-    coordination_case.expire(coordination)
-    coordination.restart()
-    group_protocol_lock.acquire(other, "taken", GroupProtocol.REGISTRY, "a")
-    assert classic.reacquire() == ["taken"]
-    assert group_protocol_lock.active_protocol(other, "kept") is GroupProtocol.CLASSIC
-    assert group_protocol_lock.active_protocol(other, "empty") is None
-
-
 def test_a_join_during_the_release_acquires_the_lock_again(
     coordination: Coordination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members: set[str] = set()
-    classic = ClassicGroupLocks(coordination, 0, members.__contains__)
+    classic = ClassicGroupLocks(coordination, lambda: "0", members.__contains__)
     classic.acquire("g")
     assert classic.join_delivered("g"), "nobody stays"
     joins: list[threading.Thread] = []

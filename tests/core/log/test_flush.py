@@ -67,6 +67,17 @@ def test_flush_ms_holds_records_back_until_flushed(tmp_path: Path) -> None:
     assert not log.flush_is_due(clock()), "nothing new"
 
 
+def test_a_flush_is_told_where_the_followers_were_faster(tmp_path: Path) -> None:
+    """A leader's own end is its flushed end: once it has flushed, it may be the last that the watermark waits for."""
+    log = open_log(tmp_path, flush_messages=100)
+    shown = []
+    log.on_visible = shown.append
+    log.append_as_leader(batch([b"a"]), 0)
+    log.advance_high_watermark(log.reported_end_offset)  # both followers have reported 1
+    log.flush()
+    assert (log.high_watermark, log.reported_end_offset, shown) == (0, 1, [log.tp])
+
+
 def test_what_a_crash_left_unflushed_is_seen_after_the_start(tmp_path: Path) -> None:
     log = open_log(tmp_path, flush_messages=100)
     append(log, batch([b"a", b"b"]))

@@ -379,7 +379,7 @@ def test_a_truncation_lowers_the_recovery_point_on_disk(tmp_path: Path) -> None:
         append(log, batch([b"old"]))
     log.flush()
     manager.write_checkpoints()
-    manager.truncate_to(TP, 2)
+    log.truncate_to(2)
     assert "events 0 2\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
     position = log.size
     append(log, batch([b"torn"]))
@@ -394,6 +394,40 @@ def test_a_truncation_lowers_the_recovery_point_on_disk(tmp_path: Path) -> None:
     assert (again.log_end_offset, [r.value for r in read_all(again)]) == (2, [b"old", b"old"])
 
 
-def test_only_logs_that_exist_can_be_truncated(manager: LogManager) -> None:
-    with pytest.raises(StorageError, match="nope-0 has no log in"):
-        manager.truncate_to(TopicPartition("nope", 0), 0)
+def test_a_truncation_below_the_high_watermark_lowers_it_on_disk(tmp_path: Path) -> None:
+    """As after an unclean election. Otherwise a restart shows records appended since that are not committed."""
+    manager = start(tmp_path)
+    log = manager.create(TP, TOPIC_ID, TopicConfig())
+    for _ in range(5):
+        append(log, batch([b"old"]))
+    log.advance_high_watermark(5)
+    manager.write_checkpoints()
+    log.truncate_to(2)
+    for _ in range(5):
+        log.append_as_leader(batch([b"new"]), 0)
+    assert log.high_watermark == 2
+    manager.close(clean=False)
+    again = start(tmp_path).get(TP)
+    assert again is not None
+    assert (again.log_end_offset, again.high_watermark) == (7, 2)
+
+
+def test_a_cut_is_not_forgotten_by_a_start_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next start finds whole logs and the old id, and the broker counts as sound without its records."""
+    manager = start(tmp_path)
+    log = manager.create(TP, TOPIC_ID, TopicConfig())
+    for _ in range(3):
+        append(log, batch([b"value"]))
+    before = manager.data_ids
+    manager.close(clean=False)
+    path = log.directory / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[70] ^= 1  # the first batch: whole ones follow
+    path.write_bytes(raw)
+    with monkeypatch.context() as patch:
+        patch.setattr("klamm.core.log.manager.identity_at_start", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            start(tmp_path)
+    again = start(tmp_path)
+    assert again.data_ids[1:] == before
+    again.close()

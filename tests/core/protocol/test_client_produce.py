@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.protocol.headers import request_frame, request_pieces
 from klamm.core.protocol.produce.client import write_produce_request
 
-VERSIONS = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
+VERSIONS = range(SPOKEN[ApiKey.PRODUCE][0], SPOKEN[ApiKey.PRODUCE][1] + 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

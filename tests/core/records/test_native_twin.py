@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from klamm.core.records import fallback, native
 from klamm.core.records.chain import Chain, check_chain
 from klamm.core.records.checked_batch import CHECKED_BYTES, MOST_BYTES
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.fallback import PieceTuple
 from klammtest.native.batches import Twins, produce_request
 
 _native = pytest.importorskip("klamm.core.records._native", reason="klamm was installed without a C compiler")
@@ -54,6 +56,7 @@ def test_any_chain(data: bytes, cut: int, expected: int) -> None:
     batch = encode_batch([(1, b"k", b"v", ())])
     raw = batch[:16] + data[:cut] + batch[16 + cut :] + data
     Twins(_native).same("chain", raw, 0, len(raw), expected, True, False)
+    Twins(_native).same("pieces", raw, 100)
 
 
 @settings(max_examples=300, deadline=None)
@@ -149,6 +152,21 @@ def test_what_a_chain_says() -> None:
     flipped[65] ^= 1
     with pytest.raises(CorruptRecordError, match="byte 0: the CRC"):
         check_chain(flipped, verify=True)
+
+
+@pytest.mark.parametrize("pieces", [_native.pieces, fallback.pieces])
+def test_what_pieces_say(pieces: Callable[[bytes, int], list[PieceTuple]]) -> None:
+    first = encode_batch([(5, b"k", b"v", ())] * 3, base_offset=10, leader_epoch=1)
+    second = encode_batch([(9, b"k", b"v", ())], base_offset=13, producer_id=7, producer_epoch=0, base_sequence=0)
+    third = encode_batch([(7, b"k", b"v", ())], base_offset=14)
+    data, one, two = first + second + third + first[:70], len(first), len(first) + len(second)
+    three = two + len(third)
+    assert pieces(data, three) == [(0, three, 10, 14, 9, one, 5, [one])]
+    assert pieces(data, two) == [(0, two, 10, 13, 9, one, 5, [one]), (two, three, 14, 14, 7, three - two, 7, [])]
+    assert [piece[:2] for piece in pieces(data, 0)] == [(0, one), (one, two), (two, three)]
+    assert pieces(b"", 9) == []
+    with pytest.raises(CorruptRecordError, match=f"byte {one}: no batch can have this header"):
+        pieces(first + bytes(70), 9)
 
 
 def test_the_twin_can_be_chosen() -> None:

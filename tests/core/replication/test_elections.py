@@ -87,6 +87,33 @@ def test_after_a_power_loss_of_all_the_longest_log_leads_once_all_have_said_how_
     assert elected == PartitionState(0, 7, 200, (0,), (), {0: "b0"}, 4), "epoch 5 is later than epoch 4"
 
 
+def test_a_log_without_records_leads_only_if_it_ends_behind_the_others() -> None:
+    """All of its records were deleted, which committed ones are: what lies before its end is not written again."""
+    headless = replace(
+        STATE, leader=NO_LEADER, leader_epoch=6, leader_broker_epoch=-1, isr=(0, 1), data_ids={0: "a0", 1: "a1"}
+    )
+    brokers = live(registered(0, "b0", "a0", epoch=200), registered(1, "b1", "a1", epoch=201))
+    empty = RecoveredEnd(6, "b0", -1, 1000)
+    for end, leader in ((900, 0), (1000, 1), (1100, 1)):
+        elected = elect(headless, REPLICAS, brokers, {0: empty, 1: RecoveredEnd(6, "b1", 5, end)}, 2, 4)
+        assert elected is not None
+        assert elected.leader == leader, end
+    elected = elect(headless, REPLICAS, brokers, {0: empty, 1: RecoveredEnd(6, "b1", -1, 1200)}, 2, 4)
+    assert elected is not None
+    assert elected.leader == 1
+
+
+def test_a_single_doubtful_member_leads_at_once() -> None:
+    """Whatever it has is all that there is."""
+    state = PartitionState(0, 5, 100, (0,), (), {0: "a0"}, 3)
+    brokers = live(registered(0, "b0", "a0", epoch=200), registered(1))
+    elected = elect(state, REPLICAS, brokers, {}, 1, 4)
+    assert elected == PartitionState(0, 6, 200, (0,), (), {0: "b0"}, 4)
+    lost = elect(state, REPLICAS, live(registered(0, "b0", epoch=200)), {}, 1, 4)
+    assert lost is not None
+    assert lost.leader == NO_LEADER, "a new disk has nothing"
+
+
 def test_a_new_disk_among_doubtful_members_needs_an_unclean_election() -> None:
     state = replace(STATE, leader=NO_LEADER, leader_broker_epoch=-1, isr=(0, 1), data_ids={0: "a0", 1: "a1"})
     brokers = live(registered(0, "b0", "a0", epoch=200), registered(1, "c1", epoch=201))

@@ -109,7 +109,15 @@ def test_a_refusal_changes_nothing() -> None:
     for answer in (
         ReplicaFetchData(ErrorCode.fenced_leader_epoch),
         ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=0),
+        ReplicaFetchData(ErrorCode.offset_out_of_range),
         ReplicaFetchData(diverging_epoch=EpochEndOffset(-1, -1)),
     ):
         assert follower.on_answer(request, answer) is FetchResult.REFUSED
     assert log.log_end_offset == 1
+
+
+def test_an_empty_log_does_not_begin_where_the_leader_does_not_say() -> None:
+    log = log_of()
+    follower, request = follower_of(log)
+    assert follower.on_answer(request, ReplicaFetchData(ErrorCode.offset_out_of_range)) is FetchResult.REFUSED
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)

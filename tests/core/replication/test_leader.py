@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kio.schema.errors import ErrorCode
 
 from klamm.core.replication.leader import PartitionLeader, ProposalOutcome, ReplicationSettings
-from klamm.core.replication.partition_state import PartitionState, with_isr
+from klamm.core.replication.partition_state import NO_EPOCH, PartitionState, with_isr
 from klamm.core.replication.registrations import BrokerRegistration
 from klamm.core.replication.replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
 from klammsim.memory_log import MemoryLog
@@ -90,8 +92,27 @@ def test_a_proposal_without_an_answer_is_made_again_and_a_refusal_then_says_noth
     assert leader.next_proposal(BROKERS, 3.0) is first
     leader.on_outcome(first, ProposalOutcome.REFUSED)
     assert leader.maximal_isr == {0, 1, 2}
-    leader.on_state(state_of(0, 1), 8)
+    leader.on_state(state_of(0, 1), 8, REPLICAS, ReplicationSettings(2, 30))
     assert leader.maximal_isr == {0, 1}
+
+
+def test_a_proposal_is_made_again_for_the_follower_s_new_registration() -> None:
+    """Under the old incarnation it was refused for ever, and the follower never joined (a seed of `make sim`)."""
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    fetch(leader, 1, 0)
+    fetch(leader, 2, 0)
+    first = leader.next_proposal(BROKERS, 2.0)
+    assert first is not None
+    leader.on_outcome(first, ProposalOutcome.UNKNOWN)
+    again = replace(BROKERS[2], epoch=BROKERS[2].epoch + 10, incarnation="anew")
+    restarted = {**BROKERS, 2: again}
+    request = ReplicaFetch(2, again.epoch, leader.epoch, 0, NO_EPOCH)
+    assert leader.on_fetch(request, again, 3.0) is None
+    second = leader.next_proposal(restarted, 3.0)
+    assert second is not None
+    assert second.state == first.state
+    assert second.added == (again,)
 
 
 def test_the_stored_isr_is_written_again_to_decide_a_proposal_that_is_not_wanted_any_more() -> None:
@@ -145,6 +166,19 @@ def test_below_the_minimum_the_watermark_stands_and_the_elr_keeps_who_left() -> 
     assert (grown.isr, grown.elr, grown.data_ids) == ((0, 2), (), {0: "a0", 2: "b2"})
 
 
+def test_with_eligible_replicas_the_watermark_stands_whatever_the_minimum_is_here() -> None:
+    """The controller wrote them under a higher minimum; one of them may be elected."""
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, min_insync_replicas=1)
+    settings = ReplicationSettings(1, 30)
+    leader.on_state(PartitionState(0, 5, 100, (0,), (1,), {0: "a0", 1: "a1"}, 1), 8, REPLICAS, settings)
+    appended(log, 2)
+    assert not leader.advance_high_watermark()
+    assert leader.is_under_min_isr
+    leader.on_state(state_of(0), 9, REPLICAS, settings)
+    assert log.high_watermark == 2
+
+
 def test_a_leader_that_has_resigned_changes_nothing() -> None:
     log = MemoryLog("0")
     leader = leader_of(log, 0, 1)
@@ -155,3 +189,22 @@ def test_a_leader_that_has_resigned_changes_nothing() -> None:
     leader.resign()
     assert fetch(leader, 1, 2) == ReplicaFetchData(ErrorCode.not_leader_or_follower)
     assert log.high_watermark == 1
+
+
+def test_a_reassignment_adds_and_drops_followers_in_the_same_epoch() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    appended(log, 1)
+    fetch(leader, 1, 1)
+    brokers = {**BROKERS, 3: BrokerRegistration(3, 103, "i3", ("a3",))}
+    leader.on_state(state_of(0, 1), 8, (0, 1, 2, 3), ReplicationSettings(2, 30))
+    leader.on_fetch(ReplicaFetch(3, 103, 5, 1, 5), brokers[3], 2.0)
+    proposal = leader.next_proposal(brokers, 3.0)
+    assert proposal is not None
+    assert proposal.state.isr == (0, 1, 3), "the added follower joins"
+    after = PartitionState(0, 5, 100, (0, 3), (), {0: "a0", 3: "a3"}, 1)
+    leader.on_state(after, 9, (0, 3), ReplicationSettings(2, 30))
+    fetch(leader, 1, 1, now=4.0)
+    assert leader.maximal_isr == {0, 3}
+    assert leader.next_proposal(brokers, 4.0) is None, "the dropped follower fetches, and does not join again"
+    assert leader.epoch == 5

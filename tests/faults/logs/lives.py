@@ -111,7 +111,7 @@ class Life:
         if at < log.log_end_offset:
             self.say(["truncate", str(tp), at])
             self.sequences[tp] = Sequences(first_id=10 * self.sent)  # producers of truncated batches start again
-            manager.truncate_to(tp, at)
+            log.truncate_to(at)
 
 
 @dataclass

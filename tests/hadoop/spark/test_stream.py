@@ -250,7 +250,7 @@ def closing_reader(reader: KlammStreamReader) -> Iterator[KlammStreamReader]:
 def test_a_restored_log_that_has_grown_again_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_coordination: bool
 ) -> None:
-    monkeypatch.setattr("klamm.core.cluster.topics.leader_epoch_floor", lambda _: 0)  # epochs come a second time
+    monkeypatch.setattr("klamm.core.cluster.clock_floors.leader_epoch_floor", lambda _: 0)  # epochs come a second time
     begin, end = restored(tmp_path, with_coordination=with_coordination)
     with served(tmp_path) as at, closing_reader(reader_of(at)) as reader:
         at.produce(range(1000, 1100))
@@ -453,7 +453,7 @@ def test_a_query_waits_for_so_many_offsets_but_no_longer_than_the_delay(
         writer = stream(spark, topics, subscribe="delayed", **options).writeStream.foreachBatch(keep)
         return writer.option("checkpointLocation", str(tmp_path / delay)).start()
 
-    queries = [start(delay) for delay in sizes]
+    queries: list[StreamingQuery] = []
 
     def until(impatient: list[int], patient: list[int]) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -464,7 +464,10 @@ def test_a_query_waits_for_so_many_offsets_but_no_longer_than_the_delay(
             time.sleep(0.1)
 
     try:
-        until([3], [3])  # the first micro-batch does not wait
+        queries.append(start("1s"))  # one after the other: Spark gives each Python process that starts 10 s
+        until([3], [])  # the first micro-batch does not wait
+        queries.append(start("1h"))
+        until([3], [3])
         topics.produce("delayed", 0, range(3, 6))
         until([3, 3], [3])
         topics.produce("delayed", 0, range(6, 16))

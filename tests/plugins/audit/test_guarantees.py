@@ -183,7 +183,7 @@ class AskedCluster(StoredTopic):
         self.questions.append("logs")
         return {p: 0 if at == EARLIEST else 100 for p, at in wanted.items() if p == FLIGHTS}, {}
 
-    def fetch(self, node_id: int, offsets: Mapping[TopicPartition, int], **limits: int) -> Any:
+    def fetch(self, node_id: int, offsets: Mapping[TopicPartition, int], **limits: Any) -> Any:
         self.questions.append("events")
         return super().fetch(node_id, offsets, **limits)
 

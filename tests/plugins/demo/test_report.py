@@ -57,17 +57,18 @@ def test_the_report_says_what_happened_in_words_and_numbers() -> None:
     check_document(text)
     plain = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
     for words in (
-        "kill : member-0 is killed with -9", "rebalance : member-1 takes over partitions 0, 1",
+        "kill : member-0 is killed with -9", "kill : broker 0 is killed with -9",
+        "rebalance : member-1 takes over partitions 0, 1", "hold the same bytes",
         "kill : a load is killed with -9 between staging and publishing", "load 2 is published: 2,500 rows in 31 files",
         "Produced per second", "Offsets by partition, from and up to", "0: 1,000 to 2,250; 1: 1,000 to 2,250",
         "hdfs://127.0.0.1:20003/lake", "Records of topic flights by day of record time (UTC) and tier", "1 missing",
     ):  # fmt: skip
         assert words in plain, words
-    assert text.count('class="flag kill"') == 2
+    assert text.count('class="flag kill"') == 3
 
 
 def test_what_was_planted_is_said() -> None:
-    assert "Planted: the broker loses 2013-1-1/UA/1545/EWR." in report_of_a_run().html()
+    assert "Planted: the brokers lose 2013-1-1/UA/1545/EWR." in report_of_a_run().html()
 
 
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_the_last_line() -> None:
         {"lowest": None},
         {"audited": False},
         {"expected": 11},
+        {"differing": 1},
     ],
 )
 def test_anything_that_is_not_right_fails(wrong: dict[str, Any]) -> None:

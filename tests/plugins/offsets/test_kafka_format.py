@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from klamm.core.errors import CorruptRecordError
+from klamm.core.groups.offsets_topic import java_hash, partition_for
 from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup, StoredMember
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.offsets.kafka_format import (
@@ -17,8 +18,6 @@ from klamm.plugins.offsets.kafka_format import (
     decode_value,
     encode_key,
     encode_value,
-    java_hash,
-    partition_for,
 )
 from klamm.plugins.offsets.kafka_groups import decode_group, encode_group
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +20,7 @@ from klamm.core.cluster.changes import (
     MetadataStates,
     change_operations,
     controller_guard,
+    incarnation_path,
     leader_guard,
     read_states,
     write_change,
@@ -27,15 +29,17 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.steps import Steps, children, find, get, transact
 from klamm.core.interfaces.coordination import (
     BadVersionError,
+    Check,
     Create,
     Delete,
     NodeExistsError,
     NoNodeError,
+    Operation,
     Set,
     Watch,
 )
-from klamm.core.replication import data_ids
-from klamm.core.replication.data_ids import DataIdentity
+from klamm.core.log import data_ids
+from klamm.core.log.data_ids import DataIdentity
 from klamm.core.replication.elections import RecoveredEnd, elect
 from klamm.core.replication.follower import FetchResult
 from klamm.core.replication.leader import ProposalOutcome
@@ -45,7 +49,7 @@ from klamm.core.replication.registrations import BrokerRegistration, Standing, s
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from .coordination import SimCoordination
-from .memory_log import MemoryLog
+from .crashing_log import CrashingLog
 from .scene import RECOVERED, REPLICAS, TP
 
 if TYPE_CHECKING:
@@ -80,6 +84,20 @@ class View:
     begun: float
 
 
+class Seen(NamedTuple):
+    """A view that was read while nothing changed in the tree."""
+
+    view: View
+    session_id: int
+    changes: int
+    """Of the tree: see `SimTree.changes`."""
+
+
+def renew_operations(broker_id: int, incarnation: str, data: bytes) -> list[Operation]:
+    """Returns the first change of a registration, which no later registration of the broker takes."""
+    return [Check(incarnation_path(incarnation)), Set(paths.broker(broker_id), data, 0)]
+
+
 class SimBroker:
     """A process with a log directory. While it is paused, `act` defers its events."""
 
@@ -107,6 +125,8 @@ class SimBroker:
     def _start(self) -> None:
         self.partition: Partition[Waiter] | None = None
         self.view: View | None = None
+        self._seen: Seen | None = None
+        self._elected_none: tuple[object, ...] | None = None
         self.own: BrokerRegistration | None = None
         self.incarnation = ""
         self._registered_at: float | None = None
@@ -129,8 +149,8 @@ class SimBroker:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    def _new_log(self) -> MemoryLog:
-        return MemoryLog(f"broker {self.id}", lambda _, first, end: self.world.on_committed(self, first, end))
+    def _new_log(self) -> CrashingLog:
+        return self.world.make_log(f"broker {self.id}", lambda first, end: self.world.on_committed(self, first, end))
 
     def _draw_data_id(self) -> str:
         self._data_ids_drawn += 1
@@ -150,8 +170,7 @@ class SimBroker:
             action()
 
     def later(self, delay: float, action: Callable[[], None]) -> None:
-        process = self.process
-        self.world.at(delay, lambda: self.act(process, action))
+        self.world.at_process(delay, self, self.process, action)
 
     def start(self) -> None:
         if self.up:
@@ -161,7 +180,7 @@ class SimBroker:
         self._queue = []
         self._start()
         self.identity = data_ids.identity_at_start(
-            self.identity, f"boot-{self.boot}", self._draw_data_id, recovery_cut=False
+            self.identity, f"boot-{self.boot}", self._draw_data_id, recovery_cut=self.log.recovery_cut_more
         )
         self._data_lost = False
         self.partition = Partition(self.id, self.log, REPLICAS, self.world.settings)
@@ -206,7 +225,7 @@ class SimBroker:
         """A flush fails: the log goes offline, the broker restarts, and unflushed records may be lost."""
         self.kill()
         self.identity = DataIdentity(self.identity.data_ids, self.identity.boot_id, flush_failed=True)
-        self._lost_data(self.log.lose_power(self.world.random))
+        self._lost_data(self.log.fail_flush(self.world.random))
 
     def replace_disk(self) -> None:
         self.kill()
@@ -222,11 +241,9 @@ class SimBroker:
 
     def stop_cleanly(self) -> None:
         """Ends a controlled shutdown: all is flushed, and the session is closed."""
-        self.log.flush(self.log.log_end_offset)
-        self.log.checkpoint()
+        self.log.stop()
         self.identity = DataIdentity(self.identity.data_ids, self.identity.boot_id, clean=True)
         self.up = False
-        self.log.rest()
         self.coordination.close()
 
     def pause(self) -> None:
@@ -289,7 +306,7 @@ class SimBroker:
         fields = registration_fields(self.incarnation, self.identity.data_ids, leaving=True)
 
         def steps() -> Steps[None]:
-            yield from transact(Set(paths.broker(self.id), json.dumps(fields).encode(), 0))
+            yield from transact(*renew_operations(self.id, self.incarnation, json.dumps(fields).encode()))
 
         self.world.converse(self, steps(), lambda _: None, lambda: None)
 
@@ -313,10 +330,34 @@ class SimBroker:
                 self.look()
 
         known = self.view.states if self.view is not None else None
-        self.world.converse(self, self._look_steps(known), done, lambda: done(None))
+        steps = self._look_steps(known)
+        self.world.converse(self, steps, done, lambda: done(None), lambda: self._known_view(known))
+
+    def _known_view(self, known: MetadataStates | None) -> tuple[View, int] | None:
+        """Returns what `_look_steps` would read now, and the number of its requests; None if it has to be read.
+
+        If the last view was read while the tree was as it is now, and its states are those to begin with, then the
+        requests are the version of the metadata, which is still that of the states, so that no change is read; both
+        lists of children with all their paths; the epoch and the holder of the controller's lease. The tree and the
+        session determine the answers. The session is live and within reach, so that no request fails but that for a
+        lease which nobody holds, and the steps handle that.
+        """
+        seen = self._seen
+        if (
+            seen is None
+            or known is not seen.view.states
+            or seen.changes != self.world.tree.changes
+            or seen.session_id != self.coordination.session_id
+            or self.cut_off
+        ):
+            return None
+        view = seen.view
+        again = View(view.states, view.registrations, view.recovered, view.controller, view.lease, self.world.now)
+        return again, 5 + len(view.registrations) + len(view.recovered)
 
     def _look_steps(self, known: MetadataStates | None) -> Steps[View]:
         begun = self.world.now
+        changes, session_id, self._seen = self.world.tree.changes, self.coordination.session_id, None
         states = yield from read_states(known, [TP])
         registrations = yield from read_registrations()
         recovered = {}
@@ -330,7 +371,10 @@ class SimBroker:
         if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
             lease = Lease(int(epoch), stat.version)  # read before the broker saw that the lease is its own
         holder = controller[0].decode() if controller is not None else None
-        return View(states, registrations, recovered, holder, lease, begun)
+        view = View(states, registrations, recovered, holder, lease, begun)
+        if changes == self.world.tree.changes and session_id == self.coordination.session_id != 0:
+            self._seen = Seen(view, session_id, changes)
+        return view
 
     def _see(self, view: View) -> None:
         self.view = view
@@ -403,6 +447,10 @@ class SimBroker:
             return
         if view.lease is None:
             return
+        judged = (view.states, view.registrations, view.recovered, view.lease)
+        if self._elected_none is not None and all(map(is_, judged, self._elected_none)):
+            return  # the same objects: `elect` is a function of them, and has returned None
+        self._elected_none = None
         elected = elect(
             view.states.states[TP].state,
             REPLICAS,
@@ -412,6 +460,7 @@ class SimBroker:
             view.lease.epoch,
         )
         if elected is None:
+            self._elected_none = judged
             return
         operations = change_operations(
             controller_guard(view.lease.version), view.states, {TP: elected}, f"{self.incarnation}/c"
@@ -533,20 +582,22 @@ class SimBroker:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        lateness = self.world.now - self._tick_due
-        random = self.world.random
+        world = self.world
+        chance, lateness = world.chance, world.now - self._tick_due
         if self.coordination.session_id == 0 and not self.cut_off:
             self.session_over()
-        self.fetch()
-        self._propose(lateness)
-        if random.random() < 0.2:
-            self.log.flush(random.randint(self.log.flushed_offset, self.log.log_end_offset))
-        if random.random() < 0.1:
+        if world.now - self._fetch_sent >= world.fetch_timeout:
+            self.fetch()
+        if self.partition is not None and self.partition.leader is not None:
+            self._propose(lateness)
+        if chance() < 0.2:
+            self.log.flush(world.random.randint(self.log.flushed_offset, self.log.log_end_offset))
+        if chance() < 0.1:
             self.log.checkpoint()
-        if random.random() < 0.3:
+        if chance() < 0.3:
             self.look()
         if self._registered_at is None:
             self._register()
-        delay = TICK / 4 + random.random() * TICK * 3 / 4
-        self._tick_due = self.world.now + delay
-        self.later(delay, self._tick)
+        delay = TICK / 4 + chance() * TICK * 3 / 4
+        self._tick_due = world.now + delay
+        world.at_process(delay, self, self.process, self._tick)

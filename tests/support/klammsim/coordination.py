@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from klamm.core.errors import CoordinationError
+from klamm.core.faults import fault_point
 from klamm.core.interfaces.coordination import (
     ANY_VERSION,
     BadVersionError,
@@ -25,23 +27,24 @@ from klamm.core.interfaces.coordination import (
     Stat,
     Watch,
 )
-from klamm.plugins.coordination.tree_paths import ancestors, check_operations, check_path, check_size, parent_of
+from klamm.plugins.coordination.tree_paths import (
+    MOST_OPERATIONS,
+    ancestors,
+    check_operations,
+    check_path,
+    check_size,
+    parent_of,
+)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Node:
-    data: bytes
-    creation_id: int
-    owner: int
-    ctime_ms: int
-    mtime_ms: int
-    version: int = 0
-    children: set[str] = field(default_factory=set)
-
-    def stat(self) -> Stat:
-        return Stat(self.version, self.creation_id, self.owner, self.ctime_ms, self.mtime_ms)
+    found: tuple[bytes, Stat]
+    """Data and properties, replaced whole, so that they are read without the lock."""
+    children: tuple[str, ...] = ()
+    """The names, sorted."""
 
 
 class SimTree:
@@ -53,8 +56,10 @@ class SimTree:
         self.lock = threading.RLock()
         self._clock_ms = clock_ms
         self._observer = observer
-        self._nodes = {"/": _Node(b"", 0, 0, clock_ms(), clock_ms())}
+        self._nodes = {"/": _Node((b"", Stat(0, 0, 0, clock_ms(), clock_ms())))}
         self._creations = 0
+        self.changes = 0
+        """The number of transactions that were applied: while it stays, every read has the same answer as before."""
         self._sessions: dict[int, SimCoordination] = {}
         self._opened = 0
         self._watches: list[_SimWatch] = []
@@ -73,7 +78,7 @@ class SimTree:
             if self._sessions.pop(session_id, None) is None:
                 return
             self._watches = [watch for watch in self._watches if watch.session_id != session_id]
-            owned = [path for path, node in self._nodes.items() if node.owner == session_id]
+            owned = [path for path, node in self._nodes.items() if node.found[1].ephemeral_owner == session_id]
             self.apply([Delete(path) for path in owned], 0)
 
     def expire(self, session_id: int) -> None:
@@ -90,20 +95,19 @@ class SimTree:
     # -- nodes ---------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> tuple[bytes, Stat] | None:
-        with self.lock:
-            node = self._nodes.get(path)
-            return (node.data, node.stat()) if node is not None else None
+        node = self._nodes.get(path)
+        return node.found if node is not None else None
 
     def children(self, path: str) -> list[str]:
-        with self.lock:
-            if path not in self._nodes:
-                raise NoNodeError(f"{path} is not there")
-            return sorted(self._nodes[path].children)
+        node = self._nodes.get(path)
+        if node is None:
+            raise NoNodeError(f"{path} is not there")
+        return list(node.children)
 
     def subtree(self, path: str) -> list[str]:
         """Returns the path and all paths below it, the deepest first."""
         found = [path]
-        for name in sorted(self._nodes[path].children):
+        for name in self._nodes[path].children:
             found = self.subtree(f"{path.rstrip('/')}/{name}") + found
         return found
 
@@ -119,7 +123,10 @@ class SimTree:
                 for step in reversed(undo):
                     step()
                 raise
-            if self._observer is not None and operations:
+            if not operations:
+                return
+            self.changes += 1
+            if self._observer is not None:
                 self._observer(operations)
             fired = [watch for watch in self._watches if watch.path in touched]
         for watch in fired:
@@ -136,20 +143,23 @@ class SimTree:
             return
         if node is None:
             raise NoNodeError(f"{path} is not there")
-        if operation.version not in (ANY_VERSION, node.version):
-            raise BadVersionError(f"{path} is at version {node.version}, not {operation.version}")
+        before = node.found
+        stat = before[1]
+        if operation.version not in (ANY_VERSION, stat.version):
+            raise BadVersionError(f"{path} is at version {stat.version}, not {operation.version}")
         if isinstance(operation, Set):
-            before = (node.data, node.version, node.mtime_ms)
-            undo.append(lambda: _restore(node, before))
-            node.data, node.version, node.mtime_ms = operation.data, node.version + 1, self._clock_ms()
+            undo.append(lambda: setattr(node, "found", before))
+            changed = Stat(stat.version + 1, stat.creation_id, stat.ephemeral_owner, stat.ctime_ms, self._clock_ms())
+            node.found = (operation.data, changed)
             touched[path] = None
         elif isinstance(operation, Delete):
             if node.children or path == "/":
                 raise NotEmptyError(f"{path} has children")
-            siblings, name = self._nodes[parent_of(path)].children, path.rpartition("/")[2]
+            parent = self._nodes[parent_of(path)]
+            siblings, name = parent.children, path.rpartition("/")[2]
             del self._nodes[path]
-            siblings.discard(name)
-            undo += [lambda: self._nodes.update({path: node}), lambda: siblings.add(name)]
+            parent.children = tuple(sibling for sibling in siblings if sibling != name)
+            undo += [lambda: self._nodes.update({path: node}), lambda: setattr(parent, "children", siblings)]
             touched[path] = touched[parent_of(path)] = None
         else:
             assert isinstance(operation, Check)
@@ -161,13 +171,14 @@ class SimTree:
         parent = self._nodes.get(parent_of(path))
         if parent is None:
             raise NoNodeError(f"the parent of {path} does not exist")
-        if parent.owner:
+        if parent.found[1].ephemeral_owner:
             raise CoordinationError(f"{path} cannot be created below an ephemeral path")
-        now, name = self._clock_ms(), path.rpartition("/")[2]
+        now, siblings = self._clock_ms(), parent.children
         self._creations += 1
-        self._nodes[path] = _Node(operation.data, self._creations, session_id if operation.ephemeral else 0, now, now)
-        parent.children.add(name)
-        undo += [lambda: self._nodes.pop(path), lambda: parent.children.discard(name)]
+        owner = session_id if operation.ephemeral else 0
+        self._nodes[path] = _Node((operation.data, Stat(0, self._creations, owner, now, now)))
+        parent.children = tuple(sorted((*siblings, path.rpartition("/")[2])))
+        undo += [lambda: self._nodes.pop(path), lambda: setattr(parent, "children", siblings)]
 
     def make_parents(self, path: str, session_id: int) -> None:
         for above in ancestors(path):
@@ -183,10 +194,6 @@ class SimTree:
     def remove_watch(self, watch: _SimWatch) -> None:
         with self.lock:
             self._watches = [kept for kept in self._watches if kept is not watch]
-
-
-def _restore(node: _Node, before: tuple[bytes, int, int]) -> None:
-    node.data, node.version, node.mtime_ms = before
 
 
 class _SimWatch:
@@ -248,23 +255,35 @@ class SimCoordination:
     def session_timeout_s(self) -> float:
         return self._timeout_s
 
+    @property
+    def most_operations(self) -> int:
+        return MOST_OPERATIONS
+
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat:
         check_path(path)
         check_size(path, len(data))
         session_id = self._live()
-        with self._tree.lock:
+        with self._writing(session_id):
             if make_parents:
                 self._tree.make_parents(path, session_id)
             self._tree.apply([Create(path, data, ephemeral)], session_id)
             return self._stat(path)
 
     def get(self, path: str) -> tuple[bytes, Stat]:
-        check_path(path)
-        self._live()
         found = self._tree.find(path)
+        if found is None:
+            check_path(path)  # a path in the tree was checked when it was created
+        if self._expired or self._session_id == 0:
+            self._live()
         if found is None:
             raise NoNodeError(f"{path} is not there")
         return found
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        for path in paths:
+            check_path(path)
+        self._live()
+        return [self._tree.find(path) for path in paths]
 
     def exists(self, path: str) -> Stat | None:
         check_path(path)
@@ -275,14 +294,15 @@ class SimCoordination:
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         check_path(path)
         check_size(path, len(data))
-        with self._tree.lock:
-            self._tree.apply([Set(path, data, version)], self._live())
+        session_id = self._live()
+        with self._writing(session_id):
+            self._tree.apply([Set(path, data, version)], session_id)
             return self._stat(path)
 
     def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
         check_path(path)
         session_id = self._live()
-        with self._tree.lock:
+        with self._writing(session_id):
             if recursive and self._tree.find(path) is not None:
                 below = self._tree.subtree(path)
                 self._tree.apply([Check(path, version), *(Delete(node) for node in below)], session_id)
@@ -290,13 +310,18 @@ class SimCoordination:
                 self._tree.apply([Delete(path, version)], session_id)
 
     def children(self, path: str) -> list[str]:
-        check_path(path)
         self._live()
-        return self._tree.children(path)
+        try:
+            return self._tree.children(path)
+        except NoNodeError:
+            check_path(path)
+            raise
 
     def transaction(self, operations: Sequence[Operation]) -> None:
         check_operations(operations)
-        self._tree.apply(operations, self._live())
+        session_id = self._live()
+        with self._writing(session_id):
+            self._tree.apply(operations, session_id)
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         check_path(path)
@@ -306,6 +331,16 @@ class SimCoordination:
 
     def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
         self._listeners.append(callback)
+
+    @contextmanager
+    def _writing(self, session_id: int) -> Iterator[None]:
+        """Runs the block as one write of the session. Raises `SessionExpiredError` if it ends before the write."""
+        fault_point("coordination.write")
+        with self._tree.lock:
+            if not self._tree.is_live(session_id):
+                raise SessionExpiredError(f"session {session_id} has expired")
+            yield
+        fault_point("coordination.answered")
 
     def _live(self) -> int:
         if self._expired:

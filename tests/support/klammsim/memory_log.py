@@ -1,4 +1,4 @@
-"""A partition's log in memory that satisfies `ReplicaLog`, and that can crash.
+"""A partition's log in memory that satisfies `CrashingLog`.
 
 A record is one number; a batch holds one record. The epoch cache has the rules of `LeaderEpochs`.
 """
@@ -6,13 +6,13 @@ A record is one number; a batch holds one record. The epoch cache has the rules 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from random import Random
 from struct import Struct
 from typing import Final
 
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
 
+from .crashing_log import OnCommitted
 from .violation import ViolationError
 
 _BATCH: Final = Struct(">qiq")
@@ -23,14 +23,18 @@ NO_ROLE: Final = ("rest", -1)
 class MemoryLog:
     """`on_committed(first, end)` is called when the high watermark moves, before consumers can read the records."""
 
-    def __init__(self, name: str, on_committed: Callable[[MemoryLog, int, int], None] | None = None) -> None:
+    recovery_cut_more: Final = False
+
+    def __init__(self, name: str, on_committed: OnCommitted | None = None) -> None:
         self.name = name
         self.values: list[int] = []
         self.epochs_of: list[int] = []
-        self.log_start_offset = 0
+        self.log_start_offset = self.log_end_offset = 0
         self.high_watermark = 0
         self.flushed_offset = 0
         self._checkpoint = 0
+        self.leader_epoch = -1
+        """The last of `_epochs`."""
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._role: tuple[str, int] = NO_ROLE
@@ -40,16 +44,8 @@ class MemoryLog:
     # -- bounds --------------------------------------------------------------------------------------------------
 
     @property
-    def log_end_offset(self) -> int:
-        return self.log_start_offset + len(self.values)
-
-    @property
     def reported_end_offset(self) -> int:
         return self.log_end_offset
-
-    @property
-    def leader_epoch(self) -> int:
-        return self._epochs[-1] if self._epochs else -1
 
     @property
     def last_record_epoch(self) -> int:
@@ -97,11 +93,13 @@ class MemoryLog:
         self._store(leader_epoch, value)
         return self.log_end_offset - 1
 
-    def replicate(self, records: bytes, leader_epoch: int) -> None:
+    def append_as_follower(self, records: bytes, leader_epoch: int) -> None:
         self._check_role(("follow", leader_epoch))
         for offset, epoch, value in _BATCH.iter_unpack(records):
             if offset != self.log_end_offset:
                 raise InvalidRecordError(f"{self.name}: a batch at {offset}, but the log ends at {self.log_end_offset}")
+            if not self.leader_epoch <= epoch <= leader_epoch:
+                raise InvalidRecordError(f"{self.name}: a batch of epoch {epoch} after {self.leader_epoch}")
             self._store(epoch, value)
 
     def read(self, offset: int, count: int) -> bytes:
@@ -121,11 +119,13 @@ class MemoryLog:
             raise ViolationError(f"epochs fall along the log of {self.name}: {epoch} after {self.epochs_of[-1]}")
         self._assign(epoch, self.log_end_offset)
         self._offsets[value] = self.log_end_offset
+        self.log_end_offset += 1
         self.values.append(value)
         self.epochs_of.append(epoch)
 
     def _assign(self, epoch: int, start: int) -> None:
         if epoch > self.leader_epoch:
+            self.leader_epoch = epoch
             self._epochs.append(epoch)
             self._starts.append(start)
 
@@ -136,7 +136,7 @@ class MemoryLog:
         if end <= self.high_watermark:
             return False
         if self._on_committed is not None:
-            self._on_committed(self, self.high_watermark, end)
+            self._on_committed(self.high_watermark, end)
         self.high_watermark = end
         return True
 
@@ -153,7 +153,8 @@ class MemoryLog:
         if index >= 0:
             self._epochs, self._starts = self._epochs[index:], [offset, *self._starts[index + 1 :]]
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, leader_epoch: int) -> None:
+        self._check_role(("follow", leader_epoch))
         self._cut(offset)
         self._cut_epochs(offset)
 
@@ -161,6 +162,7 @@ class MemoryLog:
         if offset >= self.log_end_offset:
             return
         del self.values[offset - self.log_start_offset :], self.epochs_of[offset - self.log_start_offset :]
+        self.log_end_offset = offset
         self._offsets = {value: place for value, place in self._offsets.items() if place < offset}
         self.high_watermark = min(self.high_watermark, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
@@ -169,11 +171,14 @@ class MemoryLog:
     def _cut_epochs(self, offset: int) -> None:
         keep = sum(start < offset for start in self._starts)
         del self._epochs[keep:], self._starts[keep:]
+        self.leader_epoch = self._epochs[-1] if self._epochs else -1
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: int, leader_epoch: int) -> None:
+        self._check_role(("follow", leader_epoch))
         self.values, self.epochs_of, self._offsets = [], [], {}
-        self._epochs, self._starts = [], []
-        self.log_start_offset = self.high_watermark = self.flushed_offset = self._checkpoint = offset
+        self._epochs, self._starts, self.leader_epoch = [], [], -1
+        self.log_start_offset = self.log_end_offset = self.high_watermark = offset
+        self.flushed_offset = self._checkpoint = offset
 
     # -- disk ----------------------------------------------------------------------------------------------------
 
@@ -182,6 +187,11 @@ class MemoryLog:
 
     def checkpoint(self) -> None:
         self._checkpoint = self.high_watermark
+
+    def stop(self) -> None:
+        self.flush(self.log_end_offset)
+        self.checkpoint()
+        self.rest()
 
     def crash(self, random: Random) -> None:
         """Ends the process; the page cache and so all records survive. The watermark is that of the checkpoint, or
@@ -199,5 +209,10 @@ class MemoryLog:
         """Loses a suffix of the unflushed records; returns how many records were lost."""
         self.crash(random)
         end = self.log_end_offset
-        self.truncate_to(random.randint(min(self.flushed_offset, end), end))
+        offset = random.randint(min(self.flushed_offset, end), end)
+        self._cut(offset)
+        self._cut_epochs(offset)
         return end - self.log_end_offset
+
+    def fail_flush(self, random: Random) -> int:
+        return self.lose_power(random)

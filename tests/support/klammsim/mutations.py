@@ -13,10 +13,14 @@ from unittest.mock import patch
 
 from kio.schema.errors import ErrorCode
 
-from klamm.core.cluster.changes import change_operations
+from klamm.core.cluster.brokers.incarnations import read_registrations
+from klamm.core.cluster.changes import MetadataStates, change_operations
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.steps import Steps
 from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set
-from klamm.core.replication import data_ids, elections, partition, partition_state
-from klamm.core.replication.data_ids import DataIdentity, identity_at_start
+from klamm.core.log import data_ids
+from klamm.core.log.data_ids import DataIdentity, identity_at_start
+from klamm.core.replication import elections, partition, partition_state
 from klamm.core.replication.delayed_produce import DelayedProduces
 from klamm.core.replication.follower import FetchResult, PartitionFollower
 from klamm.core.replication.leader import IsrProposal, PartitionLeader, ProposalOutcome
@@ -26,7 +30,7 @@ from klamm.core.replication.registrations import BrokerRegistration, Standing
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from . import broker
-from .broker import Waiter
+from .broker import SimBroker, View, Waiter
 from .memory_log import MemoryLog
 
 Patch = tuple[object, str, object]
@@ -40,6 +44,8 @@ class Mutation:
     rule: str
     what: str
     patches: tuple[Patch, ...]
+    covered: str = ""
+    """Why no schedule can catch it, if none can: what else keeps the records safe."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -54,14 +60,16 @@ class Mutation:
 _propose: Final = PartitionLeader._propose
 _on_outcome: Final = PartitionLeader.on_outcome
 _check_divergence: Final = PartitionLeader._check_divergence
+_may_join: Final = PartitionLeader._may_join
 
 
 def _high_watermark_of(leader: PartitionLeader) -> int:
     return leader._log.high_watermark
 
 
-def _stored_isr(leader: PartitionLeader) -> frozenset[int]:
-    return frozenset(leader.state.isr)
+def _look_at_the_stored_isr(leader: PartitionLeader) -> None:
+    leader._maximal_isr = frozenset(leader.state.isr)
+    leader._others = tuple(leader._maximal_isr - {leader.broker_id})
 
 
 def _not_refused(_: PartitionLeader, __: ReplicaFetch) -> None:
@@ -71,6 +79,7 @@ def _not_refused(_: PartitionLeader, __: ReplicaFetch) -> None:
 def _propose_and_believe(leader: PartitionLeader, proposal: IsrProposal) -> None:
     _propose(leader, proposal)
     leader.state = proposal.state
+    leader._look_at_isr()
 
 
 def _advance_whatever_the_isr(leader: PartitionLeader) -> bool:
@@ -93,6 +102,10 @@ def _may_join_under_any_epoch(leader: PartitionLeader, registration: BrokerRegis
     )
 
 
+def _may_join_though_leaving(leader: PartitionLeader, registration: BrokerRegistration, now_ms: float) -> bool:
+    return _may_join(leader, replace(registration, leaving=False), now_ms)
+
+
 def _forget_when_not_answered(leader: PartitionLeader, proposal: IsrProposal, outcome: ProposalOutcome) -> None:
     _on_outcome(leader, proposal, ProposalOutcome.REFUSED if outcome is ProposalOutcome.UNKNOWN else outcome)
 
@@ -103,7 +116,7 @@ def _stay(_: PartitionLeader) -> None:
 
 def _diverging_with_watermark(leader: PartitionLeader, fetch: ReplicaFetch) -> ReplicaFetchData | None:
     answer = _check_divergence(leader, fetch)
-    return None if answer is None else replace(answer, high_watermark=leader._log.high_watermark)
+    return None if answer is None else answer._replace(high_watermark=leader._log.high_watermark)
 
 
 # -- the follower ------------------------------------------------------------------------------------------------
@@ -128,18 +141,26 @@ def _watermark_then_start(follower: PartitionFollower, answer: ReplicaFetchData)
     follower._log.advance_log_start(answer.log_start_offset)
 
 
+def _always_in_role(_: MemoryLog, __: tuple[str, int]) -> None:
+    return None
+
+
 _truncate_to: Final = MemoryLog.truncate_to
 
 
-def _truncate_only_records(log: MemoryLog, offset: int) -> None:
+def _truncate_only_records(log: MemoryLog, offset: int, leader_epoch: int) -> None:
     if offset < log.log_end_offset:
-        _truncate_to(log, offset)
+        _truncate_to(log, offset, leader_epoch)
 
 
 # -- states and elections ----------------------------------------------------------------------------------------
 
 _changed: Final = elections._changed
 _among: Final = elections._among_trusted_members
+
+
+def _is_under_min_isr_by_count(self: PartitionLeader) -> bool:
+    return len(self.state.isr) < self.min_insync_replicas
 
 
 def _elr_whatever_the_isr(isr: tuple[int, ...], elr: Sequence[int], removed: Sequence[int], _: int) -> tuple[int, ...]:
@@ -201,6 +222,20 @@ def _unversioned(*arguments: object) -> list[Operation]:
             for operation in operations]  # fmt: skip
 
 
+_look_steps: Final = SimBroker._look_steps
+
+
+def _registrations_first(viewer: SimBroker, known: MetadataStates | None) -> Steps[View]:
+    early = yield from read_registrations()
+    view = yield from _look_steps(viewer, known)
+    viewer._seen = None
+    return replace(view, registrations=early)
+
+
+def _renew_whatever_is_there(broker_id: int, _: str, data: bytes) -> list[Operation]:
+    return [Set(paths.broker(broker_id), data)]
+
+
 def _no_guard(*_: object) -> list[Operation]:
     return []
 
@@ -214,7 +249,7 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "stored-isr", "R2", "the high watermark is that of the stored ISR, not the maximal one",
-            ((PartitionLeader, "maximal_isr", property(_stored_isr)),),
+            ((PartitionLeader, "_look_at_isr", _look_at_the_stored_isr),),
         ),
         Mutation(
             "fetch-epoch-unchecked", "R3", "the leader counts a Fetch of another leader epoch",
@@ -234,7 +269,10 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "elr-kept", "R6", "the ELR is kept though the watermark moves",
-            ((partition_state, "next_elr", _elr_whatever_the_isr), (elections, "next_elr", _elr_whatever_the_isr)),
+            (
+                (partition_state, "next_elr", _elr_whatever_the_isr), (elections, "next_elr", _elr_whatever_the_isr),
+                (PartitionLeader, "is_under_min_isr", property(_is_under_min_isr_by_count)),
+            ),
         ),
         Mutation(
             "late-diverging-answer", "R9", "a diverging answer to an earlier request truncates",
@@ -289,6 +327,32 @@ MUTATIONS: Final = {
             "broker-epoch-unchecked", "R3", "a Fetch of a follower's earlier registration counts",
             ((PartitionLeader, "_is_registered", _always_registered),
              (PartitionLeader, "_may_join", _may_join_under_any_epoch)),
+        ),
+        Mutation(
+            "earlier-registration-counts", "R3", "a Fetch of a follower's earlier registration moves the watermark",
+            ((PartitionLeader, "_is_registered", _always_registered),),
+        ),
+        Mutation(
+            "earlier-registration-joins", "R4", "a follower joins by what its earlier registration fetched",
+            ((PartitionLeader, "_may_join", _may_join_under_any_epoch),),
+        ),
+        Mutation(
+            "leaving-joins", "R4", "a broker that is leaving joins the ISR",
+            ((PartitionLeader, "_may_join", _may_join_though_leaving),),
+            covered="it has what a member must have; the controller takes it out again, so that its shutdown is slower",
+        ),
+        Mutation(
+            "registrations-first", "R10", "registrations are read before the states that are judged by them",
+            ((SimBroker, "_look_steps", _registrations_first),),
+            covered="a registration may change between any read and the write; the state's version and R1 decide",
+        ),
+        Mutation(
+            "role-unchecked", "R11", "the log stores an append of an epoch that its broker has left",
+            ((MemoryLog, "_check_role", _always_in_role),),
+        ),
+        Mutation(
+            "renewal-unchecked", "registrations", "a late renewal changes a later registration of the broker",
+            ((broker, "renew_operations", _renew_whatever_is_there),),
         ),
         Mutation(
             "restart-in-same-epoch", "R8", "a leader that is back under a new registration keeps its epoch",

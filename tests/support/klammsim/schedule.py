@@ -4,8 +4,10 @@ healed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -14,9 +16,13 @@ from klamm.core.cluster.tree import paths
 from klamm.core.interfaces.coordination import Delete, Operation
 
 from .broker import SimBroker
+from .crashing_log import CrashingLog, OnCommitted
+from .disk_log import disk_logs
+from .memory_log import MemoryLog
 from .world import QUIET, Conditions, Counts, World
 
 STEPS: Final = 700
+SEEDS_PER_DISK_LOG: Final = 50
 HEALING: Final = 1_500.0
 _SESSION_ENDS: Final = (3.0, 60.0, 120.0)
 
@@ -60,13 +66,15 @@ class Schedule:
     until the first is back in sync. With a minimum of one in-sync replica they affect all at once only.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, make_log: Callable[[str, OnCommitted], CrashingLog] = MemoryLog) -> None:
         self.plan = plan
-        self.world = World(plan.seed, plan.min_insync_replicas, plan.conditions)
+        self.world = World(plan.seed, plan.min_insync_replicas, plan.conditions, make_log)
         self.faults: list[str] = []
         """The faults that occurred, in order; a fault's index is its number in `skipped`."""
         self._calm = False
         self._values = 0
+        self._sessions: list[int] = []
+        """Of the processes that were killed: each lives on for a while."""
 
     def run(self) -> Counts:
         """Runs the schedule. Raises `ViolationError` if an invariant does not hold."""
@@ -76,8 +84,7 @@ class Schedule:
             broker.start()
         world.run_until(300, world.is_healthy)
         world.conditions = self.plan.conditions
-        for step in range(self.plan.steps):
-            world.at(float(step), self._step)
+        world.every_tick(self.plan.steps, self._step)
         world.run(self.plan.steps + 1.0)
         self._heal()
         world.run_until(world.now + HEALING, lambda: world.counts.events % 16 == 0 and world.is_healthy())
@@ -85,26 +92,24 @@ class Schedule:
         return world.counts
 
     def _step(self) -> None:
-        random = self.world.random
-        if random.random() < 0.25:
-            if self._values and random.random() < 0.15:
+        chance = self.world.chance
+        if chance() < 0.25:
+            if self._values and chance() < 0.15:
+                random = self.world.random
                 self._produce(random.randint(max(1, self._values - 5), self._values))
             else:
                 self._values += 1
                 self._produce(self._values)
-        if random.random() < 0.01:
+        if chance() < 0.01:
             self._delete_old_records()
-        if random.random() < self.plan.faults:
+        if chance() < self.plan.faults:
             self._fault()
 
     def _produce(self, value: int) -> None:
         """Sends a record to every broker that believes it leads: clients learn of a new leader late."""
-        for broker in self.world.brokers:
-            self._deliver(broker, lambda broker=broker: broker.produce(value))  # type: ignore[misc]
-
-    def _deliver(self, broker: SimBroker, action: Callable[[], None]) -> None:
-        process = broker.process
-        self.world.at(self.world.delay(), lambda: broker.act(process, action))
+        world = self.world
+        for broker in world.brokers:
+            world.at_process(world.delay(), broker, broker.process, partial(broker.produce, value))
 
     def _delete_old_records(self) -> None:
         """Applies retention at the leaders. The newest records stay: a producer may send them again."""
@@ -150,6 +155,7 @@ class Schedule:
 
     def _restart_later(self, broker: SimBroker) -> None:
         session_id = broker.coordination.session_id
+        self._sessions.append(session_id)
         random = self.world.random
         self.world.at(random.choice(_SESSION_ENDS), lambda: self.world.tree.expire(session_id))
         process = broker.process
@@ -181,11 +187,17 @@ class Schedule:
     def _lose_all_power(self, _: SimBroker) -> None:
         """Cuts the power of all brokers: records that no member of ISR and ELR has flushed are lost, all others must
         survive.
+
+        The sessions of earlier processes end with the others. Where one outlives them and the minimum is one in-sync
+        replica, the controller may take its broker for the last live member, and take the others out of the ISR: that
+        is a loss that docs/cluster.md names.
         """
         world = self.world
         state = world.state
         if state is None or any(broker.tainted for broker in world.brokers):
             return
+        for session_id in self._sessions:
+            world.tree.expire(session_id)
         for broker in world.brokers:
             if broker.coordination.session_id:
                 world.tree.expire(broker.coordination.session_id)
@@ -277,5 +289,20 @@ class Schedule:
 
 
 def run_schedule(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()) -> Counts:
-    """Runs one seed's schedule."""
+    """Runs one seed's schedule, with logs in memory."""
     return Schedule(plan_of(seed, steps, skipped)).run()
+
+
+def has_disk_logs(seed: int) -> bool:
+    """Returns True for every 50th seed, whose brokers have real logs in files."""
+    return seed % SEEDS_PER_DISK_LOG == SEEDS_PER_DISK_LOG - 1
+
+
+@contextmanager
+def schedule_of(plan: Plan) -> Iterator[Schedule]:
+    """Yields the plan's schedule, with logs as `has_disk_logs` says."""
+    if not has_disk_logs(plan.seed):
+        yield Schedule(plan)
+        return
+    with disk_logs() as make_log:
+        yield Schedule(plan, make_log)

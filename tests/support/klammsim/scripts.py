@@ -6,14 +6,17 @@ Each passes with the code as it is, and ends in a `ViolationError` with the muta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from klamm.core.cluster.brokers.incarnations import evict_operations
 from klamm.core.cluster.tree import paths
 from klamm.core.interfaces.coordination import Delete, Operation, Set
+from klamm.core.log.errors import FencedLeaderEpochError
 
 from .broker import SimBroker
 from .scene import STATE_PATH
+from .schedule import run_schedule
 from .world import Conditions, World
 
 _PATIENCE: Final = 3_000.0
@@ -310,6 +313,70 @@ def broker_epoch_unchecked() -> None:
     stage.finish()
 
 
+def earlier_registration_counts() -> None:
+    """A follower is in the ISR again with an empty disk; then a Fetch of before arrives, for a record that it had."""
+    stage = Stage(max_lag=200)
+    world, follower = stage.world, stage.brokers[2]
+    stage.cut(0, 1)
+    world.run(100)  # so that broker 1 lags before broker 2
+    world.hold = lambda kind, sender, receiver: (
+        (kind, sender, receiver) == ("fetch", 2, 0) and follower.log.log_end_offset == 1
+    )
+    stage.produce(0, 1)
+    stage.until(lambda: bool(world.held))
+    earlier = world.held[0]
+    follower.replace_disk()
+    stage.end_session(follower)
+    stage.until_isr(0, 1)
+    stage.hold("answer", 0, 2)
+    follower.start()
+    stage.until_isr(0, 2)
+    assert not world.committed
+    earlier[3]()
+    world.held.clear()
+    world.hold = None
+    stage.finish()
+
+
+def role_unchecked() -> None:
+    """A client's append was on its way to the log when its broker was deposed; the broker has followed since."""
+    stage = Stage()
+    world, former = stage.world, stage.brokers[0]
+    assert former.partition is not None
+    assert former.partition.leader is not None
+    epoch = former.partition.leader.epoch
+    former.cut_off = True
+    stage.end_session(former)
+    stage.until_leader(1)
+    former.cut_off = False
+    stage.produce(1, 1)
+    stage.until_end(0, 1)
+    with suppress(FencedLeaderEpochError):
+        former.log.append(2, epoch)
+    world.run(30)
+    stage.finish()
+
+
+def renewal_unchecked() -> None:
+    """The random schedule that found it: the change to leaving comes after an eviction and another registration."""
+    run_schedule(5130)
+
+
+def restart_in_same_epoch() -> None:
+    """The leader registers again before anyone has missed it: its Fetches and proposals of before are still open."""
+    stage = Stage()
+    world = stage.world
+    stage.produce(0, 1)
+    stage.until_committed(1)
+    assert world.state is not None
+    before = world.state
+    stage.brokers[0].register_again()
+    stage.until(lambda: world.state is not None and world.state.leader_broker_epoch != before.leader_broker_epoch)
+    assert world.state.leader == 0
+    assert world.state.leader_epoch > before.leader_epoch
+    stage.finish()
+
+
 def controller_epoch_unchecked() -> None:
     """A controller's write is late; another controller has been elected meanwhile, and has written nothing yet."""
     stage = Stage()
@@ -342,6 +409,10 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         late_diverging_answer,
         watermark_before_log_start,
         broker_epoch_unchecked,
+        earlier_registration_counts,
+        restart_in_same_epoch,
+        role_unchecked,
+        renewal_unchecked,
         controller_epoch_unchecked,
     )
 }

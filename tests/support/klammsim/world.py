@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from klamm.core.cluster.changes import CHANGES, INCARNATIONS, RING_SIZE
 from klamm.core.cluster.tree import paths
@@ -24,6 +24,7 @@ from klamm.core.replication.leader import ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 
 from .coordination import SimTree
+from .crashing_log import CrashingLog, OnCommitted
 from .memory_log import MemoryLog
 from .scene import BROKERS, RECOVERED, STATE_PATH, TP
 from .violation import ViolationError
@@ -35,6 +36,7 @@ T = TypeVar("T")
 SLOW: Final = 60.0
 """Ticks until a slow write is carried out."""
 _YEAR_2026_MS: Final = 1_767_225_600_000
+_RING: Final = [Create(f"{CHANGES}/{number}", b"{}") for number in range(RING_SIZE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class Conditions:
 
 
 QUIET: Final = Conditions()
+Event = tuple[float, int, "SimBroker | None", int, Callable[[], None]]
+"""Time, number, and what then happens. With a broker it happens in that process of the broker: never if the process has
+ended, later if it is paused."""
 
 
 @dataclass(slots=True)
@@ -68,13 +73,118 @@ class Counts:
     faults: dict[str, int] = field(default_factory=dict)
 
 
+class _Conversation(Generic[T]):
+    """The requests of one broker to the coordination, in order. See `World.converse`."""
+
+    __slots__ = ("_broker", "_coordination", "_done", "_failed", "_process", "_steps", "_world")
+
+    def __init__(
+        self, world: World, broker: SimBroker, steps: Steps[T], done: Callable[[T], None], failed: Callable[[], None]
+    ) -> None:
+        self._world = world
+        self._broker = broker
+        self._process = broker.process
+        self._coordination = broker.coordination
+        self._steps = steps
+        self._done = done
+        self._failed = failed
+
+    def begin(self, known: Callable[[], tuple[T, int] | None]) -> None:
+        """Does as `proceed` does, without the requests if their result is known. See `World.converse`."""
+        found = known()
+        if found is None:
+            self.proceed()
+            return
+        world, (result, reads) = self._world, found
+        chance, interleaved = world.chance, world.interleaved
+        for number in range(reads):
+            if chance() < interleaved:
+                self._read_until(number)
+                return
+        self._done(result)
+
+    def _read_until(self, number: int) -> None:
+        """Makes so many requests at once; the next is carried out after others have acted."""
+        request = self._steps.send(None)
+        for _ in range(number):
+            answer, error = self._attempt(request)
+            request = self._steps.send(answer) if error is None else self._steps.throw(error)
+        self._world.at(self._world.delay(), partial(self._execute, request))
+
+    def proceed(self, answer: Answer = None, error: CoordinationError | None = None) -> None:
+        """Takes the answer to the last request, and sends requests until one is to be carried out at another time."""
+        world, broker, coordination, steps = self._world, self._broker, self._coordination, self._steps
+        chance, interleaved = world.chance, world.interleaved
+        while True:
+            try:
+                request = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                self._done(end.value)
+                return
+            except SessionExpiredError:
+                self._failed()
+                broker.session_over()
+                return
+            except CoordinationError:
+                self._failed()
+                return
+            if isinstance(request, Transact) or chance() < interleaved:
+                world.at(world.delay(), partial(self._execute, request))
+                return
+            if broker.cut_off:
+                answer, error = self._attempt(request)
+                continue
+            try:
+                answer, error = carry_out(coordination, request), None
+            except CoordinationError as raised:
+                answer, error = None, raised
+
+    def _attempt(self, request: Request) -> tuple[Answer, CoordinationError | None]:
+        if self._broker.cut_off:
+            return None, CoordinationUnavailableError("cut off from the coordination")
+        try:
+            return carry_out(self._coordination, request), None
+        except CoordinationError as error:
+            return None, error
+
+    def _execute(self, request: Request) -> None:
+        fate = self._world.fate(self._broker, request)
+        if fate == "slow":
+            self._world.at(SLOW, partial(self._carry_out_as, request, "answered"))
+        else:
+            self._carry_out_as(request, fate)
+
+    def _carry_out_as(self, request: Request, fate: str) -> None:
+        world, broker = self._world, self._broker
+        answer, error = self._attempt(request) if fate in ("answered", "applied") else (None, None)
+        if fate == "late" and not broker.cut_off:
+            world.at(world.random.random() * 40, partial(self._attempt_late, request))
+        elif fate == "held" and not broker.cut_off:
+            world.held_writes.append(partial(self._attempt_late, request))
+        if fate != "answered":
+            answer, error = None, CoordinationUnavailableError("planted: no answer")
+        world.at_process(world.delay(), broker, self._process, partial(self.proceed, answer, error))
+
+    def _attempt_late(self, request: Request) -> None:
+        self._attempt(request)
+
+
 class World:
     """One partition on three brokers."""
 
-    def __init__(self, seed: int, min_insync_replicas: int, conditions: Conditions) -> None:
+    def __init__(
+        self,
+        seed: int,
+        min_insync_replicas: int,
+        conditions: Conditions,
+        make_log: Callable[[str, OnCommitted], CrashingLog] = MemoryLog,
+    ) -> None:
+        """`make_log` makes a broker's log from its name."""
         from .broker import SimBroker
 
+        self.make_log = make_log
         self.random = Random(seed)
+        self.chance = self.random.random
         self.now = 0.0
         self.conditions = conditions
         self.settings = ReplicationSettings(min_insync_replicas, conditions.max_lag)
@@ -93,7 +203,7 @@ class World:
         held (and not answered); None: by chance."""
         self.held_writes: list[Callable[[], None]] = []
         self.state: PartitionState | None = None
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[Event] = []
         self._scheduled = 0
         self._arrivals: dict[tuple[int, int], float] = {}
         self._leaders: dict[int, tuple[int, int]] = {}
@@ -106,8 +216,7 @@ class World:
         tree = self.tree
         for path in (paths.BROKER_IDS, INCARNATIONS, CHANGES, RECOVERED, paths.partitions(TP.topic)):
             tree.make_parents(f"{path}/x", 0)
-        operations = [Create(f"{CHANGES}/{number}", b"{}") for number in range(RING_SIZE)]
-        tree.apply([*operations, Create(paths.METADATA_VERSION), Create(paths.CONTROLLER_EPOCH, b"0")], 0)
+        tree.apply([*_RING, Create(paths.METADATA_VERSION), Create(paths.CONTROLLER_EPOCH, b"0")], 0)
         brokers = tuple(range(BROKERS))
         ids = {broker.id: broker.identity.data_ids[0] for broker in self.brokers}
         state = PartitionState(-1, 0, -1, brokers, (), ids, 0)
@@ -118,14 +227,47 @@ class World:
 
     def at(self, delay: float, action: Callable[[], None]) -> None:
         self._scheduled += 1
-        heappush(self._heap, (self.now + delay, self._scheduled, action))
+        heappush(self._heap, (self.now + delay, self._scheduled, None, 0, action))
+
+    def at_process(self, delay: float, broker: SimBroker, process: int, action: Callable[[], None]) -> None:
+        """Does as `at` does, in a process of the broker: see `SimBroker.act`."""
+        self._scheduled += 1
+        heappush(self._heap, (self.now + delay, self._scheduled, broker, process, action))
+
+    def every_tick(self, count: int, action: Callable[[], None]) -> None:
+        """Runs the action at once and then each tick, `count` times in all.
+
+        All numbers are taken now, and so the order is that of events which were all scheduled now. But an event enters
+        the heap only when the one before it happens: a small heap is a fast one, and no later event could come earlier.
+        """
+        first, begun = self._scheduled + 1, self.now
+        self._scheduled += count
+
+        heap, done = self._heap, 0
+
+        def run() -> None:
+            nonlocal done
+            done += 1
+            if done < count:
+                heappush(heap, (begun + done, first + done, None, 0, run))
+            action()
+
+        if count:
+            heappush(heap, (begun, first, None, 0, run))
 
     def run_until(self, end: float, enough: Callable[[], bool] | None = None) -> None:
         """Runs until that time, until no event is left, or until `enough` returns True."""
-        while self._heap and self._heap[0][0] <= end:
-            self.now, _, action = heappop(self._heap)
-            self.counts.events += 1
-            action()
+        heap, counts = self._heap, self.counts
+        while heap and heap[0][0] <= end:
+            self.now, _, broker, process, action = heappop(heap)
+            counts.events += 1
+            if broker is None:
+                action()
+            elif broker.up and broker.process == process:  # as `SimBroker.act`, for every second event
+                if broker.paused:
+                    broker.act(process, action)
+                else:
+                    action()
             if enough is not None and enough():
                 return
         self.now = max(self.now, end)
@@ -134,94 +276,60 @@ class World:
         self.run_until(self.now + duration)
 
     def delay(self) -> float:
-        longest = self.conditions.longest_delay
-        return self.random.random() * longest * (10 if longest > 1 and self.random.random() < 0.05 else 1)
+        longest = self._longest_delay
+        if longest > 1:
+            return self.chance() * longest * (10 if self.chance() < 0.05 else 1)
+        return self.chance() * longest
 
     @property
-    def fetch_timeout(self) -> float:
-        return 20 + 2.5 * self.conditions.longest_delay
+    def conditions(self) -> Conditions:
+        return self._conditions
+
+    @conditions.setter
+    def conditions(self, conditions: Conditions) -> None:
+        self._conditions = conditions
+        self._longest_delay = conditions.longest_delay
+        self.fetch_timeout = 20 + 2.5 * conditions.longest_delay
+        self.interleaved = conditions.interleaved
 
     # -- network -------------------------------------------------------------------------------------------------
 
     def send(self, kind: str, sender: int, receiver: int, handle: Callable[[], None]) -> None:
         """Sends a message between two processes; it is lost if either process ends, by a cut, or by chance."""
         target = self.brokers[receiver]
-        process = target.process
-
-        def deliver() -> None:
-            target.act(process, handle)
-
         if self.hold is not None and self.hold(kind, sender, receiver):
-            self.held.append((kind, sender, receiver, deliver))
+            self.held.append((kind, sender, receiver, partial(target.act, target.process, handle)))
             return
-        if (sender, receiver) in self.cuts or self.random.random() < self.conditions.dropped:
+        if (sender, receiver) in self.cuts or self.chance() < self._conditions.dropped:
             return
         arrival = self.now + self.delay()
-        if self.random.random() >= self.conditions.reset:
+        if self.chance() >= self._conditions.reset:
             arrival = max(arrival, self._arrivals.get((sender, receiver), 0.0))
             self._arrivals[sender, receiver] = arrival
-        self.at(arrival - self.now, deliver)
+        self.at_process(arrival - self.now, target, target.process, handle)
 
     # -- coordination --------------------------------------------------------------------------------------------
 
     def converse(
-        self, broker: SimBroker, steps: Steps[T], done: Callable[[T], None], failed: Callable[[], None]
+        self,
+        broker: SimBroker,
+        steps: Steps[T],
+        done: Callable[[T], None],
+        failed: Callable[[], None],
+        known: Callable[[], tuple[T, int] | None] | None = None,
     ) -> None:
         """Carries out the steps, each request at a time of its own. `failed` is called if the coordination raises an
         error that the steps do not handle.
+
+        `known` is called when the first request is due: it returns the result, and the number of requests, of steps
+        that only read, that cannot fail, and of which every answer is known as long as no other process acts. The steps
+        are carried out only if one does, between two of these requests; the chances are the same in either case.
         """
-        process, coordination = broker.process, broker.coordination
+        conversation = _Conversation(self, broker, steps, done, failed)
+        first = conversation.proceed if known is None else partial(conversation.begin, known)
+        self.at_process(self.delay(), broker, broker.process, first)
 
-        def proceed(answer: Answer, error: CoordinationError | None) -> None:
-            while True:
-                try:
-                    request = steps.send(answer) if error is None else steps.throw(error)
-                except StopIteration as end:
-                    done(end.value)
-                    return
-                except SessionExpiredError:
-                    failed()
-                    broker.session_over()
-                    return
-                except CoordinationError:
-                    failed()
-                    return
-                if isinstance(request, Transact) or self.random.random() < self.conditions.interleaved:
-                    self.at(self.delay(), partial(execute, request))
-                    return
-                answer, error = attempt(request)
-
-        def attempt(request: Request) -> tuple[Answer, CoordinationError | None]:
-            if broker.cut_off:
-                return None, CoordinationUnavailableError("cut off from the coordination")
-            try:
-                return carry_out(coordination, request), None
-            except CoordinationError as error:
-                return None, error
-
-        def attempt_late(request: Request) -> None:
-            attempt(request)
-
-        def execute(request: Request) -> None:
-            fate = self._fate(broker, request)
-            if fate == "slow":
-                self.at(SLOW, partial(carry_out_as, request, "answered"))
-            else:
-                carry_out_as(request, fate)
-
-        def carry_out_as(request: Request, fate: str) -> None:
-            answer, error = attempt(request) if fate in ("answered", "applied") else (None, None)
-            if fate == "late" and not broker.cut_off:
-                self.at(self.random.random() * 40, partial(attempt_late, request))
-            elif fate == "held" and not broker.cut_off:
-                self.held_writes.append(partial(attempt_late, request))
-            if fate != "answered":
-                answer, error = None, CoordinationUnavailableError("planted: no answer")
-            self.at(self.delay(), lambda: broker.act(process, lambda: proceed(answer, error)))
-
-        self.at(self.delay(), lambda: broker.act(process, lambda: proceed(None, None)))
-
-    def _fate(self, broker: SimBroker, request: Request) -> str:
+    def fate(self, broker: SimBroker, request: Request) -> str:
         if not isinstance(request, Transact):
             return "answered"
         if self.write_fate is not None and (chosen := self.write_fate(broker.id, request.operations)) is not None:
@@ -264,13 +372,14 @@ class World:
         for member in self.state.members:
             broker = self.brokers[member]
             if broker.data_id_at_next_start() == self.state.data_ids[member]:
-                self.check_has_committed(broker, f"a member of {self.state}")
+                self.check_has_committed(broker, "a member")
 
     def check_has_committed(self, broker: SimBroker, what: str) -> None:
         log = broker.log
         start, end = log.log_start_offset, len(self.committed)
-        if log.values[: max(0, end - start)] != self.committed[start:]:
-            self.violated(f"broker {broker.id}, {what}, lacks committed records: {_difference(log, self.committed)}")
+        if start < end and log.values[: end - start] != self.committed[start:]:
+            difference = _difference(log, self.committed)
+            self.violated(f"broker {broker.id}, {what} in {self.state}, lacks committed records: {difference}")
 
     def on_committed(self, broker: SimBroker, first: int, end: int) -> None:
         """A replica's watermark passes records: a leader's commits them, a follower's makes committed records
@@ -297,7 +406,7 @@ class World:
         if known != (broker.id, broker.process):
             self.violated(f"two leaders of epoch {leader_epoch}: {known} and {(broker.id, broker.process)}")
         if self.state is not None and self.state.leader_epoch == leader_epoch:
-            self.check_has_committed(broker, f"which becomes leader in epoch {leader_epoch},")
+            self.check_has_committed(broker, "which becomes leader")
 
     def acknowledge(self, broker: SimBroker, value: int, offset: int) -> None:
         if self.acknowledged.setdefault(value, offset) != offset:
@@ -350,7 +459,7 @@ class World:
                 self.violated(f"{value}, acknowledged at {offset}, is lost")
 
 
-def _difference(log: MemoryLog, committed: list[int]) -> str:
+def _difference(log: CrashingLog, committed: list[int]) -> str:
     for offset in range(log.log_start_offset, len(committed)):
         if log.value_at(offset) != committed[offset]:
             return f"at {offset} it has {log.value_at(offset)}, but committed is {committed[offset]}"

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -36,15 +36,24 @@ class RunningBroker:
     """A broker's process; `bootstrap` stays the same over `kill`, `stop` and `restart`."""
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], port: int, environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        port: int,
+        environment: Mapping[str, str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        inside: Sequence[str] = (),
     ) -> None:
+        """`inside`: a command that runs the broker's command in another place, as `nsenter` does."""
         self.folder = folder
         self.port = port
-        self.bootstrap = f"127.0.0.1:{port}"
+        self.bootstrap = f"{host}:{port}"
         self.config_path = folder / "klamm.yaml"
         self.log_dir = folder / "data"
         self.output = folder / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
+        self._inside = tuple(inside)
         self.environment = dict(environment or {})  # for the next start, on top of `ENVIRONMENT`
         self.config_path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
 
@@ -53,14 +62,14 @@ class RunningBroker:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        """Starts the broker and returns when it is ready. Raises `RuntimeError` with its output if it is not ready in
-        time.
+    def start(self, *arguments: str) -> None:
+        """Starts the broker and returns when it is ready; `arguments` are further ones of this start. Raises
+        `RuntimeError` with its output if it is not ready in time.
         """
         with self.output.open("ab") as out:
             begin = out.tell()
             self._process = subprocess.Popen(
-                [KLAMM, "broker", "--config", str(self.config_path)],
+                [*self._inside, KLAMM, "broker", "--config", str(self.config_path), *arguments],
                 cwd=self.folder, env={**ENVIRONMENT, **self.environment},
                 stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip

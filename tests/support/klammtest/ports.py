@@ -38,6 +38,13 @@ class Reservations:
                     return PORTS[self._next]
         raise RuntimeError("no port is free")
 
+    def take_row(self, count: int) -> int:
+        """Returns the first of `count` consecutive ports."""
+        while True:
+            first = self.take()
+            if all(self.reserve(first + further) for further in range(1, count)):
+                return first
+
     def reserve(self, port: int) -> bool:
         """Reserves `port`; returns True if this process has it now."""
         with self._lock:
@@ -75,3 +82,8 @@ def free_port() -> int:
 def reserve(port: int) -> bool:
     """Reserves this port if it is free; returns True if this process has it."""
     return _reservations.reserve(port)
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """Returns the first of `count` consecutive ports, each as `free_port` gives it."""
+    return _reservations.take_row(count)

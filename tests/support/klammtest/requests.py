@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
@@ -58,8 +59,10 @@ def fetch_fields(
     max_bytes: int = 10_000_000,
     partition_max_bytes: int = 1_000_000,
     leader_epoch: int = -1,
+    topic_ids: Mapping[str, UUID] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
+    """`topic_ids`: from version 13 on; a topic without one is asked for by the id of zeros."""
     topics: dict[str, list[Any]] = {}
     for (topic, partition), offset in wanted.items():
         asked = part(
@@ -72,7 +75,14 @@ def fetch_fields(
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "topics": tuple(
-            part(ApiKey.FETCH, version, "FetchTopic", topic=topic, partitions=tuple(parts))
+            part(
+                ApiKey.FETCH,
+                version,
+                "FetchTopic",
+                topic=topic,
+                topic_id=(topic_ids or {}).get(topic),
+                partitions=tuple(parts),
+            )
             for topic, parts in topics.items()
         ),
         "forgotten_topics_data": (),
@@ -82,6 +92,8 @@ def fetch_fields(
 
 def fetch(wire: WireClient, topic: str, offset: int, partition: int = 0, version: int = 12, **more: Any) -> Any:
     """Fetches one partition and returns its part of the response."""
+    if version >= 13:
+        more["topic_ids"] = {topic: metadata(wire, [topic], version=12).topics[0].topic_id}
     answer = wire.call(ApiKey.FETCH, version, **fetch_fields({(topic, partition): offset}, version=version, **more))
     return answer.responses[0].partitions[0]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from klamm.core.client.cluster_client import EARLIEST, EpochEnd, FetchedPartition
+from klamm.core.client.cluster_client import EARLIEST, EpochEnd, FetchedPartition, Lineage
 from klamm.core.client.network.metadata import ClusterMetadata, ClusterView, PartitionView, TopicView
 from klamm.core.errors import ErrorCode
 from klamm.core.records.codecs import CodecTable
@@ -55,17 +55,31 @@ class StoredLog:
     def elect(self) -> None:
         self.epochs.append((self.epochs[-1][0] + 1, self.end))
 
+    def batch_at(self, offset: int) -> bytes:
+        """Returns the visible batch with the offset, or the first after it; nothing if there is none."""
+        found = (data for following, data in self.batches if following > offset and offset < self.visible)
+        return bytes(next(found, b""))
+
     def cut(self, batches: int) -> None:
         """Removes that many batches from its end, under a new leader epoch."""
         del self.batches[len(self.batches) - batches :]
         self.elect()
 
 
+def epoch_end(log: StoredLog, asked: int) -> EpochEnd:
+    """Returns where the leader epoch ends, as OffsetForLeaderEpoch does."""
+    if asked > log.epochs[-1][0]:
+        return EpochEnd(-1, -1)
+    largest = max((epoch for epoch, _ in log.epochs if epoch <= asked), default=-1)
+    return EpochEnd(largest, min((first for epoch, first in log.epochs if epoch > largest), default=log.end))
+
+
 class StoredTopic:
     """A `TableClient` of a topic. Each fetch returns one of the batches.
 
-    `mishaps` are answered first, in order; `fetched` and `refreshed` record the requests; `asked` is called with each
-    request's name and time-out.
+    `mishaps` are answered first, in order; `fetched`, `lineages` and `refreshed` record the requests; `asked` is called
+    with each request's name and time-out. With `compares` a Fetch's last epoch is compared with the log, as brokers do
+    from Fetch 12 on.
     """
 
     def __init__(self, name: str = "t", partitions: int = 1, codecs: CodecTable | None = None) -> None:
@@ -77,6 +91,8 @@ class StoredTopic:
         self.logs = {number: StoredLog() for number in range(partitions)}
         self.mishaps: list[ErrorCode | Exception] = []
         self.fetched: list[tuple[int, int]] = []
+        self.lineages: list[Lineage] = []
+        self.compares = False
         self.waits_ms: list[int] = []
         self.refreshed = 0
         self.asked: Callable[[str, float | None], None] = lambda _name, _timeout_s: None
@@ -118,15 +134,14 @@ class StoredTopic:
         return {partition: self._epoch_end(partition.partition, epoch) for partition, epoch in epochs.items()}
 
     def _epoch_end(self, number: int, asked: int) -> EpochEnd:
-        log = self.logs[number]
-        largest = max((epoch for epoch, _ in log.epochs if epoch <= asked), default=-1)
-        return EpochEnd(largest, min((first for epoch, first in log.epochs if epoch > largest), default=log.end))
+        return epoch_end(self.logs[number], asked)
 
     def fetch(
         self,
         node_id: int,
         offsets: Mapping[TopicPartition, int],
         *,
+        lineages: Mapping[TopicPartition, Lineage],
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
@@ -135,6 +150,7 @@ class StoredTopic:
         self.asked("fetch", None if timeout_s is None else timeout_s - max_wait_ms / 1000)
         [(partition, offset)] = offsets.items()
         self.fetched.append((partition.partition, offset))
+        self.lineages.append(lineages[partition])
         self.waits_ms.append(max_wait_ms)
         log = self.logs[partition.partition]
         mishap = self.mishaps.pop(0) if self.mishaps else ErrorCode.none
@@ -142,7 +158,10 @@ class StoredTopic:
             raise mishap
         if mishap is ErrorCode.none and not log.start <= offset <= log.end:
             mishap = ErrorCode.offset_out_of_range
+        if self.compares and mishap is ErrorCode.none and (last := lineages[partition].last_epoch) >= 0:
+            end = self._epoch_end(partition.partition, last)
+            if end.leader_epoch < last or end.end_offset < offset:
+                return {partition: FetchedPartition(mishap, log.visible, log.start, b"", diverging=end)}
         if mishap is not ErrorCode.none:
             return {partition: FetchedPartition(mishap, -1, log.start, b"")}
-        data = next((data for following, data in log.batches if following > offset and offset < log.visible), b"")
-        return {partition: FetchedPartition(ErrorCode.none, log.visible, log.start, bytes(data))}
+        return {partition: FetchedPartition(ErrorCode.none, log.visible, log.start, log.batch_at(offset))}

@@ -19,9 +19,9 @@ _LARGEST_FRAME = 128 * 1024 * 1024
 class WireClient:
     """A blocking client. `call` builds, sends and reads one request; the other methods deal in raw bytes."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._socket = socket.create_connection((host, int(port)), timeout_s)
         self._correlation_id = 0
 
     def __enter__(self) -> WireClient:

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -16,14 +13,15 @@ from typing import Protocol
 from uuid import uuid4
 
 import pytest
-from kazoo.protocol.serialization import Close, Connect
 
 from klamm.core.interfaces.coordination import Coordination, SessionEvent
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.etcd import EtcdCase
 from klammtest.ports import free_port
+from klammtest.replicated.sessions import close_session
 from klammtest.waiting import PATIENCE_S, eventually
 
 
@@ -130,20 +128,24 @@ class EmbeddedCase:
             made.close()
 
 
-def _close_session(port: int, session_id: int, password: bytes) -> None:
-    """Ends a session by its id and password: connects with them and closes at once."""
-    connect = Connect(0, 0, 10_000, session_id, password, False).serialize()
-    close = struct.pack(">ii", 1, Close.type)
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, contextlib.suppress(OSError):
-        connection.sendall(b"".join(struct.pack(">i", len(part)) + bytes(part) for part in (connect, close)))
-        while connection.recv(4096):
-            pass
+class ZooKeeperAddress(Protocol):
+    """A server or an ensemble."""
+
+    @property
+    def connect(self) -> str:
+        """The value for `zookeeper.connect`."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """The port of a server of it."""
+        ...
 
 
 class ZooKeeperCase:
     name = "zookeeper"
 
-    def __init__(self, server: ZooKeeperServer, request_timeout_ms: int | None = None) -> None:
+    def __init__(self, server: ZooKeeperAddress, request_timeout_ms: int | None = None) -> None:
         self.server = server
         self._connect = f"{server.connect}/klamm-test/{uuid4().hex}"
         self._request_timeout_ms = request_timeout_ms
@@ -177,7 +179,7 @@ class ZooKeeperCase:
 
         def expired() -> bool:
             # The first client reconnects at once and takes its session back, so the second must be quick or try again.
-            _close_session(self.server.port, *client_id)
+            close_session(self.server.port, *client_id)
             return bool(
                 coordination.session_id != client_id[0]
             )  # 0, unless a listener has opened the next session already
@@ -196,12 +198,14 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
         yield server
 
 
-@pytest.fixture(params=["embedded", "zookeeper"])
+@pytest.fixture(params=["embedded", "zookeeper", "etcd"])
 def coordination_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CoordinationCase]:
     """Yields each implementation in turn."""
     case: CoordinationCase
     if request.param == "embedded":
         case = EmbeddedCase(tmp_path)
+    elif request.param == "etcd":
+        case = EtcdCase(request.getfixturevalue("etcd_server"))
     else:
         case = ZooKeeperCase(request.getfixturevalue("zookeeper_server"))
     yield case

@@ -18,7 +18,8 @@ from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, Resou
 from ....protocol.messages import Entity
 from ...network.context import Request
 from ...services import Services
-from ..topics import check_topic_config, wire_error
+from ...topic_creation import check_topic_config
+from ..topics.answers import wire_error
 from .alter_configs import (
     Alteration,
     AlterConfigOp,

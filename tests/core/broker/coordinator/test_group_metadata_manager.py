@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from klamm.core.broker.coordinator.group_metadata_manager import GroupMetadataManager
 from klamm.core.broker.workers import Workers
-from klamm.core.errors import CorruptRecordError, ErrorCode
+from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode
 from klamm.core.interfaces.coordination import CoordinationUnavailableError
 from klamm.core.interfaces.offsets import StoredGroup
 
@@ -37,14 +39,14 @@ def state(generation: int) -> StoredGroup:
     return StoredGroup("consumer", generation, "range", None)
 
 
-def keeping(store: Any, use: Callable[[GroupMetadataManager], Any]) -> tuple[Any, list[tuple[str, int]]]:
+def keeping(store: Any, use: Callable[[GroupMetadataManager, Any], Any]) -> tuple[Any, list[tuple[str, int]]]:
     """Returns the result of `use`, and the failures that were reported."""
     failed: list[tuple[str, int]] = []
 
     async def run() -> Any:
         workers = Workers(1)
         try:
-            return await use(GroupMetadataManager(store, workers, lambda *what: failed.append(what)))
+            return await use(GroupMetadataManager(workers, lambda *what: failed.append(what)), store)
         finally:
             workers.close()
 
@@ -52,9 +54,9 @@ def keeping(store: Any, use: Callable[[GroupMetadataManager], Any]) -> tuple[Any
 
 
 def test_saves_of_a_group_keep_their_order() -> None:
-    async def use(manager: GroupMetadataManager) -> ErrorCode:
+    async def use(manager: GroupMetadataManager, store: Any) -> ErrorCode:
         for generation in range(20):
-            manager.save("g", state(generation))
+            manager.save(store, "g", state(generation))
         return await manager.saved("g")
 
     store = Store()
@@ -63,10 +65,10 @@ def test_saves_of_a_group_keep_their_order() -> None:
 
 
 def test_a_state_that_cannot_be_stored_is_told() -> None:
-    async def use(manager: GroupMetadataManager) -> list[ErrorCode]:
-        manager.save("g", state(1))
+    async def use(manager: GroupMetadataManager, store: Any) -> list[ErrorCode]:
+        manager.save(store, "g", state(1))
         first = await manager.saved("g")
-        manager.save("g", state(2))
+        manager.save(store, "g", state(2))
         return [first, await manager.saved("g")]
 
     store = Store(CoordinationUnavailableError("away"))
@@ -83,9 +85,25 @@ def test_groups_that_cannot_be_read_are_none() -> None:
     assert keeping(Store(CorruptRecordError("cut off")), GroupMetadataManager.load) == ({}, [])
 
 
-def test_a_store_that_keeps_no_groups_is_not_asked() -> None:
-    async def use(manager: GroupMetadataManager) -> Any:
-        manager.save("g", state(1))
-        return manager.keeps, await manager.saved("g"), await manager.load()
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
+        (ErrorCode.fenced_leader_epoch, ErrorCode.not_coordinator),
+        (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
+        (ErrorCode.not_enough_replicas_after_append, ErrorCode.coordinator_not_available),
+        (ErrorCode.request_timed_out, ErrorCode.rebalance_in_progress),
+        (ErrorCode.message_too_large, ErrorCode.unknown_server_error),
+    ],
+)
+def test_members_get_the_code_that_kafka_gives(failure: ErrorCode, code: ErrorCode) -> None:
+    async def use(manager: GroupMetadataManager, store: Any) -> ErrorCode:
+        manager.save(store, "g", state(1))
+        return await manager.saved("g")
 
-    assert keeping(object(), use) == ((False, ErrorCode.none, {}), [])
+    assert keeping(Store(BrokerError(failure)), use) == (code, [("g", 1)])
+
+
+def test_a_load_ends_with_the_leadership() -> None:
+    with pytest.raises(BrokerError):
+        keeping(Store(BrokerError(ErrorCode.not_leader_or_follower)), GroupMetadataManager.load)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,52 +16,118 @@ import pytest
 
 from klamm.core.broker.coordinator import group_service, key_sequencer
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
+from klamm.core.broker.coordinator.placement import GroupPlacement
+from klamm.core.broker.metrics.counters import BrokerMetrics
+from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.session.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
-from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
+from klamm.core.cluster.changes import incarnation_path
+from klamm.core.cluster.image import ClusterImage, PartitionImage, TopicImage
 from klamm.core.cluster.tree import paths
-from klamm.core.cluster.tree.nodes import BrokerIdNode, TopicNode
+from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.config.sections.broker import BrokerConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import ErrorCode
-from klamm.core.groups.coordinator.requests import JoinRequest, SyncRequest
+from klamm.core.groups.coordinator.requests import GroupState, JoinRequest, MemberIdentity, SyncRequest
+from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
 from klamm.core.interfaces.coordination import Check, Coordination, SessionEvent
-from klamm.core.interfaces.offsets import CommittedOffset, GroupStore, OffsetStore
+from klamm.core.interfaces.offsets import (
+    CommittedOffset,
+    LeaderLog,
+    LogSlice,
+    OffsetsTopicSettings,
+    OffsetStore,
+    PartitionedStore,
+    PartitionStore,
+)
+from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.plugins import plugin_host
+from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
-from klamm.plugins.offsets.topic import TopicOffsetStore
-from klammtest.brokers.inprocess import broker_thread
+from klamm.plugins.offsets.partition_store import TopicPartitionStore
+from klammtest.brokers.led import lead, leading
+from klammtest.clients.grouping import NOT_YET
 from klammtest.clients.members import delete_topic, write_topic
+from klammtest.clusters.images import broker_node, partition_image
 from klammtest.guarantees import guarantee
 from klammtest.waiting import PATIENCE_S, eventually
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 BOTH = pytest.mark.parametrize("plugin", ["coordination", "topic"])
-PATIENT = {"offsets.topic.num.partitions": 1, "offsets.commit.timeout.ms": 60_000}
+STATE = paths.partition_state(OFFSETS_TOPIC, 0)
+
+
+class WrappedTopicStore:
+    """The store `topic`, whose partitions' own stores are wrapped."""
+
+    needs_coordination = False
+
+    def __init__(self, store: PartitionedStore, wrap: Callable[[OffsetStore], Any]) -> None:
+        self._store = store
+        self._wrap = wrap
+
+    def at_leader(self, log: LeaderLog) -> PartitionStore:
+        wrapped: PartitionStore = self._wrap(self._store.at_leader(log))
+        return wrapped
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Cluster:
-    """A tree with two topics, and for the store that keeps offsets in a topic a broker that leads it."""
+    """A tree with two topics, and `__consumer_offsets` with one partition on disk, which each coordinator takes for its
+    own: `elect` makes it the leader."""
 
-    def __init__(self, tree: Path, plugin: str) -> None:
-        self.tree = tree
+    def __init__(self, folder: Path, plugin: str) -> None:
+        self.tree = folder / "tree.db"
         self.plugin = plugin
+        self.epoch = 0
+        self.views: dict[int, View] = {}
         self._opened: list[EmbeddedCoordination] = []
-        self._stores: list[OffsetStore] = []
         self.own = self.open()
-        for topic in ("t", "u"):
+        for topic in ("t", "u", OFFSETS_TOPIC):
             write_topic(self.own, topic, 1)
+        self.own.create(STATE, b"", make_parents=True)
+        tp = TopicPartition(OFFSETS_TOPIC, 0)
+        self.log = PartitionLog.open(
+            folder / "log", tp, self.id_of(OFFSETS_TOPIC), TopicConfig(cleanup_policy="compact"), codecs=CodecTable()
+        )
 
     def open(self) -> Coordination:
         self._opened.append(EmbeddedCoordination(EmbeddedConfig(path=self.tree)))
         self._opened[-1].start()
         return self._opened[-1]
 
-    def store(self, coordination: Coordination) -> OffsetStore:
-        keys = PATIENT if self.plugin == "topic" else {}
-        self._stores.append(plugin_host().offset_stores.create(self.plugin, keys, coordination))
-        return self._stores[-1]
+    def store(self, coordination: Coordination, wrap: Callable[[OffsetStore], Any] = lambda store: store) -> Any:
+        made = plugin_host().offset_stores.create(self.plugin, {}, coordination)
+        return WrappedTopicStore(made, wrap) if isinstance(made, PartitionedStore) else wrap(made)
+
+    def members(self) -> OffsetStore:
+        """The store of members that commit without the coordinator, as registry members do: with the store `topic`
+        their records are in the same log."""
+        made = plugin_host().offset_stores.create(self.plugin, {}, self.own)
+        if not isinstance(made, PartitionedStore):
+            return made
+        return made.at_leader(ProducingLog(self.log, self))
+
+    def lead(self, broker_id: int) -> None:
+        """Elects the broker, which learns of it."""
+        self.views[broker_id].learn(self.elect(broker_id))
+
+    def depose(self, broker_id: int) -> None:
+        """Elects nobody that is here; the broker learns of it."""
+        self.views[broker_id].learn(self.elect(99))
+
+    def elect(self, broker_id: int) -> PartitionImage:
+        """Makes the broker the leader, in the coordination and in the log: in the next leader epoch."""
+        self.epoch += 1
+        image = partition_image(broker_id, self.epoch, (broker_id,))
+        self.own.set(STATE, image.state.encode())
+        self.log.lead(self.epoch)
+        return image
 
     def id_of(self, topic: str) -> UUID:
         return TopicNode.decode(paths.topic(topic), self.own.get(paths.topic(topic))[0]).topic_id
@@ -77,49 +143,95 @@ class Cluster:
             transaction.end_session(session_id)
 
     def close(self) -> None:
-        for store in self._stores:
-            store.close()
         for coordination in self._opened:
             coordination.close()
+        self.log.close()
+
+
+class View:
+    """What a broker knows: the image, and the partition that it serves."""
+
+    def __init__(self, broker_id: int, cluster: Cluster, partitions: Partitions) -> None:
+        self._node = broker_node(broker_id)
+        self._cluster = cluster
+        self._partitions = partitions
+        self._replica: Replica | None = None
+        self._image = ClusterImage("c", broker_id, {broker_id: self._node}, {})
+
+    def image(self) -> ClusterImage:
+        return self._image
+
+    def learn(self, state: PartitionImage) -> None:
+        topic = TopicImage(OFFSETS_TOPIC, self._cluster.log.topic_id, {0: state})
+        self._image = replace(self._image, topics={OFFSETS_TOPIC: topic}, version=state.leader_epoch)
+        if state.leader != self._node.id:
+            self._partitions.remove([self._cluster.log.tp])
+        elif self._replica is None:
+            self._replica = leading(self._cluster.log, state)
+            self._partitions.put(self._replica)
+        else:
+            lead(self._replica, state)
+            self._partitions.put(self._replica)
+
+
+class ProducingLog:
+    """`LeaderLog` for records that come by Produce: in whichever epoch the log is."""
+
+    codecs = CodecTable()
+
+    def __init__(self, log: PartitionLog, cluster: Cluster) -> None:
+        self.partition = log.tp
+        self._log = log
+        self._cluster = cluster
+
+    def append(self, batch: bytearray) -> int:
+        return self._log.append_as_leader(batch, self._cluster.epoch, commit=True).last_offset + 1
+
+    def read(self, offset: int, max_bytes: int) -> LogSlice:
+        found = self._log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+        return LogSlice(found.data, found.high_watermark, found.log_start_offset)
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     callspec = getattr(request.node, "callspec", None)
-    plugin = callspec.params.get("plugin", "coordination") if callspec else "coordination"
-    tree = tmp_path / "tree.db"
-    if plugin == "coordination":
-        made = Cluster(tree, plugin)
-        yield made
-        made.close()
-        return
-    with broker_thread(tmp_path / "broker", {"plugin": "embedded", "path": str(tree)}) as running:
-        made = Cluster(tree, plugin)
-        store = made.store(made.own)
-        store.commit("first", {T0: CommittedOffset(0)})  # the offsets' topic is made while there is one broker
-        assert running.advertised
-        yield made
-        made.close()
+    made = Cluster(tmp_path, callspec.params.get("plugin", "coordination") if callspec else "coordination")
+    yield made
+    made.close()
+
+
+def incarnation_of(broker_id: int, coordination: Coordination) -> str:
+    return f"{broker_id}-{coordination.session_id:x}" if coordination.session_id else ""
+
+
+async def no_topic(*_: object) -> None:
+    raise AssertionError("the topic exists")
 
 
 @asynccontextmanager
 async def coordinator(
     cluster: Cluster,
     broker_id: int,
-    wrap: Callable[[OffsetStore], OffsetStore] = lambda store: store,
+    wrap: Callable[[OffsetStore], Any] = lambda store: store,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[GroupService]:
-    """A broker's groups; in its image it is alone, so every group is its own."""
+    """A broker that is elected as the leader of the groups' partition, and stays it in its own image, whoever is
+    elected after it."""
     coordination = cluster.open()
-    node = BrokerIdNode(host="127.0.0.1", port=1, endpoints=("PLAINTEXT://127.0.0.1:1",), timestamp=0)
-    coordination.create(paths.broker(broker_id), node.encode(), ephemeral=True, make_parents=True)
-    image = ClusterImage("c", broker_id, {broker_id: BrokerNode(broker_id, "127.0.0.1", 1, 0)}, {})
+    registered = incarnation_path(incarnation_of(broker_id, coordination))
+    coordination.create(registered, ephemeral=True, make_parents=True)
+    partitions = Partitions(BrokerMetrics())
+    cluster.views[broker_id] = view = View(broker_id, cluster, partitions)
+    cluster.lead(broker_id)
+    placement = GroupPlacement(
+        broker_id, view.image, partitions, OffsetsTopicSettings(), no_topic,
+        lambda: incarnation_of(broker_id, coordination), lambda: 1,
+    )  # fmt: skip
     config = BrokerConfig(broker_id=broker_id, group_initial_rebalance_delay_ms=0)
-    workers, store = Workers(1), wrap(cluster.store(coordination))
-    service = GroupService(config, coordination, store, workers, lambda: image, clock)
+    workers, store = Workers(1), cluster.store(coordination, wrap)
+    service = GroupService(config, coordination, store, workers, view.image, placement, CodecTable(), clock)
     service.start()
-    while service.not_mine("g") is not None:
-        await asyncio.sleep(0.01)
+    await once_coordinated(service)
     try:
         yield service
     finally:
@@ -127,15 +239,28 @@ async def coordinator(
         workers.close()
 
 
+async def once_coordinated(service: GroupService) -> None:
+    while service.not_mine("g") is not None:
+        await asyncio.sleep(0.01)
+
+
+def join_request() -> JoinRequest:
+    return JoinRequest("g", "", "consumer", (("range", b""),), 60_000, 60_000, member_id_required=False)
+
+
 async def stable_member(service: GroupService) -> OffsetCommitter:
     """Joins a group as its only member, and returns the sender of its commits."""
-    protocols = (("range", b""),)
-    request = JoinRequest("g", "", "consumer", protocols, 60_000, 60_000, member_id_required=False)
-    joined = await service.join(request)
+    joined = await service.join(join_request())
     assert joined.error is ErrorCode.none
     synced = await service.sync(SyncRequest("g", joined.member_id, joined.generation))
     assert synced.error is ErrorCode.none
     return OffsetCommitter(joined.member_id, joined.generation)
+
+
+async def member_at(successor: GroupService, former: OffsetCommitter) -> OffsetCommitter:
+    """Returns a member at the successor: the former one, if it was loaded."""
+    known = successor.coordinator.heartbeat("g", former.member_id, former.generation)
+    return former if known is ErrorCode.none else await stable_member(successor)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -146,28 +271,32 @@ def without_guards(patch: pytest.MonkeyPatch) -> None:
     """As it was: the store is told nothing of who coordinates the group."""
 
     def store(
-        service: GroupService, group: str, offsets: Mapping[TopicPartition, CommittedOffset], _: list[Check]
+        _: GroupService, store: Any, group: str, offsets: Mapping[TopicPartition, CommittedOffset], __: list[Check]
     ) -> set[TopicPartition]:
-        service._offsets.commit(group, offsets)
+        store.commit(group, offsets)
         return set()
 
     patch.setattr(GroupService, "_store", store)
+    patch.setattr(PartitionLog, "_check_may_lead", lambda *_: None)
 
 
 @guarantee("B8", "a coordinator that was paused stores nothing over its successor's", plant=without_guards)
 @BOTH
 def test_a_paused_coordinator_stores_nothing_over_its_successors_commit(cluster: Cluster, plugin: str) -> None:
     async def test() -> None:
-        async with coordinator(cluster, 5) as paused, coordinator(cluster, 6) as successor:
+        async with AsyncExitStack() as stack:
+            paused = await stack.enter_async_context(coordinator(cluster, 5))
             mine = await stable_member(paused)
             assert set((await paused.commit("g", mine, cluster.offset(T0, 100))).values()) == {ErrorCode.none}
             # The first broker sleeps: its image is old, its groups are as they were.
-            other = await stable_member(successor)
+            successor = await stack.enter_async_context(coordinator(cluster, 6))
+            other = await member_at(successor, mine)
             assert set((await successor.commit("g", other, cluster.offset(T0, 150))).values()) == {ErrorCode.none}
             late = await paused.commit("g", mine, cluster.offset(T0, 120))
             assert (await successor.fetch("g", [T0]))[T0].offset == 150
             assert late == {T0: ErrorCode.not_coordinator}
-            assert paused.coordinator.heartbeat("g", *mine[:2]) is ErrorCode.unknown_member_id
+            if plugin == "coordination":
+                assert paused.coordinator.heartbeat("g", *mine[:2]) is ErrorCode.unknown_member_id
             assert successor.coordinator.heartbeat("g", *other[:2]) is ErrorCode.none
 
     run(test())
@@ -181,7 +310,7 @@ def test_a_commit_of_nobodys_member_is_refused_once_the_registration_is_gone(clu
             assert set((await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 1))).values()) == {
                 ErrorCode.none
             }
-            cluster.own.delete(paths.broker(5))
+            cluster.own.delete(incarnation_path(incarnation_of(5, paused._coordination)))
             late = await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 2))
             assert (await paused.fetch("g", [T0]))[T0].offset == 1
             assert late == {T0: ErrorCode.not_coordinator}
@@ -194,17 +323,21 @@ def expired_is_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SessionContact, "expired", property(lambda _: False))
     patch.setattr(SessionContact, "away", property(lambda contact: contact._event is not SessionEvent.CONNECTED))
     patch.setattr(SessionContact, "certain", property(lambda _: True))
+    patch.setattr(PartitionLog, "_check_may_lead", lambda *_: None)
+    patch.setitem(globals(), "incarnation_of", lambda broker_id, _: str(broker_id))  # it counts as registered
 
 
 @guarantee("B8", "a coordinator that knows its session to be over stores nothing", plant=expired_is_away)
 @BOTH
 def test_a_coordinator_whose_session_is_over_stores_nothing(cluster: Cluster, plugin: str) -> None:
     async def test() -> None:
-        async with coordinator(cluster, 5) as paused, coordinator(cluster, 6) as successor:
+        async with AsyncExitStack() as stack:
+            paused = await stack.enter_async_context(coordinator(cluster, 5))
             mine = await stable_member(paused)
             assert await paused.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             cluster.end_session(paused._coordination.session_id)
-            other = await stable_member(successor)
+            successor = await stack.enter_async_context(coordinator(cluster, 6))
+            other = await member_at(successor, mine)
             assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
             ended = lambda: paused._session._event is SessionEvent.EXPIRED  # noqa: E731
             await asyncio.to_thread(eventually, ended, "the coordinator is told that its session is over")
@@ -213,7 +346,7 @@ def test_a_coordinator_whose_session_is_over_stores_nothing(cluster: Cluster, pl
             assert late == {T0: ErrorCode.not_coordinator}
             # A new session does not bring the group back.
             await asyncio.to_thread(paused._coordination.restart)
-            assert await paused.commit("g", mine, cluster.offset(T0, 121)) == {T0: ErrorCode.not_coordinator}
+            assert set((await paused.commit("g", mine, cluster.offset(T0, 121))).values()) <= NOT_YET
             assert (await successor.fetch("g", [T0]))[T0].offset == 150
 
     run(test())
@@ -230,13 +363,15 @@ def test_commits_without_the_coordination_are_bounded(cluster: Cluster, plugin: 
     now = [1000.0]
 
     async def test() -> None:
-        async with coordinator(cluster, 5, clock=lambda: now[0]) as cut_off, coordinator(cluster, 6) as successor:
+        async with AsyncExitStack() as stack:
+            cut_off = await stack.enter_async_context(coordinator(cluster, 5, clock=lambda: now[0]))
             mine = await stable_member(cut_off)
             assert await cut_off.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             cut_off._session.event(SessionEvent.SUSPENDED)
             assert await cut_off.commit("g", mine, cluster.offset(T0, 110)) == {T0: ErrorCode.none}
             now[0] += cut_off._coordination.session_timeout_s + 1.0
-            other = await stable_member(successor)
+            successor = await stack.enter_async_context(coordinator(cluster, 6))
+            other = await member_at(successor, mine)
             assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
             late = await cut_off.commit("g", mine, cluster.offset(T0, 120))
             assert (await successor.fetch("g", [T0]))[T0].offset == 150
@@ -249,12 +384,129 @@ def test_a_group_that_comes_back_is_entered_again(cluster: Cluster) -> None:
     """Its coordinator was another broker for a while; the members join again, and commit."""
 
     async def test() -> None:
-        async with coordinator(cluster, 5) as first, coordinator(cluster, 6) as second:
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(coordinator(cluster, 5))
             old = await stable_member(first)
+            second = await stack.enter_async_context(coordinator(cluster, 6))
             await stable_member(second)
             assert await first.commit("g", old, cluster.offset(T0, 1)) == {T0: ErrorCode.not_coordinator}
+            cluster.lead(5)
+            await once_coordinated(first)
             again = await stable_member(first)
             assert await first.commit("g", again, cluster.offset(T0, 2)) == {T0: ErrorCode.none}
+
+    run(test())
+
+
+@BOTH
+def test_groups_are_dropped_with_their_partition_and_loaded_when_it_comes_back(cluster: Cluster, plugin: str) -> None:
+    """A join that waits is answered; with a store that keeps members, they are members afterwards."""
+
+    async def test() -> None:
+        async with coordinator(cluster, 5) as service:
+            mine = await stable_member(service)
+            assert await service.commit("g", mine, cluster.offset(T0, 7)) == {T0: ErrorCode.none}
+            waiting = asyncio.create_task(service.join(join_request()))
+            while service.coordinator.describe("g").state is not GroupState.PREPARING_REBALANCE:
+                await asyncio.sleep(0.01)
+            cluster.depose(5)
+            assert (await waiting).error is ErrorCode.not_coordinator
+            assert service.not_mine("g") is ErrorCode.not_coordinator
+            assert await service.commit("g", mine, cluster.offset(T0, 8)) == {T0: ErrorCode.not_coordinator}
+            assert await service.with_offsets() == []
+            assert service.coordinator.group_count == 0
+            cluster.lead(5)
+            await once_coordinated(service)
+            assert (await service.fetch("g", [T0]))[T0].offset == 7
+            known = service.coordinator.heartbeat("g", mine.member_id, mine.generation)
+            assert known is (ErrorCode.none if plugin == "topic" else ErrorCode.unknown_member_id)
+
+    run(test())
+
+
+def test_the_load_of_an_epoch_that_is_over_has_no_effect(cluster: Cluster) -> None:
+    """It has read the groups; before they are restored the partition goes, and comes back."""
+    loads: list[SlowlyLoadedStore] = []
+
+    def slow(store: OffsetStore) -> Any:
+        loads.append(SlowlyLoadedStore(store, slow=len(loads) == 1))
+        return loads[-1]
+
+    async def test() -> None:
+        cluster.plugin = "topic"
+        async with coordinator(cluster, 5, slow) as service:
+            mine = await stable_member(service)
+            cluster.lead(5)
+            assert service.not_mine("g") is ErrorCode.coordinator_load_in_progress
+            await asyncio.to_thread(eventually, loads[1].was_read.is_set, "the second load has read the groups")
+            assert service.not_mine("g") is ErrorCode.coordinator_load_in_progress
+            cluster.depose(5)
+            assert service.not_mine("g") is ErrorCode.not_coordinator
+            loads[1].go_on.set()
+            await asyncio.sleep(0)
+            assert service.coordinator.group_count == 0
+            cluster.lead(5)
+            await once_coordinated(service)
+            assert service.coordinator.heartbeat("g", mine.member_id, mine.generation) is ErrorCode.none
+            assert len(loads) == 3
+
+    run(test())
+
+
+class SlowlyLoadedStore:
+    """The store, whose `load_groups` returns when `go_on` is set, if it is slow."""
+
+    def __init__(self, store: OffsetStore, *, slow: bool) -> None:
+        self._store = store
+        self._slow = slow
+        self.was_read, self.go_on = threading.Event(), threading.Event()
+
+    def load_groups(self) -> Any:
+        found = self._store.load_groups()  # type: ignore[attr-defined]
+        self.was_read.set()
+        assert not self._slow or self.go_on.wait(PATIENCE_S)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_change_of_the_in_sync_replicas_refuses_no_commit(cluster: Cluster) -> None:
+    """The state of the partition has a newer version then, in the same leader epoch."""
+
+    async def test() -> None:
+        async with coordinator(cluster, 5) as service:
+            mine = await stable_member(service)
+            for committer, offset in ((OffsetCommitter(), 1), (mine, 2)):
+                cluster.own.set(STATE, cluster.own.get(STATE)[0])
+                codes = await service.commit("g" if offset == 2 else "h", committer, cluster.offset(T0, offset))
+                assert codes == {T0: ErrorCode.none}
+
+    run(test())
+
+
+def test_a_commit_from_outside_the_group_is_refused_at_a_deposed_coordinator(cluster: Cluster) -> None:
+    """Nobody holds the group's lock: the state of its partition decides."""
+
+    async def test() -> None:
+        async with coordinator(cluster, 5) as paused:
+            assert await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            cluster.elect(6)
+            late = await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 2))
+            assert late == {T0: ErrorCode.not_coordinator}
+            assert (await paused.stored("g", [T0]))[T0].offset == 1
+
+    run(test())
+
+
+def test_a_deposed_coordinator_takes_no_lock_from_its_successor(cluster: Cluster) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            paused = await stack.enter_async_context(coordinator(cluster, 5))
+            successor = await stack.enter_async_context(coordinator(cluster, 6))
+            mine = await stable_member(successor)
+            assert (await paused.join(join_request())).error is ErrorCode.not_coordinator
+            assert await successor.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
 
     run(test())
 
@@ -381,7 +633,7 @@ def test_a_commit_during_the_expiry_of_its_group_stays(cluster: Cluster, plugin:
 
 def deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     """As it was: a deletion has no condition."""
-    for store in (CoordinationOffsetStore, TopicOffsetStore):
+    for store in (CoordinationOffsetStore, TopicPartitionStore):
 
         def delete(
             self: Any, group: str, partitions: Any = None, *_: Any, delete: Any = store.delete, **__: object
@@ -397,11 +649,11 @@ def test_a_registry_commit_during_a_deletions_second_step_stays(cluster: Cluster
     stores: list[SlowlyReadStore] = []
 
     def slow(store: OffsetStore) -> Any:
-        stores.append(SlowlyReadStore(store))
+        stores.append(SlowlyReadStore(store, passed=plugin == "topic"))  # its load reads the offsets too
         return stores[0]
 
     async def test() -> None:
-        members = cluster.store(cluster.own)
+        members = cluster.members()
         old_id = cluster.id_of("t")
         members.commit("g", {**cluster.offset(T0, 1500), **cluster.offset(U0, 7)})
         delete_topic(cluster.own, "t")
@@ -428,11 +680,14 @@ def test_a_paused_coordinator_expires_nothing(cluster: Cluster, plugin: str, com
         return stores[0]
 
     async def test() -> None:
-        async with coordinator(cluster, 5, slow) as paused, coordinator(cluster, 6) as successor:
-            assert await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+        async with AsyncExitStack() as stack:
+            paused = await stack.enter_async_context(coordinator(cluster, 5, slow))
+            mine = OffsetCommitter()
+            assert await paused.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             expiry = asyncio.create_task(paused.expire_offsets(2**53))
             await asyncio.to_thread(eventually, stores[0].was_read.is_set, "the expiry has read the offsets")
-            other = await stable_member(successor)
+            successor = await stack.enter_async_context(coordinator(cluster, 6))
+            other = await member_at(successor, mine)
             if commits:
                 assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
             stores[0].go_on.set()
@@ -456,6 +711,34 @@ def test_offsets_of_deserted_groups_expire(cluster: Cluster, plugin: str) -> Non
             await service.expire_offsets(2**52)
             assert {"g", "new"} <= set(await service.with_offsets())
             assert "old" not in await service.with_offsets()
+
+    run(test())
+
+
+@BOTH
+@pytest.mark.parametrize("moved", [False, True])
+def test_offsets_are_kept_for_the_whole_time_after_the_last_member_has_left(
+    cluster: Cluster, plugin: str, moved: bool
+) -> None:
+    """The group had nothing to commit for long, as on an idle topic; its last member leaves between two checks, of
+    which another broker makes the second. Where the store keeps no groups, that one cannot know when it left."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            service = await stack.enter_async_context(coordinator(cluster, 5))
+            mine = await stable_member(service)
+            long_ago = {p: replace(o, commit_timestamp_ms=1_000) for p, o in cluster.offset(T0, 1).items()}
+            assert await service.commit("g", mine, long_ago) == {T0: ErrorCode.none}
+            assert service.coordinator.leave("g", [MemberIdentity(mine.member_id, None)]) == [ErrorCode.none]
+            await service._group_metadata.saved("g")
+            while await service._locks.protocol("g") is not None:  # a group is not expired before it is released
+                await asyncio.sleep(0.01)
+            checking = await stack.enter_async_context(coordinator(cluster, 6)) if moved else service
+            soon_ms = time.time_ns() // 1_000_000 + 60_000
+            await checking.expire_offsets(soon_ms)
+            assert "g" in await checking.with_offsets()
+            await checking.expire_offsets(soon_ms + BrokerConfig(broker_id=5).offsets_retention_minutes * 60_000)
+            assert "g" not in await checking.with_offsets()
 
     run(test())
 
@@ -485,7 +768,8 @@ def take_any_offset(patch: pytest.MonkeyPatch) -> None:
 @guarantee("A2", "OffsetFetch passes over offsets of the deleted topic", plant=take_any_offset)
 @BOTH
 def test_a_fetch_passes_over_offsets_of_the_deleted_topic(cluster: Cluster, plugin: str) -> None:
-    store = cluster.store(cluster.own)
+    cluster.elect(0)
+    store = cluster.members()
     store.commit("g", {T0: CommittedOffset(1500, topic_id=uuid4()), U0: CommittedOffset(3)})
 
     async def test() -> None:
@@ -495,45 +779,3 @@ def test_a_fetch_passes_over_offsets_of_the_deleted_topic(cluster: Cluster, plug
             assert (await service.fetch("g", [T0]))[T0].offset == 4, "of a topic that the image does not know yet"
 
     run(test())
-
-
-class PlacedStore:
-    """A store in a topic that keeps a group in the partition whose number is in its name."""
-
-    topic = "__consumer_offsets"
-    needs_coordination = False
-
-    def partition_of(self, group: str, partitions: int) -> int:
-        return int(group.removeprefix("g")) % partitions
-
-
-class Listening:
-    def on_session(self, _: object) -> None:
-        """Nobody tells anything."""
-
-
-def chosen_by_name(patch: pytest.MonkeyPatch) -> None:
-    """As it was: whoever the name chose of the live brokers, and another one once that was paused."""
-    patch.setattr(group_service, "PartitionedStore", GroupStore)
-
-
-@guarantee("B8", "the leader of a group's partition coordinates it, nobody else", plant=chosen_by_name)
-def test_the_leader_of_a_groups_partition_coordinates_it() -> None:
-    brokers = {number: BrokerNode(number, "127.0.0.1", 1, 0) for number in (0, 1)}
-    leaders = {number: PartitionImage(number % 3, 0, (number % 3,), (number % 3,)) for number in range(6)}
-    offsets = TopicImage("__consumer_offsets", uuid4(), leaders)
-    image = ClusterImage("c", 0, brokers, {offsets.name: offsets})
-    store: Any = PlacedStore()
-    listening: Any = Listening()
-    workers = Workers(1)
-    try:
-        service = GroupService(BrokerConfig(broker_id=0), listening, store, workers, lambda: image)
-        found = {number: service.coordinator_of(f"g{number}") for number in range(12)}
-        assert found == {number: (0, 1, NO_LEADER)[number % 3] for number in range(12)}
-        refused = [service.not_mine(f"g{number}") for number in range(3)]
-        assert refused == [None, ErrorCode.not_coordinator, ErrorCode.not_coordinator]
-        nothing = ClusterImage("c", 0, brokers, {})
-        before = GroupService(BrokerConfig(broker_id=0), listening, store, workers, lambda: nothing)
-        assert {before.coordinator_of(f"g{number}") for number in range(12)} == {0, 1}
-    finally:
-        workers.close()

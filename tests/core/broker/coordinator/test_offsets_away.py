@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
+from klamm.core.broker.coordinator.placement import GroupPlacement
+from klamm.core.broker.metrics.counters import BrokerMetrics
+from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.workers import Workers
-from klamm.core.cluster.image import EMPTY_IMAGE
+from klamm.core.cluster.image import ClusterImage, TopicImage
 from klamm.core.cluster.tree import paths
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
+from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, NoNodeError, SessionEvent, Stat
-from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.interfaces.offsets import CommittedOffset, OffsetsTopicSettings
+from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
+from klammtest.brokers.led import TOPIC_ID, led_partition
+from klammtest.clusters.images import partition_image
 
+LED = partition_image(0, 3, (0,))
+IMAGE = ClusterImage("c", 0, {}, {OFFSETS_TOPIC: TopicImage(OFFSETS_TOPIC, TOPIC_ID, {0: LED})})
 OFFSETS = {TopicPartition("t", 0): CommittedOffset(1)}
 
 
@@ -30,6 +40,8 @@ class Sessions:
         self.tell = callback
 
     def get(self, path: str) -> tuple[bytes, Stat]:
+        if path == paths.partition_state(OFFSETS_TOPIC, 0):
+            return LED.state.encode(), Stat(0, 0, 0, 0, 0)
         if path != paths.METADATA_VERSION:
             raise NoNodeError(path)
         return b"", Stat(0, 0, 0, 0, 0)
@@ -51,25 +63,34 @@ class Store:
 
 
 @pytest.mark.parametrize("event", [SessionEvent.SUSPENDED, SessionEvent.EXPIRED])
-def test_a_store_that_is_away_is_not_asked(event: SessionEvent) -> None:
-    assert asyncio.run(_calls(Store(needs_coordination=True), event)) == (2, 2)
+def test_a_store_that_is_away_is_not_asked(tmp_path: Path, event: SessionEvent) -> None:
+    assert asyncio.run(_calls(tmp_path, Store(needs_coordination=True), event)) == (2, 2)
 
 
-def test_a_store_that_needs_no_coordination_goes_on() -> None:
-    assert asyncio.run(_calls(Store(needs_coordination=False), SessionEvent.SUSPENDED)) == (4, 0)
+def test_a_store_that_needs_no_coordination_goes_on(tmp_path: Path) -> None:
+    assert asyncio.run(_calls(tmp_path, Store(needs_coordination=False), SessionEvent.SUSPENDED)) == (4, 0)
 
 
-def test_no_commit_is_taken_once_the_session_is_over() -> None:
+def test_no_commit_is_taken_once_the_session_is_over(tmp_path: Path) -> None:
     """Whoever fetches may do so: the store answers."""
-    assert asyncio.run(_calls(Store(needs_coordination=False), SessionEvent.EXPIRED)) == (3, 1)
+    assert asyncio.run(_calls(tmp_path, Store(needs_coordination=False), SessionEvent.EXPIRED)) == (3, 1)
 
 
-async def _calls(store: Any, event: SessionEvent) -> tuple[int, int]:
+async def _calls(folder: Path, store: Any, event: SessionEvent) -> tuple[int, int]:
     """Calls that reached the store, and calls refused: two during the event, two after it."""
     sessions: Any = Sessions()
     workers = Workers(1)
-    service = GroupService(BrokerConfig(), sessions, store, workers, lambda: EMPTY_IMAGE)
+    partitions = Partitions(BrokerMetrics())
+    led = led_partition(folder, LED)
+    partitions.put(led)
+    no_topic: Any = None
+    placement = GroupPlacement(
+        0, lambda: IMAGE, partitions, OffsetsTopicSettings(), no_topic, lambda: "me", lambda: 1
+    )  # fmt: skip
+    service = GroupService(BrokerConfig(), sessions, store, workers, lambda: IMAGE, placement, CodecTable())
     service.start()
+    while service.not_mine("g") is not None:
+        await asyncio.sleep(0.01)
     refused = 0
     try:
         for now in (event, SessionEvent.CONNECTED):
@@ -84,4 +105,5 @@ async def _calls(store: Any, event: SessionEvent) -> tuple[int, int]:
     finally:
         await service.stop()
         workers.close()
+        led.log.close()
     return store.calls, refused

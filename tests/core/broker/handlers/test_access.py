@@ -16,6 +16,7 @@ from klamm.core.broker.server import Broker
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klammtest.brokers.inprocess import broker_thread
+from klammtest.clients.grouping import coordinated
 from klammtest.requests import batch, create_topic, fetch, metadata, produce, produce_fields
 from klammtest.wire import WireClient, part
 
@@ -269,6 +270,7 @@ def commit(wire: WireClient, group: str, topic: str) -> ErrorCode:
 
 
 def test_committed_offsets(guest: WireClient, admin: WireClient) -> None:
+    coordinated(admin, "group", "secret-group")
     assert commit(guest, "secret-group", OPEN) is NO_GROUP
     assert commit(guest, "group", SECRET) is NO_TOPIC
     assert commit(guest, "group", OPEN) is NONE
@@ -313,3 +315,37 @@ def test_an_authorizer_that_fails_refuses(guest: WireClient, caplog: pytest.LogC
     with caplog.at_level(logging.ERROR):
         assert produce(guest, "bug", batch(b"x")).error_code is NO_TOPIC
     assert "so User:guest may not WRITE TOPIC 'bug': ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("api", "fields"),
+    [
+        (ApiKey.ELECT_LEADERS, {"election_type": 0, "topic_partitions": None, "timeout": SOON}),
+        (
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            {"topics": (), "timeout": SOON, "allow_replication_factor_change": True},
+        ),
+        (ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None, "timeout": SOON}),
+        (ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}),
+    ],
+)
+def test_the_cluster_is_administered_by_those_who_may(
+    guest: WireClient, admin: WireClient, api: ApiKey, fields: dict[str, Any]
+) -> None:
+    for wire, expected in ((guest, NO_CLUSTER), (admin, NONE)):
+        assert wire.call(api, SERVED[api][1], **fields).error_code is expected
+
+
+def test_a_broker_is_unregistered_by_those_who_may(guest: WireClient, admin: WireClient) -> None:
+    for wire, expected in ((guest, NO_CLUSTER), (admin, ErrorCode.broker_id_not_registered)):
+        assert wire.call(ApiKey.UNREGISTER_BROKER, 0, broker_id=77).error_code is expected
+
+
+def test_partitions_of_a_topic_are_described_to_those_who_may(guest: WireClient, admin: WireClient) -> None:
+    api = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    for wire, expected, listed in ((guest, NO_TOPIC, False), (admin, NONE, True)):
+        named = (part(api, 0, "TopicRequest", name=SECRET),)
+        (topic,) = wire.call(api, 0, topics=named, response_partition_limit=10, cursor=None).topics
+        assert (topic.error_code, bool(topic.partitions), topic.topic_id is not None) == (expected, listed, listed)
+        every = wire.call(api, 0, topics=(), response_partition_limit=2000, cursor=None).topics
+        assert (SECRET in {found.name for found in every}) is listed

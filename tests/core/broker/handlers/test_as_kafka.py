@@ -13,9 +13,9 @@ from uuid import UUID
 import confluent_kafka
 import pytest
 
-from klamm.core.broker import handlers
+from klamm.core.broker import handlers, topic_creation
 from klamm.core.broker.access import NOT_ASKED, AccessControl
-from klamm.core.broker.handlers import fetch, topics
+from klamm.core.broker.handlers import fetch
 from klamm.core.broker.handlers.configs import describe_configs as configs
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.network.context import Request
@@ -29,6 +29,7 @@ from klamm.core.protocol import apis
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
 from klammtest.brokers.inprocess import broker_thread
+from klammtest.clients.grouping import coordinated
 from klammtest.guarantees import guarantee
 from klammtest.logs import codec_table
 from klammtest.requests import batch, create_topic, fetch_fields, new_topic, produce, produce_fields
@@ -207,6 +208,7 @@ def check_operations(wire: WireClient, *, asked: bool) -> None:
             assert answer.cluster_authorized_operations == (8096 if asked else NOT_ASKED)
     cluster = wire.call(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=asked, endpoint_type=1)
     assert cluster.cluster_authorized_operations == (8096 if asked else NOT_ASKED)
+    coordinated(wire, "g")
     groups = wire.call(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=asked)
     assert groups.groups[0].authorized_operations == (3400 if asked else NOT_ASKED)
 
@@ -224,8 +226,6 @@ ACCEPTED = {
     "compression.lz4.level": ("1", "-1"),
     "compression.zstd.level": ("-131072", "23"),
     "errors.deadletterqueue.group.enable": ("TRUE", "yes"),
-    "follower.replication.throttled.replicas": ("0:1,1:2", "none"),
-    "leader.replication.throttled.replicas": ("*", "0:1,*"),
     "local.retention.bytes": ("-1", "-3"),
     "local.retention.ms": ("5", "-3"),
     "max.decompressed.message.bytes": ("1", "2147483647"),
@@ -236,7 +236,6 @@ ACCEPTED = {
     "remote.log.delete.on.disable": ("true", "no"),
     "remote.storage.enable": ("false", "true"),
     "segment.jitter.ms": ("5", "-1"),
-    "unclean.leader.election.enable": ("true", "maybe"),
 }
 """Kafka's topic configs that make no difference here, each with a value that Kafka takes and one it refuses."""
 
@@ -367,7 +366,7 @@ def assignments_are_refused(patch: pytest.MonkeyPatch) -> None:
     def refused(*args: Any) -> Any:
         raise BrokerError(ErrorCode.invalid_request, "replicas are placed by the broker, not by assignments")
 
-    patch.setattr(topics, "checked_assignment", refused)
+    patch.setattr(topic_creation, "checked_assignment", refused)
 
 
 @guarantee("E28", "an admin's assignment is taken, or refused for Kafka's reasons", plant=assignments_are_refused)

@@ -1,13 +1,26 @@
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from klamm.core.broker.handlers.list_offsets import list_offsets
+from klamm.core.broker.metrics.counters import BrokerMetrics
+from klamm.core.broker.network.context import ConnectionContext, Request
+from klamm.core.broker.replication.replica import Replica
+from klamm.core.broker.workers import Workers
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
+from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.encode import encode_batch
+from klamm.core.replication.leader import ReplicationSettings
+from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.registrations import BrokerRegistration
+from klammtest.logs import batch, open_log
 from klammtest.requests import new_topic, produce
 from klammtest.wire import WireClient, part
 
@@ -66,3 +79,47 @@ def test_an_empty_log(wire: WireClient) -> None:
 def test_errors(wire: WireClient, topic: str) -> None:
     assert ask(wire, "nowhere", LATEST).error_code is ErrorCode.unknown_topic_or_partition
     assert ask(wire, topic, LATEST, current_leader_epoch=9).error_code is ErrorCode.unknown_leader_epoch
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "version", "code"),
+    [
+        (LATEST, 5, ErrorCode.offset_not_available),
+        (100, 5, ErrorCode.offset_not_available),
+        (100, 4, ErrorCode.leader_not_available),
+        (LARGEST, 7, ErrorCode.offset_not_available),
+        (50, 7, ErrorCode.none),
+        (EARLIEST, 7, ErrorCode.none),
+    ],
+)
+def test_a_new_leader_does_not_say_that_there_is_nothing_above_its_old_watermark(
+    tmp_path: Path, timestamp: int, version: int, code: ErrorCode
+) -> None:
+    """The record of time 100 is committed, but this leader, which followed until now, does not know that yet. A
+    consumer that is told that there is no such record begins at the end, and never reads it (KIP-207)."""
+    log = open_log(tmp_path)
+    for time in (50, 100):
+        log.append_as_leader(batch(timestamp_ms=time), 2)
+    log.advance_high_watermark(1)
+
+    async def asked() -> Any:
+        state, settings = PartitionState(0, 3, 1, (0, 1), (), {0: "a", 1: "b"}, 0), ReplicationSettings(2, 30_000)
+        replica = Replica(0, log.tp, log, BrokerMetrics().traffic("events"), (0, 1), settings)
+        replica.on_metadata(state, 1, BrokerRegistration(0, 1, "here", ("a",)), (0, 1), settings)
+        one = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsPartition", partition_index=0, timestamp=timestamp)
+        of = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsTopic", name="events", partitions=(one,))
+        message = messages.request(ApiKey.LIST_OFFSETS, version).build(replica_id=-1, isolation_level=0, topics=(of,))
+        connection, reply = ConnectionContext(1, "PLAINTEXT", "?"), messages.response(ApiKey.LIST_OFFSETS, version)
+        request = Request(ApiKey.LIST_OFFSETS, version, message, connection, "test", 1, reply)
+        workers, access = Workers(1), SimpleNamespace(refusal=lambda *_: None)
+        services = SimpleNamespace(workers=workers, access=access, led=lambda *_: replica)
+        try:
+            return await list_offsets(cast(Any, services), request)
+        finally:
+            workers.close()
+
+    found = asyncio.run(asyncio.wait_for(asked(), 60)).topics[0].partitions[0]
+    log.close()
+    assert found.error_code is code
+    if code is ErrorCode.none:
+        assert found.offset == 0

@@ -16,7 +16,7 @@ from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.offsets import coordination as in_coordination
-from klamm.plugins.offsets import topic as in_topic
+from klamm.plugins.offsets import records as in_topic
 from klamm.plugins.offsets.kafka_format import encode_value
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.grouping import SESSION, commit, describe, joined, leave, stored, sync

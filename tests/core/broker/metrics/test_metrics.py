@@ -32,6 +32,8 @@ PLAIN = {
     ApiKey.LEAVE_GROUP,
     ApiKey.INIT_PRODUCER_ID,
     ApiKey.DELETE_GROUPS,
+    ApiKey.UNREGISTER_BROKER,
+    ApiKey.UPDATE_FEATURES,
 }
 """Their responses (or old ones of theirs) have an error at the top only."""
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "metrics.md"

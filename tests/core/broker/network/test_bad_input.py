@@ -16,6 +16,7 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.header import CRC_AT, BatchHeader, crc_of
 from klammtest.broker import RunningBroker
+from klammtest.clients.grouping import coordinated
 from klammtest.requests import (
     batch,
     create_topic,
@@ -94,6 +95,7 @@ def test_requests_ahead_of_a_bad_length_are_answered(wire: WireClient) -> None:
 
 def test_bytes_behind_a_request_are_passed_over(wire: WireClient) -> None:
     """As Kafka's brokers do, and librdkafka needs."""
+    coordinated(wire, "g")
     wire.send_body(ApiKey.HEARTBEAT, 0, b"\0\1g" + b"\0\0\0\1" + b"\0\1m" + b"tail")
     assert wire.receive(ApiKey.HEARTBEAT, 0).error_code is ErrorCode.unknown_member_id
     schema = messages.request(ApiKey.PRODUCE, 9)

@@ -84,6 +84,16 @@ async def test_a_standstill_is_asked_about() -> None:
 
 
 @on_a_loop
+async def test_an_answer_counts_for_two_thirds_of_the_time_out() -> None:
+    """etcd's sessions are renewed a third of the time-out before a transaction: one that stood still for longer than
+    the rest acknowledged records while its id was taken."""
+    lease, _, clock = await started()
+    clock.advance(TIMEOUT_S * 0.7)
+    assert clock() > lease.deadline_ns
+    lease.stop()
+
+
+@on_a_loop
 async def test_an_expiry_is_asked_about_at_once() -> None:
     lease, registration, clock = await started()
     before = registration.asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from klamm.core.client.consumer.delivery import BuiltRecords, Converted, Decoding, Delivery
-from klamm.core.client.consumer.fetcher import chunk_of
+from klamm.core.client.consumer.node_fetcher import chunk_of
 from klamm.core.client.consumer.positions import Positions
 from klamm.core.groups.membership.member import Owned
 from klamm.core.records.codecs import CodecTable

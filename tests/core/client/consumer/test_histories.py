@@ -15,14 +15,15 @@ import pytest
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
-from klamm.core.client.consumer import fetcher
+from klamm.core.client.consumer import fetcher, node_fetcher
 from klamm.core.client.consumer.fetcher import Fetcher
 from klamm.core.client.consumer.positions import Positions
-from klamm.core.client.errors import NoOffsetError
+from klamm.core.client.errors import LogTruncatedError, NoOffsetError
 from klamm.core.client.network.metadata import TopicView
 from klamm.core.errors import BrokerError, KlammError
 from klamm.core.groups.membership.member import LostOwnershipError
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import SPOKEN, ApiKey
+from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.readers import client_config, produce, read
@@ -72,12 +73,23 @@ def read_all(consumer: klamm.Consumer, records: int) -> list[int]:
 
 def names_for_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a broker whose OffsetCommit carries no topic ids."""
-    monkeypatch.setitem(SERVED, ApiKey.OFFSET_COMMIT, (2, 9))
+    monkeypatch.setitem(SPOKEN, ApiKey.OFFSET_COMMIT, (2, 9))
+
+
+def names_for_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a broker whose Fetch carries no topic ids: it does not refuse one of a deleted topic."""
+    monkeypatch.setitem(SPOKEN, ApiKey.FETCH, (4, 12))
+
+
+def no_last_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a broker whose Fetch does not carry the epoch of the last record."""
+    monkeypatch.setitem(SPOKEN, ApiKey.FETCH, (4, 11))
 
 
 def by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that neither send nor compare topic ids."""
     names_for_commits(monkeypatch)
+    names_for_fetches(monkeypatch)
     monkeypatch.setattr(fetcher._Check, "replaced", lambda *_: False)
     monkeypatch.setattr(ClusterClient, "_of_deleted_topics", lambda *_: set())
 
@@ -150,13 +162,14 @@ class Fetches:
 
 
 def watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "UNWATCHED_S", float("inf"))
+    monkeypatch.setattr(node_fetcher, "UNWATCHED_S", float("inf"))
 
 
 @guarantee("A2", "nor after what was buffered when the topic was created again", plant=watched_for_ever)
 def test_a_full_buffer_hides_no_other_topic(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    names_for_fetches(monkeypatch)
     config, fetches = client_config(broker, max_partition_fetch_bytes=1, fetch_max_bytes=1), Fetches(monkeypatch)
     config["producer"]["linger.ms"] = 60_000  # one batch for each flush
     for _ in range(5):
@@ -172,13 +185,13 @@ def test_a_full_buffer_hides_no_other_topic(
 
 def blind_to_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers that do not notice a high watermark that fell."""
-    take = fetcher.NodeFetcher._take
+    take = node_fetcher.NodeFetcher._take
 
-    def forgetting(self: fetcher.NodeFetcher, state: Any, *args: Any) -> None:
+    def forgetting(self: node_fetcher.NodeFetcher, state: Any, *args: Any) -> None:
         state.high_watermark = -1
         take(self, state, *args)
 
-    monkeypatch.setattr(fetcher.NodeFetcher, "_take", forgetting)
+    monkeypatch.setattr(node_fetcher.NodeFetcher, "_take", forgetting)
 
 
 @guarantee("A2", "nor where the high watermark alone shows that it was", plant=blind_to_the_high_watermark)
@@ -186,7 +199,8 @@ def test_a_lower_high_watermark_shows_another_topic(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No fetch is under way while the topic is created again, and the next one comes before `UNWATCHED_S` is over."""
-    monkeypatch.setattr(fetcher, "UNWATCHED_S", float("inf"))
+    names_for_fetches(monkeypatch)
+    monkeypatch.setattr(node_fetcher, "UNWATCHED_S", float("inf"))
     config = client_config(broker, max_partition_fetch_bytes=1, fetch_max_bytes=1)
     config["producer"]["linger.ms"] = 60_000  # one batch for each flush
     for _ in range(5):
@@ -225,7 +239,7 @@ def test_a_commit_that_is_overtaken_is_not_stored(
     produce(config, topic, {0: [b"old"] * 100})
 
     def overtaken(self: ClusterClient, group: str, api: ApiKey, *args: Any, **more: Any) -> Any:
-        sent = more.get("max_version") is not None or SERVED[ApiKey.OFFSET_COMMIT][1] >= 10
+        sent = more.get("max_version") is not None or SPOKEN[ApiKey.OFFSET_COMMIT][1] >= 10
         if api is ApiKey.OFFSET_COMMIT and sent and client.topic_ids([topic]) == before:
             create_again(client, config, topic, 250)
         return call(self, group, api, *args, **more)
@@ -289,8 +303,9 @@ def test_offsets_of_a_deleted_topic_are_none_of_its_successor(
 
 
 def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that do not ask where their leader epoch ended."""
-    monkeypatch.setattr(Fetcher, "_epoch_ends", lambda *_: {})
+    """Clients that do not ask where their leader epoch ended, nor are told."""
+    no_last_epochs(monkeypatch)
+    monkeypatch.setattr(Fetcher, "_epoch_ends", lambda *_: ({}, {}))
 
 
 @guarantee("A1", "a consumer whose log lost its end goes on at the end of what is left", plant=without_epochs)
@@ -321,7 +336,10 @@ def test_a_log_from_an_older_backup(tmp_path: Path) -> None:
             broker.start()
             produce(config, "t", {0: [b"new"] * 60})
             assert read_all(alone, 130) == list(range(70, 130))
-        with klamm.Consumer(strict, topics=["t"]) as member, pytest.raises(NoOffsetError, match="120 lies after 70"):
+        with (
+            klamm.Consumer(strict, topics=["t"]) as member,
+            pytest.raises(LogTruncatedError, match="the records 70 to 119 are lost"),
+        ):
             member.poll(60.0)
         with klamm.Consumer(grouped, topics=["t"]) as member:
             assert read_all(member, 130) == list(range(70, 130))
@@ -348,13 +366,17 @@ def exact_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("by hand", "of what is cut by then"),
     ],
 )
-def test_commits_within_a_log_from_an_older_backup(tmp_path: Path, protocol: str, when: str) -> None:
+def test_commits_within_a_log_from_an_older_backup(
+    tmp_path: Path, codecs: CodecTable, protocol: str, when: str
+) -> None:
     """70 records are in the backup, 120 were read and 111 committed; 60 others take the place of the 50 lost."""
     partition = TopicPartition("t", 0)
     with running_broker(tmp_path, topics={"t": {"partitions": 1}}) as broker:
         chosen = {} if protocol == "by hand" else {"group_protocol": protocol}
         config = client_config(broker, group_id="g", enable_auto_commit=False, **chosen)
         produce(config, "t", {0: [b"kept"] * 70})
+        with ClusterClient(broker.bootstrap, codecs=codecs) as client:
+            client.coordinator("g")  # the topic of groups is in the backup
         broker.stop()
         shutil.copytree(broker.folder / "data", tmp_path / "backup")
         broker.start()
@@ -408,6 +430,7 @@ def test_an_offset_that_nothing_was_read_up_to_has_no_epoch(broker: RunningBroke
 
 def buffers_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers that go on with what they fetched from the leader before."""
+    no_last_epochs(monkeypatch)
     unchanged = Fetcher._unchanged
 
     def keeping(self: Fetcher, one: fetcher._Check, topic: TopicView | None) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.client.network.backoff import Backoff, Retries
+from klamm.core.client.network.backoff import Backoff, FailOver, Retries
 
 
 def test_delays_double_up_to_the_maximum() -> None:
@@ -35,3 +35,10 @@ def test_one_problem_may_have_less_time() -> None:
     retries = Retries(100.0, Backoff(0.2, 0.4, jitter=0.0), lambda: 0.0, lambda _: None)
     with pytest.raises(ValueError, match="soon"):
         retries.wait(ValueError("soon"), until=0.1)
+
+
+def test_a_fail_over_begins_at_once_and_slows_down_when_nobody_takes_over() -> None:
+    even = FailOver(Backoff(0.02, 0.1, jitter=0), Backoff(0.1, 1.0, jitter=0), patience=6)
+    assert [even.delay(failures) for failures in range(1, 12)] == [
+        0.0, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1, 0.2, 0.4, 0.8, 1.0,
+    ]  # fmt: skip

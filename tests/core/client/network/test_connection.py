@@ -8,7 +8,7 @@ import pytest
 from klamm.core.client.network.connection import ClientConnection, ClientConnectionState
 from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import ADVERTISED, ApiKey
+from klamm.core.protocol.apis import ADVERTISED, SPOKEN, ApiKey
 from klamm.core.protocol.headers import read_request_header, response_frame, skip_tags
 from klamm.core.state_table import IllegalTransitionError
 
@@ -107,14 +107,15 @@ def test_a_broker_that_refuses_version_0_too_is_given_up() -> None:
 
 
 def test_the_highest_common_version_is_used() -> None:
-    connection = ready(METADATA=(0, 5), FETCH=(4, 17))
+    connection = ready(METADATA=(0, 5), FETCH=(4, 99))
     assert connection.version(ApiKey.METADATA) == 5
-    assert connection.version(ApiKey.FETCH) == 12
+    assert connection.version(ApiKey.FETCH) == SPOKEN[ApiKey.FETCH][1]
+    assert connection.version(ApiKey.FETCH, 12) == 12
 
 
 def test_ranges_that_do_not_meet_are_one_clear_line() -> None:
-    connection = ready(PRODUCE=(10, 12), FETCH=None)
-    with pytest.raises(BrokerError, match="no common version of PRODUCE: the broker serves 10 to 12, this client"):
+    connection = ready(PRODUCE=(13, 14), FETCH=None)
+    with pytest.raises(BrokerError, match="no common version of PRODUCE: the broker serves 13 to 14, this client"):
         connection.send(ApiKey.PRODUCE, lambda schema: schema.build())
     with pytest.raises(BrokerError, match="the broker does not serve FETCH"):
         connection.send(ApiKey.FETCH, lambda schema: schema.build())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from klamm.core.client.producer.batch import BatchEvent, ProducerBatch, ProducerIdentity
 from klamm.core.client.producer.partition_queue import MAX_EPOCH, PartitionQueue
 from klamm.core.errors import ErrorCode
@@ -73,6 +75,31 @@ def test_no_more_than_the_bound_are_in_flight() -> None:
     assert len(take_all(target)) == 2
     target.stored(target.in_flight[0], 0)
     assert len(take_all(target)) == 1
+
+
+def test_a_batch_in_flight_stays_among_the_last_five_of_the_broker() -> None:
+    """The leader has moved: the new one has the first batch from the former one, which does not answer."""
+    target = queue(*[1] * 8, ids=Ids())
+    first, *others = take_all(target)
+    for offset, batch in enumerate(others, 1):
+        target.stored(batch, offset)
+    assert take_all(target) == []
+    assert target.event_of(first, ErrorCode.network_exception) is BatchEvent.RETRY
+    target.retry(first, NOW)
+    assert take_all(target) == [first]
+    target.stored(first, 0)
+    assert sequences(take_all(target)) == [5, 6, 7]
+
+
+def test_batches_that_were_stored_in_order_hold_up_nothing() -> None:
+    target = queue(*[1] * 8, ids=Ids())
+    taken = take_all(target)
+    target.stored(taken[1], 1)
+    assert take_all(target) == []
+    target.stored(taken[0], 0)
+    assert sequences(take_all(target)) == [5, 6]
+    target.stored(taken[2], 2)
+    assert sequences(take_all(target)) == [7]
 
 
 def test_without_idempotence_a_batch_goes_back_to_the_front() -> None:
@@ -165,6 +192,18 @@ def test_a_batch_in_doubt_that_was_stored_is_not_sent_under_a_new_number() -> No
     assert (fresh.sequence, fresh.identity.epoch) == (0, 1)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error])
+def test_a_batch_of_a_leader_that_was_deposed_is_not_sent_under_a_new_number(code: ErrorCode) -> None:
+    """It was appended, and waited for the followers: the next leader may have it."""
+    target = queue(1, 1, ids=Ids())
+    first, second = take_all(target)
+    assert target.event_of(second, code) is BatchEvent.RETRY
+    target.retry(second, NOW)
+    target.failed(first)
+    assert target.take(NOW) is second
+    assert (second.sequence, second.identity.epoch) == (1, 0)
+
+
 def test_an_unknown_producer_is_no_loss_when_retention_took_what_it_wrote() -> None:
     target = queue(1, 1, ids=Ids())
     first, second = take_all(target)
@@ -243,7 +282,7 @@ def test_a_single_record_that_is_too_large_fails() -> None:
 def test_retriable_codes_are_retried_and_others_fail() -> None:
     target = queue(1)
     (batch,) = take_all(target)
-    assert target.event_of(batch, ErrorCode.not_leader_or_follower) is BatchEvent.RETRY
+    assert target.event_of(batch, ErrorCode.leader_not_available) is BatchEvent.RETRY
     assert target.event_of(batch, ErrorCode.none) is BatchEvent.STORE
     assert target.event_of(batch, ErrorCode.topic_authorization_failed) is BatchEvent.FAIL
     assert target.event_of(batch, ErrorCode.unsupported_compression_type) is BatchEvent.FAIL

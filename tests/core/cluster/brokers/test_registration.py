@@ -8,13 +8,18 @@ from uuid import UUID
 
 import pytest
 
+from klamm.core.cluster.brokers.incarnations import evict_operations, read_registration
 from klamm.core.cluster.brokers.registration import BrokerIdentity, Registration
+from klamm.core.cluster.changes import incarnation_path
 from klamm.core.cluster.image import Endpoint
+from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.cluster.tree.nodes import BrokerIdNode
+from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
+from klamm.core.replication.registrations import BrokerRegistration
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
 
@@ -23,7 +28,7 @@ def registration(
     coordination: Coordination, directory_id: str = "", port: int = 9092, broker_id: int = 0
 ) -> Registration:
     create_base_paths(coordination, lambda: UUID(int=7))
-    identity = BrokerIdentity(0, Endpoint("127.0.0.1", port), directory_id)
+    identity = BrokerIdentity(0, (Endpoint("127.0.0.1", port),), ("data",), directory_id)
     return Registration(coordination, identity, lambda: 1_700_000_000.0)
 
 
@@ -39,6 +44,102 @@ def test_register_and_unregister(coordination: Coordination) -> None:
     mine.unregister()
     assert coordination.exists("/brokers/ids/0") is None
     assert mine.register() > epoch
+
+
+def test_a_registration_is_two_paths_with_all_that_others_need(coordination: Coordination) -> None:
+    create_base_paths(coordination, lambda: UUID(int=7))
+    endpoints = (Endpoint("a", 1, "CLIENTS"), Endpoint("::1", 2, "BROKERS"))
+    identity = BrokerIdentity(3, endpoints, ("new", "old"), "dir", "rack-1", "BROKERS")
+    mine = Registration(coordination, identity, lambda: 1_700_000_000.0)
+    mine.register()
+    node = read_image(coordination).brokers[3]
+    own = mine.own
+    assert own is not None
+    assert node.registration == BrokerRegistration(3, own.epoch, own.incarnation, ("new", "old"))
+    assert (node.host, node.port, node.rack, node.directory_id) == ("a", 1, "rack-1", "dir")
+    assert node.inter_broker_endpoint == Endpoint("::1", 2, "BROKERS")
+    assert node.security_protocols == {"CLIENTS": "PLAINTEXT", "BROKERS": "PLAINTEXT"}
+    assert node.features == {"klamm.replication": (0, 1)}
+    both = [coordination.exists(path) for path in (paths.broker(3), incarnation_path(own.incarnation))]
+    assert [stat and stat.ephemeral_owner for stat in both] == [coordination.session_id] * 2
+    mine.unregister()
+    assert coordination.children(paths.INCARNATIONS) == []
+
+
+def test_a_registration_that_was_evicted_is_made_anew(coordination: Coordination) -> None:
+    mine = registration(coordination, "dir")
+    epoch = mine.register()
+    before = mine.own
+    assert before is not None
+    found = run_steps(coordination, read_registration(0))
+    assert found is not None
+    coordination.transaction(evict_operations(found.registration))
+    assert not mine.holds(epoch)
+    assert not mine.renew(epoch)
+    assert mine.register() > epoch
+    after = mine.own
+    assert after is not None
+    assert after.incarnation != before.incarnation
+    assert coordination.children(paths.INCARNATIONS) == [after.incarnation]
+
+
+def test_a_late_renewal_leaves_a_later_registration_as_it_is(
+    coordination: Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version of the path begins at 0 with each registration."""
+    mine = registration(coordination, "dir")
+    first, found = mine.register(), mine._found()
+    evicted = run_steps(coordination, read_registration(0))
+    assert evicted is not None
+    coordination.transaction(evict_operations(evicted.registration))
+    assert mine.register() > first
+    later = mine.own
+    assert later is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(mine, "_found", lambda: found)
+        assert not mine.renew(first)
+    assert BrokerIdNode.decode("", coordination.get(paths.broker(0))[0]).incarnation == later.incarnation
+
+
+def test_a_registration_without_its_incarnation_is_replaced(coordination: Coordination) -> None:
+    mine = registration(coordination, "dir")
+    epoch = mine.register()
+    assert mine.own is not None
+    coordination.delete(incarnation_path(mine.own.incarnation))
+    assert mine.register() > epoch
+
+
+def test_a_registration_of_an_older_release_is_replaced(coordination_case: CoordinationCase) -> None:
+    """It has one path. A live broker that still runs it counts as one with unknown data."""
+    dead, mine = coordination_case.open(60_000), coordination_case.open()
+    create_base_paths(dead, lambda: UUID(int=7))
+    old = BrokerIdNode(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp=1, directory_id="dir")
+    dead.create(paths.broker(0), old.encode(), ephemeral=True)
+    node = read_image(mine).brokers[0]
+    assert (node.registration.incarnation, node.registration.data_ids, node.host) == ("", ("",), "h")
+    epoch = registration(mine, "dir").register()
+    found = read_image(mine).brokers[0]
+    assert (found.epoch, found.registration.data_ids) == (epoch, ("data",))
+
+
+def test_a_registration_stays_leaving(coordination: Coordination) -> None:
+    mine = registration(coordination, "dir")
+    assert mine.leave() == []  # not registered yet
+    epoch = mine.register()
+    assert read_image(coordination).registrations[0].leaving
+    assert mine.leave() == []
+    again = registration(coordination, "dir")
+    assert again.register() == epoch
+    assert not read_image(coordination).registrations[0].leaving
+    coordination.transaction(again.leave())
+    assert read_image(coordination).registrations[0].leaving
+    assert again.holds(epoch)
+
+
+def test_a_broker_without_data_or_addresses_is_refused(coordination: Coordination) -> None:
+    for identity in (BrokerIdentity(0, (), ("data",)), BrokerIdentity(0, (Endpoint("h", 1),), ())):
+        with pytest.raises(ValueError, match="a broker has at least one data id and one endpoint"):
+            Registration(coordination, identity, lambda: 0.0)
 
 
 def test_registering_again_in_one_session_is_one_registration(coordination: Coordination) -> None:

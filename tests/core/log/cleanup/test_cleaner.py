@@ -209,7 +209,7 @@ def test_a_truncated_log_is_compacted_again(disk: Disk) -> None:
     assert disk.cleaner.run_once()
     reached = disk.cleaner.compacted_to(log)
     cut = log.sealed_segments()[0].base_offset + 1
-    disk.logs.truncate_to(log.tp, cut)
+    log.truncate_to(cut)
     assert disk.cleaner.compacted_to(log) == 0
     assert log.tp not in disk.logs.shared_checkpoint(CLEANER_OFFSETS).read()
     while log.log_end_offset <= reached + 20:
@@ -226,7 +226,7 @@ def test_a_pass_that_a_truncation_overtakes_counts_for_nothing(disk: Disk, monke
     write = disk.cleaner._write_checkpoint
 
     def truncate_then_write(log: PartitionLog, compacted_to: CompactedTo) -> None:
-        disk.logs.truncate_to(log.tp, 1)
+        log.truncate_to(1)
         write(log, compacted_to)
 
     monkeypatch.setattr(disk.cleaner, "_write_checkpoint", truncate_then_write)
@@ -239,7 +239,8 @@ def test_an_offset_beyond_the_log_is_not_used(disk: Disk) -> None:
     log = disk.table("t")
     fill(log, 60)
     assert disk.cleaner.run_once()
-    log.truncate_to(1)  # as if the process ended before the checkpoints were corrected
+    log.on_truncated = None  # as if the process ended before the checkpoints were corrected
+    log.truncate_to(1)
     disk.logs.close()
     disk.open()
     again = disk.logs.get(TopicPartition("t", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
 from pathlib import Path
@@ -297,6 +298,24 @@ def test_the_checkpointed_start_hides_what_retention_had_passed(tmp_path: Path) 
     with pytest.raises(OffsetOutOfRangeError):
         again.read(11, 100)
     assert read_all(again)[0].offset == 12
+
+
+@pytest.mark.parametrize("lost", [0, 6], ids=["killed", "power loss"])
+def test_a_crash_after_the_log_start_has_risen_does_not_bring_deleted_records_back(tmp_path: Path, lost: int) -> None:
+    """The leader epochs are cut at once, the log start's checkpoint later: records in between have another epoch."""
+    log = open_log(tmp_path)
+    for n in range(10):
+        append(log, batch(), leader_epoch=n // 4)
+    log.flush()
+    log.advance_log_start(9)
+    log.close(clean=False)
+    if lost:
+        path = log.directory / "00000000000000000000.log"
+        os.truncate(path, path.stat().st_size * (10 - lost) // 10)
+    again = open_log(tmp_path, known=OpenFrom(recovery_point=10 if not lost else 0))
+    assert (again.log_start_offset, again.log_end_offset) == (9 if not lost else 4, 10 - lost)
+    assert len(read_all(again)) == (0 if lost else 1)
+    assert again.corrupt_batches == 0
 
 
 def test_a_directory_of_another_topic_id_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from klamm.core.errors import CorruptRecordError
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.segment.open_files import OpenFiles
+from klamm.core.log.segment.segment import Segment
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klammtest.logs import START_MS, append, batch, open_log, read_all, records_of
@@ -50,6 +51,18 @@ def test_only_whole_batches_within_the_limit(log: PartitionLog) -> None:
     first = next(iter_headers(whole))[1].size
     assert bases(log.read(0, first * 2 + 1).data) == [0, 3]
     assert bases(log.read(0, 1 << 20).data) == list(range(0, 30, 3))
+
+
+def test_a_reader_a_run_behind_the_end_is_served_without_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, position = open_log(tmp_path), 0
+    monkeypatch.setattr(Segment, "_find", lambda *_: pytest.fail("searched batch by batch"))
+    for n in range(1, 401):
+        append(log, batch([b"one"]))
+        if n % 20 == 0:
+            assert bases(log.read(position, 1 << 20, isolation=ReadIsolation.LOG_END).data)[0] == position
+            position = n
 
 
 def test_reading_at_the_end_is_empty_and_beyond_is_out_of_range(log: PartitionLog) -> None:

@@ -46,8 +46,9 @@ class PausedCoordinator:
         plugins = {"modules": ["klammtest.plugins.without_fence"]} if run.plant else {}
         run.folder.mkdir(parents=True, exist_ok=True)
         with (
-            running_broker(run.folder / "0", topics={TOPIC: {"partitions": 1}}, coordination=tree, plugins=plugins) as
-            first,
+            running_broker(
+                run.folder / "0", topics={TOPIC: {"partitions": 1}}, coordination=tree, plugins=plugins
+            ) as first,
             running_broker(
                 run.folder / "1", broker={"broker.id": 1}, coordination=tree, plugins=plugins
             ) as second,
@@ -74,6 +75,12 @@ class PausedCoordinator:
     ) -> None:
         group = f"group-{i}"
         within(lambda: all(_knows(broker, len(brokers)) for broker in brokers))
+        if not within(lambda: _coordinator(brokers[0], group) >= 0):
+            total.wrong(i, "the group has no coordinator")
+            return
+        if not within(lambda: _in_sync(brokers[0])):  # the one that slept last must be able to take over
+            total.wrong(i, "the replicas of __consumer_offsets are not in sync")
+            return
         number = _coordinator(brokers[0], group)
         sleeper, other = brokers[number], brokers[1 - number]
         with WireClient(sleeper.bootstrap) as wire:
@@ -101,7 +108,7 @@ class PausedCoordinator:
                 taken += 1
             total.count("answered-late", taken)
         within(lambda: tree.exists(paths.broker(number)) is not None)
-        found = _stored(sleeper, other, group)
+        found = _stored(brokers, group)
         total.acknowledged += 1
         if found != 150:
             total.lose(i, f"150 was acknowledged by the successor, {found} is stored")
@@ -130,17 +137,24 @@ def _knows(broker: RunningBroker, count: int) -> bool:
         return len(metadata(wire, []).brokers) == count
 
 
+def _in_sync(broker: RunningBroker) -> bool:
+    """Returns True if both brokers are in sync in every partition of `__consumer_offsets`."""
+    with WireClient(broker.bootstrap) as wire:
+        return all(len(p.isr_nodes) == 2 for p in metadata(wire, ["__consumer_offsets"]).topics[0].partitions)
+
+
 def _coordinator(broker: RunningBroker, group: str) -> int:
     with WireClient(broker.bootstrap) as wire:
         return int(wire.call(ApiKey.FIND_COORDINATOR, 3, key=group, key_type=0).node_id)
 
 
-def _stored(sleeper: RunningBroker, other: RunningBroker, group: str) -> int:
+def _stored(brokers: tuple[RunningBroker, RunningBroker], group: str) -> int:
     """Returns the offset that the current coordinator answers."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
-        for broker in (sleeper, other):
-            with WireClient(broker.bootstrap) as wire:
+        number = max(_coordinator(broker, group) for broker in brokers)
+        if number >= 0:
+            with WireClient(brokers[number].bootstrap) as wire:
                 found = stored(wire, group, TOPIC, (0,)).get(0)
                 if found is not None and found.error_code is ErrorCode.none:
                     return int(found.committed_offset)

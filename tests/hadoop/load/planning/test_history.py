@@ -57,7 +57,7 @@ def test_a_restored_log_and_coordination_are_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock that bounds leader epochs stands still too, so that only the batches show the change."""
-    monkeypatch.setattr("klamm.core.cluster.topics.leader_epoch_floor", lambda _: 0)
+    monkeypatch.setattr("klamm.core.cluster.clock_floors.leader_epoch_floor", lambda _: 0)
     restore(tmp_path, with_coordination=True)
 
 

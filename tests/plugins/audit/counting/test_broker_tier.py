@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 
-from klamm.core.errors import CoordinationError, DeliveryError
+from klamm.core.errors import BrokerError, ConfigError, CoordinationError, DeliveryError, ErrorCode
 from klamm.core.interfaces.audit import Publish
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import BrokerContext, ServiceRead
@@ -444,6 +444,51 @@ def test_the_service_counts_until_it_is_stopped() -> None:
     service.stop()
     assert logs.topics == ["__klamm_audit"]
     assert counted(topic) == ({0: 7}, [])
+
+
+def test_the_audit_topic_is_created_once_enough_brokers_are_live() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    stored = threading.Semaphore(0)
+    refused = iter((ErrorCode.invalid_replication_factor, ErrorCode.not_controller))
+    create = logs.ensure_topic
+
+    def ensure_topic(name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        if (code := next(refused, None)) is not None:
+            raise BrokerError(code, "planted")
+        create(name, partitions, configs)
+
+    @contextmanager
+    def connect(_: BrokerContext) -> Iterator[Publish]:
+        def publish(key: bytes, value: bytes) -> Future[None]:
+            future = topic(key, value)
+            stored.release()
+            return future
+
+        yield publish
+
+    logs.ensure_topic = ensure_topic  # type: ignore[method-assign]
+    config = AuditConfig(broker_interval_ms=10)
+    service = BrokerTier(lambda name: not name.startswith("__"), WINDOW_MS, config, logs, connect, lambda: 1)
+    logs.append([0] * 3)
+    service.start()
+    assert stored.acquire(timeout=60)
+    service.stop()
+    assert service.problem is None
+    assert logs.topics == ["__klamm_audit"]
+    assert counted(topic) == ({0: 3}, [])
+
+
+def test_the_tier_does_not_start_if_its_topic_is_refused_for_good() -> None:
+    logs = MemoryLogs()
+
+    def ensure_topic(name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        raise ConfigError("planted")
+
+    logs.ensure_topic = ensure_topic  # type: ignore[method-assign]
+    service = BrokerTier(bool, WINDOW_MS, AuditConfig(), logs, lambda _: nullcontext(AuditTopic()), lambda: 1)
+    with pytest.raises(ConfigError, match="planted"):
+        service.start()
+    service.stop()
 
 
 def test_a_topic_that_does_not_exist_is_told_once_per_start(

@@ -106,7 +106,7 @@ class ScriptedBroker:
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[str, UUID] = {}
         self.log_start_offset = 0
-        self._codecs = codecs
+        self.codecs = codecs
         self._next_producer_id = 1000
         self._lock = threading.RLock()
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -260,7 +260,7 @@ class ScriptedBroker:
         if isinstance(fault, ErrorCode):
             code, base = fault, -1
         else:
-            code, base = self.log(*partition).append(batch, self._codecs)
+            code, base = self.log(*partition).append(batch, self.codecs)
         return schema.part(
             "PartitionProduceResponse",
             index=partition.partition,

@@ -1,4 +1,8 @@
-"""Requests of a member of a classic group, or of the group's administrator, over a raw socket."""
+"""Requests of a member of a classic group, or of the group's administrator, over a raw socket.
+
+The first request about a group on a connection asks for the group's coordinator before, as clients do, and waits until
+the broker is it.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,19 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klammtest.wire import WireClient, part
 
+_COORDINATED: WeakKeyDictionary[WireClient, set[str]] = WeakKeyDictionary()
 SESSION = timedelta(seconds=10)
 LOADING_S = 120.0
 
 
 def join(wire: WireClient, group: str, version: int = 7, member_id: str = "", instance_id: str | None = None) -> Any:
+    coordinated(wire, group)
     protocol = part(ApiKey.JOIN_GROUP, version, "JoinGroupRequestProtocol", name="range", metadata=b"topics")
     return wire.call(
         ApiKey.JOIN_GROUP, version, group_id=group, session_timeout=SESSION, rebalance_timeout=SESSION,
@@ -73,6 +80,7 @@ def commit(
     ids: Mapping[str, UUID] | None = None,
 ) -> dict[tuple[str, int], ErrorCode]:
     """Commits offsets. `ids` of the topics, for version 10; the result is by their names."""
+    coordinated(wire, group)
     answer = wire.call(ApiKey.OFFSET_COMMIT, version, **commit_fields(group, offsets, member, version, metadata, ids))
     names = {topic_id: name for name, topic_id in (ids or {}).items()}
     return {
@@ -113,6 +121,7 @@ def commit_fields(
 
 
 def stored(wire: WireClient, group: str, topic: str, partitions: tuple[int, ...], version: int = 8) -> dict[int, Any]:
+    coordinated(wire, group)
     if version >= 8:
         asked = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestTopics", name=topic, partition_indexes=partitions)
         one = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestGroup", group_id=group, topics=(asked,))
@@ -124,4 +133,41 @@ def stored(wire: WireClient, group: str, topic: str, partitions: tuple[int, ...]
 
 
 def describe(wire: WireClient, group: str, version: int = 5) -> Any:
+    coordinated(wire, group)
     return wire.call(ApiKey.DESCRIBE_GROUPS, version, groups=(group,), include_authorized_operations=False).groups[0]
+
+
+NOT_YET = frozenset(
+    {
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+    }
+)
+"""What a broker answers until it coordinates the group; clients ask again."""
+
+
+def coordinated(wire: WireClient, *groups: str) -> None:
+    """Has the broker make `__consumer_offsets`, and waits until it coordinates the groups; once for each group and
+    connection. For one broker alone."""
+    known = _COORDINATED.setdefault(wire, set())
+    for group in [group for group in groups if group not in known]:
+        deadline = time.monotonic() + LOADING_S
+        while coordination_error(wire, group) in NOT_YET:
+            assert time.monotonic() < deadline, f"the broker does not coordinate group {group!r}"
+            time.sleep(0.02)
+        known.add(group)
+
+
+def coordination_error(wire: WireClient, group: str) -> ErrorCode:
+    """Asks for the group's coordinator, then the broker itself about a member that does not exist."""
+    code = find_coordinator(wire, group).error_code
+    if code is ErrorCode.none:
+        who = {"group_id": group, "generation_id": 1, "member_id": "nobody"}
+        code = wire.call(ApiKey.HEARTBEAT, 4, **who).error_code
+    assert isinstance(code, ErrorCode)
+    return code
+
+
+def find_coordinator(wire: WireClient, group: str) -> Any:
+    return wire.call(ApiKey.FIND_COORDINATOR, 3, key=group, key_type=0)

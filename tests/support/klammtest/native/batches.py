@@ -204,6 +204,7 @@ class Twins:
         expected = rng.choice((-1, 0, 5, 2**40))
         for verify in (False, True):
             self.same("chain", front, 0, len(front), expected, rng.random() < 0.5, verify)
+        self.same("pieces", front, rng.choice((0, len(data), 2 * len(data), 4096)))
 
     def _columns(self, rng: random.Random, records: Sequence[RecordTuple]) -> None:
         wide = rng.random() < 0.3

@@ -114,6 +114,7 @@ def noise(native: Any, rng: random.Random) -> None:
         ("sizes", ([None, some_bytes(rng)][: rng.randrange(3)], [some_bytes(rng), None])),
         ("columns", ([(area, rng.randrange(-1, 3), number(len(area)), *said)], number(0), number(2**40))),
         ("chain", (exact(data), rng.randrange(3), number(len(data)), number(0), True, rng.random() < 0.5)),
+        ("pieces", (exact(data), rng.choice((0, 100, 4096)))),
         ("encode_columns", exact((rng.choice((None, column)), column, None, 7, b"12345", b"\0", *rows))),
         ("partitions", (exact(column), rng.randrange(9), number(3))),
         ("crc32c", (area, rng.randrange(2**32))),

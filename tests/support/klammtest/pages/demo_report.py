@@ -42,7 +42,7 @@ def report_of_a_run() -> Report:
         lowest=0.9285, audited=False, seconds=90.0,
     )  # fmt: skip
     loads = [_load(1, 1000, 21_000), _load(2, 2500, 49_000), _load(3, stored - 3500, 68_000)]
-    planted = "the broker loses 2013-1-1/UA/1545/EWR"
+    planted = "the brokers lose 2013-1-1/UA/1545/EWR"
     return Report(verdict, _timeline(sent), loads, "hdfs://127.0.0.1:20003/lake", answer, planted)
 
 
@@ -57,19 +57,22 @@ def _timeline(sent: int) -> Timeline:
         loaded = 0 if now[0] < 21 else 1000 if now[0] < 49 else 3500 if now[0] < 68 else sent - 1
         timeline.sample(produced, consumed, loaded)
     marks = (
-        (7.8, MarkKind.NEWS, "planted: the broker loses 2013-1-1/UA/1545/EWR"),
+        (7.8, MarkKind.NEWS, "planted: the brokers lose 2013-1-1/UA/1545/EWR"),
         (21.0, MarkKind.LOAD, "load 1 is published: 1,000 rows in 31 files"),
         (28.0, MarkKind.KILL, "member-0 is killed with -9 after 1,100 records of the group"),
+        (28.6, MarkKind.KILL, "broker 0 is killed with -9 while it leads partitions 0 and 3 of flights"),
+        (28.9, MarkKind.NEWS, "the other brokers lead them 0.3 s later; broker 0 stays dead for now"),
         (29.5, MarkKind.KILL, "a load is killed with -9 between staging and publishing: 1 staged, nothing published"),
         (33.4, MarkKind.REBALANCE, "member-1 takes over partitions 0, 1"),
         (49.0, MarkKind.LOAD, "load 2 is published: 2,500 rows in 31 files"),
+        (53.1, MarkKind.NEWS, "broker 0 is back: all replicas are in sync 3.4 s after its new start"),
         (56.0, MarkKind.NEWS, "the 15 flights of 3 January have arrived late"),
         (68.0, MarkKind.LOAD, "load 3 is published: 1,974 rows in 31 files"),
     )
     for at_s, kind, text in marks:
         timeline.mark(kind, text, _WALL_S + at_s)
     phases = (
-        ("ZooKeeper", 0.2, 2.4), ("HDFS, beside all else", 0.3, 9.0), ("the broker", 2.4, 5.1),
+        ("ZooKeeper", 0.2, 2.4), ("HDFS, beside all else", 0.3, 9.0), ("three brokers", 2.4, 5.1),
         ("klamm topics create", 5.1, 6.9), ("producing", 7.9, 48.0), ("load 1, with the start of Spark", 9.1, 21.0),
         ("the load that is killed", 21.0, 29.5), ("load 2, with the start of Spark", 29.6, 49.0),
         ("load 3", 60.1, 68.0),

@@ -3,8 +3,8 @@
 A fence's info string says how: `yaml title=NAME`, `json title=NAME` and `python title=NAME` write a file; `python`
 runs; `console` runs its `$ ` lines in a shell, where each must exit with 0 (or with the status in `console exit=N`) and
 the lines after it must occur in its output, in order (`...` stands for any text); `console background` starts a process
-and waits for its second line to appear. Other fences (`text`, `mermaid`) are not run. The ports 9092 and 2181 are
-replaced by free ones, so that examples can show the ports that users will use.
+and waits for its second line to appear. Other fences (`text`, `mermaid`) are not run. The ports 9092 (and those
+after it) and 2181 are replaced by free ones, so that examples can show the ports that users will use.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Reader:
         return ran
 
     def run(self, example: Example) -> bool:
-        text = re.sub(r"\b(9092|2181)\b", lambda m: self.ports[m.group()], example.text)
+        text = re.sub(rf"\b({'|'.join(self.ports)})\b", lambda m: self.ports[m.group()], example.text)
         if "title" in example.options:
             (self.folder / example.options["title"]).write_text(text)
         elif example.language == "python":

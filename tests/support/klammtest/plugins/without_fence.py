@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from klamm.core.broker.coordinator.group_service import GroupService
-from klamm.core.groups.group_protocol_lock import ClassicGroupLocks
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
-from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore
 from klamm.core.records.partition import TopicPartition
 
 
 def _store(
-    service: GroupService, group: str, offsets: Mapping[TopicPartition, CommittedOffset], _: object
+    _service: GroupService,
+    store: OffsetStore,
+    group: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    _guards: object,
 ) -> set[TopicPartition]:
-    service._offsets.commit(group, offsets)
+    store.commit(group, offsets)
     return set()
-
-
-def _reacquire(_: ClassicGroupLocks) -> list[str]:
-    return []
 
 
 @hookimpl
@@ -30,4 +29,3 @@ def klamm_commands() -> Iterable[Command]:
 
 
 setattr(GroupService, "_store", _store)  # noqa: B010 - mypy takes an assignment for a mistake
-setattr(ClassicGroupLocks, "reacquire", _reacquire)  # noqa: B010

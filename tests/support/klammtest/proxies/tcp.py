@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 _CHUNK = 65_536
+DIAL_S = 60.0
 _WAIT_S = 60.0
 
 
@@ -34,13 +35,14 @@ class Link:
 
 
 class TcpProxy:
-    """Listens on `port` of 127.0.0.1 inside its `with` block; `link` is called for each connection. If the server
-    cannot be reached, the client's connection is closed.
+    """Listens on `port` of `host` inside its `with` block, and carries to 127.0.0.1; `link` is called for each
+    connection. If the server cannot be reached, the client's connection is closed.
     """
 
-    def __init__(self, port: int, server_port: int, link: Callable[[], Link] = Link) -> None:
+    def __init__(self, port: int, server_port: int, link: Callable[[], Link] = Link, host: str = "127.0.0.1") -> None:
         self.port = port
-        self.bootstrap = f"127.0.0.1:{port}"
+        self.bootstrap = f"{host}:{port}"
+        self._host = host
         self._server_port = server_port
         self._link = link
         self._lock = threading.Lock()
@@ -48,8 +50,15 @@ class TcpProxy:
         self._threads: set[threading.Thread] = set()
         self._closing = False
 
+    def listen(self) -> socket.socket:
+        return socket.create_server((self._host, self.port))
+
+    def dial(self) -> socket.socket:
+        """Connects to the server."""
+        return socket.create_connection(("127.0.0.1", self._server_port), DIAL_S)
+
     def __enter__(self) -> TcpProxy:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = self.listen()
         self._accepting = threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True)
         self._accepting.start()
         return self
@@ -78,7 +87,7 @@ class TcpProxy:
 
     def _serve(self, client: socket.socket) -> None:
         try:
-            with client, socket.create_connection(("127.0.0.1", self._server_port), _WAIT_S) as server:
+            with client, self.dial() as server:
                 server.settimeout(None)
                 self._join(client, server)
         except OSError:  # the server is down

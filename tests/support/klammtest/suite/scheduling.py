@@ -33,7 +33,7 @@ TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop")
 FAST_UNIT_S: Final = 15.0
 """Units that cost more seconds are left out of the inner loop."""
 
-JVM_FIXTURES: Final = frozenset({"hdfs_server", "spark", "zookeeper_server"})
+JVM_FIXTURES: Final = frozenset({"hdfs_server", "spark", "zookeeper_ensemble", "zookeeper_server"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +72,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_slow(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
-    on_jvm = callspec is not None and not {"hdfs", "zookeeper"}.isdisjoint(map(str, callspec.params.values()))
+    on_jvm = callspec is not None and not {"hdfs", "zookeeper", "ensemble"}.isdisjoint(
+        map(str, callspec.params.values())
+    )
     jvm = on_jvm or not JVM_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return jvm or item.get_closest_marker("slow") is not None
 

@@ -1,0 +1,113 @@
+"""A partition that this broker leads, as the offset store sees it: `klamm.core.interfaces.offsets.LeaderLog`."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import CancelledError, Future
+from typing import Final
+
+from ...errors import BrokerError, ErrorCode
+from ...interfaces.offsets import LogSlice
+from ...log.errors import FencedLeaderEpochError, OffsetOutOfRangeError, WouldBlockError
+from ...log.partition_log import AppendResult, ReadIsolation
+from ...records.codecs import CodecTable
+from ...records.partition import TopicPartition
+from ..replication.replica import Replica
+from ..workers import Workers
+
+COMMIT_TIMEOUT_S: Final = 5.0
+"""Longest wait for the in-sync replicas (Kafka's `offsets.commit.timeout.ms`)."""
+
+
+class LedLog:
+    """Made and closed on the event loop, in one leader epoch; the other methods are called on worker threads."""
+
+    def __init__(self, replica: Replica, workers: Workers, codecs: CodecTable) -> None:
+        self.partition: TopicPartition = replica.name
+        self.codecs = codecs
+        self.leader_epoch = replica.leader_epoch
+        self._replica = replica
+        self._workers = workers
+        self._loop = asyncio.get_running_loop()
+        self._begin = replica.log.log_end_offset
+        self._running: set[Future[int]] = set()
+        self._closed = False
+
+    @property
+    def committed(self) -> bool:
+        """True once all records of former leader epochs are below the high watermark; they could not all be read
+        before."""
+        return self._replica.log.high_watermark >= self._begin
+
+    def close(self) -> None:
+        """Ends the waits of running appends: the leader epoch is over, or the broker stops."""
+        self._closed = True
+        for running in tuple(self._running):
+            running.cancel()
+
+    def append(self, batch: bytearray) -> int:
+        running = asyncio.run_coroutine_threadsafe(self._append(batch), self._loop)
+        self._running.add(running)
+        try:
+            if self._closed:
+                running.cancel()
+            return running.result(COMMIT_TIMEOUT_S * 2)
+        except CancelledError as error:
+            raise self._over() from error
+        except TimeoutError as error:
+            running.cancel()
+            raise BrokerError(
+                ErrorCode.request_timed_out, f"{self.partition}: an append has not ended after {COMMIT_TIMEOUT_S * 2} s"
+            ) from error
+        finally:
+            self._running.discard(running)
+
+    def read(self, offset: int, max_bytes: int) -> LogSlice:
+        log = self._replica.log
+        if self._is_over():
+            raise self._over()
+        try:
+            found = log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+        except OffsetOutOfRangeError:
+            return LogSlice(b"", log.high_watermark, log.log_start_offset)
+        return LogSlice(found.data, found.high_watermark, found.log_start_offset)
+
+    async def _append(self, batch: bytearray) -> int:
+        replica, epoch = self._replica, self.leader_epoch
+        leader = replica.leader
+        if leader is None or self._is_over():
+            raise self._over()
+        if leader.is_under_min_isr:
+            raise BrokerError(
+                ErrorCode.not_enough_replicas,
+                f"{self.partition}: {replica.in_sync} replicas are in sync, min.insync.replicas is "
+                f"{leader.min_insync_replicas}",
+            )
+        try:
+            result = await self._stored(batch)
+        except FencedLeaderEpochError as error:
+            raise self._over() from error
+        replica.appended(len(batch), result)
+        end = result.last_offset + 1
+        if replica.commits_alone and replica.log.high_watermark < end:  # the topic shows flushed records only
+            await self._workers.disk(replica.log.flush)
+        failed = await replica.committed(epoch, end, COMMIT_TIMEOUT_S)
+        if failed is not ErrorCode.none:
+            raise BrokerError(failed, f"{self.partition}: a batch that ends at offset {end} is not committed")
+        return end
+
+    async def _stored(self, batch: bytearray) -> AppendResult:
+        append, epoch = self._replica.log.append_as_leader, self.leader_epoch
+        try:
+            return append(batch, epoch, on_loop=True, commit=self._replica.commits_alone)
+        except WouldBlockError:
+            return await self._workers.disk(append, batch, epoch)
+
+    def _is_over(self) -> bool:
+        return self._closed or self._replica.leader_epoch != self.leader_epoch
+
+    def _over(self) -> BrokerError:
+        return BrokerError(
+            ErrorCode.not_leader_or_follower,
+            f"{self.partition}: this broker does not lead it in epoch {self.leader_epoch} any more",
+        )

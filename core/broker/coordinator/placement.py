@@ -1,0 +1,147 @@
+"""Which broker coordinates a group: the leader of the group's partition of `__consumer_offsets`, with any store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from ...cluster.image import NO_LEADER, ClusterImage, TopicImage
+from ...errors import BrokerError, ErrorCode, KlammError
+from ...groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from ...interfaces.offsets import DEFAULT_REPLICAS, OffsetsTopicSettings
+from ..partitions import Partitions
+from ..replication.replica import Replica
+
+log = logging.getLogger(__name__)
+
+
+class LedRole(NamedTuple):
+    """This broker's leadership of one partition. `partitions` is their number, which the place of a group depends on;
+    `incarnation` names the registration, with which the groups' locks end."""
+
+    topic_id: UUID
+    partitions: int
+    number: int
+    leader_epoch: int
+    incarnation: str
+
+    def holds(self, group: str) -> bool:
+        """Returns whether the group belongs to this partition."""
+        return partition_for(group, self.partitions) == self.number
+
+
+class CreateTopic(Protocol):
+    def __call__(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> Awaitable[None]: ...
+
+
+class GroupPlacement:
+    """Belongs to the event loop. `image` gives the cluster as it is now; `partitions` are those served here.
+    `incarnation` names this broker's present registration, and is empty while it has none; `possible_replicas` returns
+    the largest replication factor that a topic can have now."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        image: Callable[[], ClusterImage],
+        partitions: Partitions,
+        settings: OffsetsTopicSettings,
+        create: CreateTopic,
+        incarnation: Callable[[], str],
+        possible_replicas: Callable[[], int],
+    ) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._partitions = partitions
+        self._settings = settings
+        self._create = create
+        self._possible_replicas = possible_replicas
+        self._one_at_a_time = asyncio.Lock()
+        self._said = ""
+        self.incarnation = incarnation
+
+    @property
+    def _topic(self) -> TopicImage | None:
+        return self._image().topics.get(OFFSETS_TOPIC)
+
+    @property
+    def exists(self) -> bool:
+        return self._topic is not None
+
+    @property
+    def keeps_unplaced(self) -> bool:
+        """True if the groups, which have no partition because the topic does not exist yet, are this broker's to list
+        and to expire: it is the controller. They can have offsets, but no classic members."""
+        return self._topic is None and self._image().controller_id == self._broker_id
+
+    def partition_of(self, group: str) -> int | None:
+        """Returns the group's partition; None while the topic does not exist."""
+        topic = self._topic
+        return None if topic is None else partition_for(group, len(topic.partitions))
+
+    def coordinator_of(self, group: str) -> int:
+        """Returns the id of the live broker that coordinates a group; `NO_LEADER` while there is none."""
+        topic = self._topic
+        if topic is None:
+            return NO_LEADER
+        state = topic.partitions.get(partition_for(group, len(topic.partitions)))
+        return state.leader if state is not None and state.leader in self._image().brokers else NO_LEADER
+
+    def role(self, number: int) -> LedRole | None:
+        """Returns this broker's leadership of a partition, if the cluster agrees and the partition is served."""
+        topic = self._topic
+        return None if topic is None else self._role(topic, number)
+
+    def roles(self) -> dict[int, LedRole]:
+        topic = self._topic
+        if topic is None:
+            return {}
+        found = {number: self._role(topic, number) for number in topic.partitions}
+        return {number: role for number, role in found.items() if role is not None}
+
+    def replica(self, role: LedRole) -> Replica | None:
+        return self._partitions.find(OFFSETS_TOPIC, role.number)
+
+    def _role(self, topic: TopicImage, number: int) -> LedRole | None:
+        state, incarnation = topic.partitions.get(number), self.incarnation()
+        if state is None or state.leader != self._broker_id or not incarnation:
+            return None
+        led = self._partitions.find(OFFSETS_TOPIC, number)
+        if led is None or led.log.topic_id != topic.topic_id or led.leader_epoch != state.leader_epoch:
+            return None
+        return LedRole(topic.topic_id, len(topic.partitions), number, state.leader_epoch, incarnation)
+
+    async def ensure_topic(self) -> None:
+        """Creates the topic unless it exists. Raises `KlammError` if that is not possible now.
+
+        With a replication factor that is configured, as many brokers must be live, as in Kafka; without one there are
+        `DEFAULT_REPLICAS`, or one on each broker if there are fewer.
+        """
+        if self.exists:
+            return
+        async with self._one_at_a_time:
+            if self.exists:
+                return
+            try:
+                await self._create(OFFSETS_TOPIC, self._settings.partitions, self._factor(), self._settings.configs)
+            except KlammError as error:
+                if str(error) != self._said:  # clients ask again and again
+                    log.warning("groups have no coordinator: %s", error)
+                self._said = str(error)
+                raise
+
+    def _factor(self) -> int:
+        configured, possible = self._settings.replication_factor, self._possible_replicas()
+        if configured is None:
+            return min(DEFAULT_REPLICAS, possible)
+        if configured > possible:
+            raise BrokerError(
+                ErrorCode.invalid_replication_factor,
+                f"{OFFSETS_TOPIC} cannot be created: offsets.topic.replication.factor is {configured}, and {possible} "
+                "brokers can have a replica now",
+            )
+        return configured

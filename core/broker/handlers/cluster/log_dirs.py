@@ -1,0 +1,75 @@
+"""DescribeLogDirs (KIP-113, KIP-827): the replicas in this broker's log directory, and the room in its file system."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from ....errors import BrokerError, ErrorCode
+from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ....protocol.messages import Entity
+from ....records.partition import TopicPartition
+from ...network.context import Request
+from ...services import Services
+
+_UNKNOWN = -1
+
+
+class _Space(NamedTuple):
+    """Bytes of the file system; -1 if it cannot be asked."""
+
+    error: ErrorCode
+    total: int
+    usable: int
+
+
+async def describe_log_dirs(services: Services, request: Request) -> Entity:
+    """Answers null topics with all replicas. A partition that has no replica here is left out."""
+    try:
+        services.access.check(request, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    except BrokerError as error:
+        return request.respond(error_code=error.code, results=())
+    directory = services.logs.directory.absolute()
+    space = await services.workers.disk(_space, directory)
+    wanted = _wanted(request)
+    found: dict[str, list[Entity]] = {}
+    for tp, log in sorted(services.logs.logs().items()):
+        if wanted is not None and tp not in wanted:
+            continue
+        found.setdefault(tp.topic, []).append(
+            request.part(
+                "DescribeLogDirsPartition",
+                partition_index=tp.partition,
+                partition_size=log.size,
+                offset_lag=max(0, log.high_watermark - log.log_end_offset),
+                is_future_key=False,
+            )
+        )
+    result = request.part(
+        "DescribeLogDirsResult",
+        error_code=space.error,
+        log_dir=str(directory),
+        topics=tuple(
+            request.part("DescribeLogDirsTopic", name=name, partitions=tuple(partitions))
+            for name, partitions in found.items()
+        ),
+        total_bytes=space.total,
+        usable_bytes=space.usable,
+    )
+    return request.respond(error_code=ErrorCode.none, results=(result,))
+
+
+def _wanted(request: Request) -> set[TopicPartition] | None:
+    topics = request.message.topics
+    if topics is None:
+        return None
+    return {TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions}
+
+
+def _space(directory: Path) -> _Space:
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError:
+        return _Space(ErrorCode.kafka_storage_error, _UNKNOWN, _UNKNOWN)
+    return _Space(ErrorCode.none, usage.total, usage.free)

@@ -1,0 +1,1 @@
+"""Requests about topics: create, delete, add partitions, describe."""

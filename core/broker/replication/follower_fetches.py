@@ -1,0 +1,284 @@
+"""The leader's end of replication: serves the fetches of followers (KIP-227, 595, 903).
+
+A follower reads up to the log end, has a session of its own, and neither takes write slots nor fetch allowances. A
+Fetch costs as much as has changed since the last: partitions that were appended to or committed, and those whose
+request has other parameters. The rules are those of `PartitionLeader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import randrange
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from ...errors import ErrorCode, KlammError
+from ...interfaces.security.authorizer import AclOperation, ResourceType
+from ...log.partition_log import LogRead, ReadIsolation
+from ...protocol.fetch import Fetched, write_fetch_response
+from ...protocol.messages import Buffer
+from ...protocol.replica_fetch import PartitionFetch, PartitionKey, ReplicaFetchRequest
+from ...replication.fetch_sessions import FetchContext, FetchSessionCache, FetchSessionRequest
+from ...replication.replica_fetch import ReplicaFetch, ReplicaFetchData
+from ..network.context import Request
+from .parked_fetch import FollowerWait
+from .replica import Replica, monotonic_ms
+from .throttles import ReplicationThrottles
+
+if TYPE_CHECKING:
+    from ..services import Services
+
+CLUSTER_NAME: Final = "kafka-cluster"
+_SESSION_EVICTION_MS: Final = 120_000.0
+_ON_LOOP_BYTES: Final = 1 << 20
+Context = FetchContext[PartitionKey, PartitionFetch]
+
+
+class FollowerFetches:
+    """Belongs to the event loop. `on_caught_up` is called with a partition whose follower may join the ISR, and
+    `on_lost` with a broker whose connection has ended."""
+
+    def __init__(
+        self,
+        max_sessions: int,
+        throttles: ReplicationThrottles,
+        on_caught_up: Callable[[Replica], None],
+        on_lost: Callable[[int], None],
+    ) -> None:
+        self._sessions: FetchSessionCache[PartitionKey, PartitionFetch] = FetchSessionCache(
+            max_sessions, _SESSION_EVICTION_MS, lambda: randrange(1, 2**31)
+        )
+        self._waits: dict[int, tuple[FollowerWait, set[PartitionKey]]] = {}
+        self._throttles = throttles
+        self._epochs: dict[int, tuple[int, int]] = {}
+        """By session: the follower, and the broker epoch under which its partitions were taken."""
+        self._on_caught_up = on_caught_up
+        self._on_lost = on_lost
+
+    async def fetch(self, services: Services, request: Request, message: ReplicaFetchRequest) -> list[Buffer]:
+        """Answers a follower's Fetch, or lets it wait until a partition that it fetches is appended to."""
+        session = FetchSessionRequest(message.session_id, message.session_epoch, message.partitions, message.forgotten)
+        refused = (
+            services.access.refusal(request, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            if services.access.enforced
+            else None
+        )
+        if refused is not None:
+            return _write(request, refused, 0, {})
+        if request.connection.on_close is None:  # also when no Fetch waits then, or the connection is reset
+            request.connection.on_close = partial(self._on_lost, message.replica_id)
+        context = self._sessions.context(session, from_follower=True, now_ms=monotonic_ms())
+        if context.error is not ErrorCode.none:
+            return _write(request, context.error, 0, {})
+        registered = message.replica_id, message.replica_epoch
+        if context.session_id not in self._epochs:
+            self._end_former(registered)
+        wait = self._follow(services, context, session)
+        changed = dict.fromkeys(wait.take_changed())
+        changed.update(dict.fromkeys(context.changed))
+        if self._epochs.get(context.session_id) != registered:
+            # Registered again: a partition that has not changed is to be taken under the new epoch, too (R3).
+            self._epochs[context.session_id] = registered
+            changed.update(dict.fromkeys(self._waits[context.session_id][1]))
+        if not _is_known(services, message):  # this broker has not read the registration yet
+            for key in changed:
+                wait.on_bounds(key)
+        answers = self._take_ends(services, message, context, changed)
+        await self._read_all(services, message, context, answers)
+        if not any(map(_is_news, answers.values())) and not services.partitions.closing:
+            await self._wait(request, message, wait)
+            more = self._take_ends(services, message, context, wait.take_changed())
+            await self._read_all(services, message, context, more)
+            answers.update(more)
+        for key, answer in answers.items():
+            if answer is None:
+                wait.on_bounds(key)  # it had no room: first in the next answer
+        error, session_id, sent = context.response({key: data for key, data in answers.items() if data is not None})
+        return _write(request, error, session_id, sent)
+
+    def _end_former(self, registered: tuple[int, int]) -> None:
+        """Ends the sessions of a follower's earlier registrations, which its process took with it: every append would
+        be noted for them, until the cache is full."""
+        follower, epoch = registered
+        for session_id, (replica_id, taken) in self._epochs.items():
+            if replica_id == follower and taken < epoch:
+                self._sessions.end(session_id)
+
+    def _follow(
+        self, services: Services, context: Context, session: FetchSessionRequest[PartitionKey, PartitionFetch]
+    ) -> FollowerWait:
+        """Returns what has changed for this session, which the appends of its partitions note from now on."""
+        for closed in [known for known in self._waits if known not in self._sessions]:
+            _, keys = self._waits.pop(closed)
+            self._epochs.pop(closed, None)
+            self._unfollow(services, closed, keys)
+        session_id = context.session_id
+        if session_id not in self._waits:
+            self._waits[session_id] = (FollowerWait(), set())
+        wait, keys = self._waits[session_id]
+        for key in session.forgotten:
+            keys.discard(key)
+            self._unfollow(services, session_id, (key,))
+        for key in context.changed:
+            replica = services.partitions.replica_by_id(key)
+            if replica is not None:
+                keys.add(key)
+                replica.add_follower(session_id, wait)
+        return wait
+
+    @staticmethod
+    def _unfollow(services: Services, session_id: int, keys: Iterable[PartitionKey]) -> None:
+        for key in keys:
+            replica = services.partitions.replica_by_id(key)
+            if replica is not None:
+                replica.remove_follower(session_id)
+
+    async def _wait(self, request: Request, message: ReplicaFetchRequest, wait: FollowerWait) -> None:
+        connection = request.connection
+        max_wait_s = message.max_wait_ms / 1000
+        if max_wait_s <= 0 or connection.ended:
+            return
+        connection.on_end = wait.wake
+        try:
+            await wait.park(max_wait_s)
+        finally:
+            connection.on_end = None
+
+    # -- one look at the partitions --------------------------------------------------------------------------------
+
+    def _take_ends(
+        self,
+        services: Services,
+        message: ReplicaFetchRequest,
+        context: Context,
+        keys: Iterable[PartitionKey],
+    ) -> dict[PartitionKey, ReplicaFetchData | None]:
+        """Takes what the follower has of each partition, which may commit records; returns the answers that need no
+        records, and None for those that do.
+
+        A request that has waited is taken again: it counts now if the follower's registration has been read meanwhile.
+        """
+        answers: dict[PartitionKey, ReplicaFetchData | None] = {}
+        now_ms = monotonic_ms()
+        replica_id, replica_epoch = message.replica_id, message.replica_epoch
+        registration = services.image.registrations.get(replica_id)
+        for key in keys:
+            wanted = context.parameters(key)
+            if wanted is None:
+                continue
+            replica = services.partitions.replica_by_id(key)
+            if replica is None or replica.leader is None:
+                answers[key] = ReplicaFetchData(_not_led(services, key))
+                continue
+            fetch = ReplicaFetch(replica_id, replica_epoch, wanted[0], wanted[1], wanted[2], wanted[3])
+            refused = replica.leader.on_fetch(fetch, registration, now_ms)
+            answers[key] = refused
+            if refused is None:
+                replica.complete()
+                if replica.leader.wants_member(replica_id, registration, now_ms):
+                    self._on_caught_up(replica)
+        return answers
+
+    async def _read_all(
+        self,
+        services: Services,
+        message: ReplicaFetchRequest,
+        context: Context,
+        answers: dict[PartitionKey, ReplicaFetchData | None],
+    ) -> None:
+        """Reads the records of the answers that need some, as far as the response has room."""
+        room = min(message.max_bytes, services.config.replica_fetch_response_max_bytes)
+        size = 0
+        for key in [key for key, answer in answers.items() if answer is None]:
+            wanted, replica = context.parameters(key), services.partitions.replica_by_id(key)
+            if wanted is None or replica is None:
+                continue
+            leader = replica.leader
+            if leader is None or leader.epoch != wanted.leader_epoch:  # its role has changed during an earlier read
+                answers[key] = ReplicaFetchData(_not_led(services, key))
+                continue
+            limit = min(wanted.max_bytes, room - size)
+            config, number = replica.log.config, replica.name.partition
+            in_sync = replica.is_in_sync(message.replica_id)
+            if (limit <= 0 and size) or self._throttles.leader_must_wait(config, number, in_sync=in_sync):
+                continue
+            answer = _read_now(replica, wanted.fetch_offset, max(limit, 0), min_one=size == 0)
+            if answer is None:
+                answer = await _read_later(services, replica, wanted.fetch_offset, max(limit, 0), min_one=size == 0)
+            if replica.leader is not leader:  # the log may have been truncated during the read
+                answer = ReplicaFetchData(ErrorCode.not_leader_or_follower)
+            answers[key] = answer
+            size += len(answer.records)
+            self._throttles.sent(config, number, len(answer.records), in_sync=in_sync)
+            replica.traffic.replication_bytes_out += len(answer.records)
+
+
+def _is_known(services: Services, message: ReplicaFetchRequest) -> bool:
+    """True if the follower fetches under the registration that this broker has read."""
+    registration = services.image.registrations.get(message.replica_id)
+    return registration is not None and registration.epoch == message.replica_epoch
+
+
+def _read_now(replica: Replica, offset: int, limit: int, *, min_one: bool) -> ReplicaFetchData | None:
+    """Reads what is in memory or in the page cache; None if the rest takes longer."""
+    log = replica.log
+    if offset == log.log_end_offset:
+        return ReplicaFetchData(high_watermark=log.high_watermark, log_start_offset=log.log_start_offset)
+    if limit > _ON_LOOP_BYTES:
+        return None
+    try:
+        found = log.read_cached(offset, limit, isolation=ReadIsolation.LOG_END, min_one=min_one)
+    except KlammError as error:  # the log's start may have passed the offset since it was compared
+        return ReplicaFetchData(error.code, log_start_offset=log.log_start_offset)
+    return None if found is None else _answer_of(found)
+
+
+async def _read_later(
+    services: Services, replica: Replica, offset: int, limit: int, *, min_one: bool
+) -> ReplicaFetchData:
+    """Reads on a worker thread."""
+    try:
+        found = await services.workers.bulk(
+            replica.log.read, offset, limit, isolation=ReadIsolation.LOG_END, min_one=min_one
+        )
+    except KlammError as error:
+        return ReplicaFetchData(error.code, log_start_offset=replica.log.log_start_offset)
+    return _answer_of(found)
+
+
+def _answer_of(found: LogRead) -> ReplicaFetchData:
+    return ReplicaFetchData(ErrorCode.none, None, found.high_watermark, found.log_start_offset, found.data)
+
+
+def _is_news(answer: ReplicaFetchData | None) -> bool:
+    """True if an answer is to be sent at once: it has records, an error, or a divergence."""
+    return answer is not None and (
+        bool(answer.records) or answer.error is not ErrorCode.none or answer.diverging_epoch is not None
+    )
+
+
+def _not_led(services: Services, key: PartitionKey) -> ErrorCode:
+    known = services.image.topic_by_id(UUID(bytes=key[0]))
+    if known is None:
+        return ErrorCode.unknown_topic_id
+    return ErrorCode.not_leader_or_follower if key[1] in known.partitions else ErrorCode.unknown_topic_or_partition
+
+
+def _write(
+    request: Request, error: ErrorCode, session_id: int, answers: dict[PartitionKey, ReplicaFetchData]
+) -> list[Buffer]:
+    fetched = [
+        Fetched(
+            topic_id,
+            number,
+            data.error,
+            data.high_watermark,
+            data.high_watermark,
+            data.log_start_offset,
+            data.records,
+            data.diverging_epoch,
+        )
+        for (topic_id, number), data in answers.items()
+    ]
+    return write_fetch_response(fetched, request.version, committed=False, error=error, session_id=session_id)

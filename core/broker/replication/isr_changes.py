@@ -1,0 +1,151 @@
+"""Writes the ISR changes of the partitions that this broker leads (Kafka's `AlterPartitionManager`).
+
+Proposals are gathered for a moment, since a restarted broker catches up with many partitions at once, and written in
+one transaction. The rules are those of `PartitionLeader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from ...cluster.cluster import Cluster
+from ...errors import KlammError, describe_error
+from ...records.partition import TopicPartition
+from ...replication.leader import IsrProposal, PartitionLeader, ProposalOutcome
+from ..metrics.counters import BrokerMetrics
+from ..partitions import Partitions
+from ..workers import Workers
+from .replica import Replica, monotonic_ms
+from .role_changes import RoleChanges
+
+log = logging.getLogger(__name__)
+
+GATHERING_S: Final = 0.02
+MOST_A_TRANSACTION: Final = 500
+_BACK_OFF_S: Final = 0.1
+
+
+class IsrChanges:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Partitions,
+        roles: RoleChanges,
+        workers: Workers,
+        metrics: BrokerMetrics,
+        lag_time_max_ms: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._roles = roles
+        self._workers = workers
+        self._metrics = metrics
+        self._lag_time_max_ms = lag_time_max_ms
+        self._wanted: dict[TopicPartition, None] = {}
+        self._some = asyncio.Event()
+        self._lateness_ms = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._write()), loop.create_task(self._look())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def caught_up(self, replica: Replica) -> None:
+        """Called when a follower of the partition may join the ISR."""
+        self._wanted[replica.name] = None
+        self._some.set()
+
+    async def _look(self) -> None:
+        """Looks for followers that have fallen behind, and for proposals that are still open. A late look, because this
+        broker itself stood still, does not count against the followers."""
+        loop = asyncio.get_running_loop()
+        while True:
+            interval_s = max(min(self._lag_time_max_ms() / 2000, 1.0), 0.05)
+            due = loop.time() + interval_s
+            await asyncio.sleep(interval_s)
+            self._lateness_ms = max(0.0, (loop.time() - due) * 1000)
+            if self._roles.has_news():
+                self._roles.refresh_soon()
+            for replica in self._partitions:
+                replica.look_at_followers()
+                leader = replica.leader
+                if leader is not None and leader.wants_change(
+                    self._roles.image.registrations, monotonic_ms(), self._lateness_ms
+                ):
+                    self._wanted[replica.name] = None
+                    self._some.set()
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._some.wait()
+            due = loop.time() + GATHERING_S
+            await asyncio.sleep(GATHERING_S)
+            # After this broker has stood still this may run before `_look`, which would have noticed it.
+            self._lateness_ms = max(self._lateness_ms, (loop.time() - due) * 1000)
+            self._some.clear()
+            try:
+                again = await self._write_some()
+            except KlammError as error:
+                log.info("a change of in-sync replicas is tried again: %s", error)
+                again = True
+            except Exception as error:  # it must go on, or no ISR would ever change again
+                log.exception("a change of in-sync replicas failed: %s", describe_error(error))
+                again = True
+            if again:
+                await asyncio.sleep(_BACK_OFF_S)
+                self._some.set()
+
+    async def _write_some(self) -> bool:
+        """Writes the proposals of at most 500 partitions; returns True if there is more to do."""
+        image = self._roles.image
+        proposals: list[tuple[TopicPartition, IsrProposal]] = []
+        leaders: list[tuple[Replica, PartitionLeader]] = []
+        for name in list(self._wanted)[:MOST_A_TRANSACTION]:
+            replica = self._partitions.find(*name)
+            del self._wanted[name]
+            leader = None if replica is None else replica.leader
+            if replica is None or leader is None:
+                continue
+            if not self._roles.has_taken(name):  # the leader knows an older state than the image has
+                self._wanted[name] = None
+                continue
+            leader.at_version(image.version)
+            replica.refresh()
+            proposal = leader.next_proposal(image.registrations, monotonic_ms(), self._lateness_ms)
+            if proposal is not None:
+                proposals.append((name, proposal))
+                leaders.append((replica, leader))
+                replica.refresh()
+        if not proposals:
+            return bool(self._wanted)
+        outcomes: list[ProposalOutcome] = [ProposalOutcome.UNKNOWN] * len(proposals)
+        try:
+            outcomes = await self._workers.coordination(self._cluster.propose, proposals)
+        finally:
+            for (name, proposal), (replica, leader), outcome in zip(proposals, leaders, outcomes, strict=True):
+                leader.on_outcome(proposal, outcome)
+                if replica.leader is leader:
+                    replica.refresh()
+                if outcome is not ProposalOutcome.APPLIED:
+                    self._metrics.failed_isr_updates += 1
+                    self._wanted[name] = None
+        await self._roles.refresh()
+        for (name, proposal), outcome in zip(proposals, outcomes, strict=True):
+            if outcome is ProposalOutcome.APPLIED:
+                if proposal.added:
+                    self._metrics.isr_expands += 1
+                else:
+                    self._metrics.isr_shrinks += 1
+                log.info("%s: the in-sync replicas are %s", name, list(proposal.state.isr))
+        return bool(self._wanted)

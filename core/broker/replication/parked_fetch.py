@@ -1,0 +1,80 @@
+"""Fetches that wait for more records: those of consumers, and those of followers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...protocol.replica_fetch import PartitionKey
+
+
+class ParkedFetch:
+    """A Fetch that waits until `missing` more bytes are visible in any of its partitions."""
+
+    def __init__(self, missing: int) -> None:
+        self._missing = missing
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_visible(self, count: int) -> None:
+        self._missing -= count
+        if self._missing <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Waits; returns True if it was woken in time."""
+        done, _ = await asyncio.wait([self._woken], timeout=timeout_s)
+        return bool(done)
+
+
+class FollowerWait:
+    """What has changed for one follower since its last Fetch was answered, and that follower's parked Fetch.
+
+    So a Fetch costs as much as has changed, whatever the number of partitions in its session. All appends of one turn
+    of the event loop wake the Fetch once.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed: dict[PartitionKey, None] = {}
+        self._parked: ParkedFetch | None = None
+        self._scheduled = False
+
+    def on_append(self, partition: PartitionKey) -> None:
+        """Notes that the partition has more records than the follower was sent."""
+        self._changed[partition] = None
+        if self._parked is not None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._wake)
+
+    def on_bounds(self, partition: PartitionKey) -> None:
+        """Notes another high watermark or log start offset, which the next answer carries; none is sent for it."""
+        self._changed[partition] = None
+
+    def take_changed(self) -> list[PartitionKey]:
+        """Removes and returns the partitions that have changed, those first that have waited longest."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+    def wake(self) -> None:
+        """Wakes the parked Fetch, as when a partition stops being led."""
+        if self._parked is not None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._scheduled = False
+        if self._parked is not None:
+            self._parked.wake()
+
+    async def park(self, timeout_s: float) -> bool:
+        """Waits for an append; returns True if there was one in time."""
+        parked = self._parked = ParkedFetch(1)
+        try:
+            return await parked.wait(timeout_s)
+        finally:
+            if self._parked is parked:
+                self._parked = None

@@ -1,0 +1,296 @@
+"""The follower's end of replication: one fetcher per leader broker copies its partitions here (Kafka's
+`ReplicaFetcherThread`).
+
+One Fetch is in flight at a time, in a fetch session, so that a request carries only partitions that have changed. A
+partition that fails is left out for a while, and the others go on. The rules are those of `PartitionFollower`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from ...errors import ErrorCode, KlammError, ProtocolError, describe_error, describe_failure
+from ...protocol.apis import ApiKey
+from ...protocol.headers import request_frame
+from ...protocol.replica_fetch import (
+    VERSION,
+    PartitionAnswer,
+    PartitionFetch,
+    PartitionKey,
+    ReplicaFetchRequest,
+    read_replica_fetch_response,
+)
+from ...replication.fetch_sessions import FetchSessionHandler
+from ...replication.follower import FetchResult, PartitionFollower
+from ...replication.replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
+from ..workers import Workers
+from .peer_connection import PeerConnection
+from .replica import Replica
+from .throttles import ReplicationThrottles
+
+_log = logging.getLogger(__name__)
+_CORRELATION: Final = Struct(">i")
+_HEADER: Final = 5
+"""Bytes of a response's header: correlation id, no tagged fields."""
+_ON_LOOP_BYTES: Final = 512 * 1024
+"""Answers with more records are stored on a worker thread."""
+_REDIALS_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
+_LEAST_BACKOFF_S: Final = 0.02
+_SILENCE_MS: Final = 4_000
+_LONGEST_THROTTLED_S: Final = 1.0
+"""A throttled partition is left out for at most this time, so that a higher rate takes effect soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """Kafka's `replica.fetch.*` settings, in bytes and ms."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    response_max_bytes: int
+    backoff_ms: int
+    socket_timeout_ms: int
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds without a byte of an answer after which the connection is made again: a leader answers within
+        `max_wait_ms`, and packets that were lost while a network was cut must not delay replication after it heals."""
+        return min(self.socket_timeout_ms, self.max_wait_ms + _SILENCE_MS) / 1000
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """A partition that is fetched. `sent`: the request that the leader has last been given."""
+
+    replica: Replica
+    follower: PartitionFollower
+    sent: ReplicaFetch | None = None
+    wanted_after: int = 0
+    """The number of the last request that was built before `sent` was wanted: its answer is not one to `sent` (R9)."""
+    failures: int = 0
+
+
+class ReplicaFetcher:
+    """Copies partitions from one broker. Belongs to the event loop.
+
+    `address` gives the leader's host and port for each attempt to connect, None while it is not registered. `epoch`
+    gives this broker's epoch. `on_lost` is called when the connection ends or cannot be made, `on_stale` when the
+    leader's role or epoch is not what this broker has read.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        leader: int,
+        workers: Workers,
+        settings: FetcherSettings,
+        throttles: ReplicationThrottles,
+        address: Callable[[], tuple[str, int] | None],
+        epoch: Callable[[], int],
+        on_lost: Callable[[int], None],
+        on_stale: Callable[[], None],
+    ) -> None:
+        self.leader = leader
+        self._broker_id = broker_id
+        self._workers = workers
+        self._settings = settings
+        self._throttles = throttles
+        self._address = address
+        self._epoch = epoch
+        self._on_lost = on_lost
+        self._on_stale = on_stale
+        self._fetched: dict[PartitionKey, _Fetched] = {}
+        self._session: FetchSessionHandler[PartitionKey, PartitionFetch] = FetchSessionHandler()
+        self._some = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._correlation_id = 0
+
+    def __len__(self) -> int:
+        return len(self._fetched)
+
+    # -- the partitions --------------------------------------------------------------------------------------------
+
+    def add(self, replica: Replica, follower: PartitionFollower) -> None:
+        """Fetches a partition from now on, under the leader epoch of `follower`."""
+        fetched = _Fetched(replica, follower)
+        self._fetched[replica.key] = fetched
+        self._want(replica.key, fetched)
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+
+    def remove(self, key: PartitionKey) -> None:
+        """Stops fetching a partition; an answer that is on its way is ignored."""
+        if self._fetched.pop(key, None) is not None:
+            self._session.forget(key)
+            if not len(self._session):
+                self._some.clear()
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _want(self, key: PartitionKey, fetched: _Fetched) -> None:
+        """Puts the partition's next fetch into the session. It is left out while the log has records that it does not
+        report yet."""
+        if self._fetched.get(key) is not fetched:
+            return
+        replica = fetched.replica
+        wait_ms = self._throttles.follower_wait_ms(
+            replica.log.config, replica.name.partition, in_sync=replica.is_in_sync(self._broker_id)
+        )
+        if wait_ms:
+            self._leave_out(key, fetched, min(wait_ms / 1000, _LONGEST_THROTTLED_S))
+            return
+        fetch = fetched.follower.fetch(self._epoch())
+        if fetch is None:
+            self._leave_out(key, fetched, _LEAST_BACKOFF_S)
+            return
+        fetched.sent = fetch
+        fetched.wanted_after = self._correlation_id
+        self._session.want(
+            key,
+            PartitionFetch(
+                fetch.leader_epoch,
+                fetch.fetch_offset,
+                fetch.last_fetched_epoch,
+                fetched.replica.log.log_start_offset,
+                self._settings.max_bytes,
+            ),
+        )
+        self._some.set()
+
+    def _leave_out(self, key: PartitionKey, fetched: _Fetched, delay_s: float) -> None:
+        self._session.forget(key)
+        if not len(self._session):
+            self._some.clear()
+        self._loop.call_later(delay_s, self._want, key, fetched)
+
+    def _back_off(self, key: PartitionKey, fetched: _Fetched) -> None:
+        delay_s = min(_LEAST_BACKOFF_S * 2**fetched.failures, self._settings.backoff_ms / 1000)
+        fetched.failures = min(fetched.failures + 1, 10)
+        self._leave_out(key, fetched, delay_s)
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures, said = 0, ""
+        while True:
+            await self._some.wait()
+            await asyncio.sleep(_REDIALS_S[min(failures, len(_REDIALS_S) - 1)])
+            try:
+                await self._converse()
+            except (OSError, EOFError, TimeoutError, KlammError) as error:
+                failures += 1
+                self._session.on_failure()
+                if describe_failure(error) != said:
+                    said = describe_failure(error)
+                    _log.info("fetching from broker %d failed, it is tried again: %s", self.leader, said)
+                self._on_lost(self.leader)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # it must go on, or these replicas would never be in sync again
+                failures += 1
+                self._session.on_failure()
+                _log.exception("fetching from broker %d failed: %s", self.leader, describe_error(error))
+            else:
+                failures, said = 0, ""
+
+    async def _converse(self) -> None:
+        """Fetches over one connection until there is nothing more to fetch. Raises what ends the connection."""
+        address = self._address()
+        if address is None:
+            raise ConnectionError(f"broker {self.leader} is not registered")
+        connection = await PeerConnection.connect(*address, self._settings.silence_s)
+        try:
+            while len(self._session):
+                await self._fetch_once(connection)
+        finally:
+            connection.close()
+
+    async def _fetch_once(self, connection: PeerConnection) -> None:
+        settings, request = self._settings, self._session.next_request()
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        body = ReplicaFetchRequest(
+            self._broker_id, self._epoch(), settings.max_wait_ms, settings.min_bytes, settings.response_max_bytes,
+            request.session_id, request.epoch, request.partitions, request.forgotten,
+        ).encode()  # fmt: skip
+        frame = await connection.ask(request_frame(ApiKey.FETCH, VERSION, self._correlation_id, "replica", body))
+        if _CORRELATION.unpack_from(frame)[0] != self._correlation_id:
+            raise ProtocolError(f"broker {self.leader} answered another request")
+        response = read_replica_fetch_response(frame, _HEADER)
+        self._session.on_response(response.error, response.session_id)
+        if response.error is not ErrorCode.none:
+            if response.error not in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch):
+                raise ProtocolError(f"broker {self.leader} refuses to be fetched from: {response.error.name.upper()}")
+            return
+        for key, answer in response.partitions.items():
+            await self._take(key, answer)
+
+    # -- the answers -----------------------------------------------------------------------------------------------
+
+    async def _take(self, key: PartitionKey, answer: PartitionAnswer) -> None:
+        fetched = self._fetched.get(key)
+        if fetched is None or fetched.sent is None or fetched.wanted_after == self._correlation_id:
+            return
+        data = ReplicaFetchData(
+            answer.error,
+            None if answer.diverging is None else EpochEndOffset(*answer.diverging),
+            answer.high_watermark,
+            answer.log_start_offset,
+            answer.records,  # type: ignore[arg-type]
+        )
+        slow = len(answer.records) > _ON_LOOP_BYTES or data.diverging_epoch is not None or fetched.replica.log.flushes
+        slow = slow or answer.error is ErrorCode.offset_out_of_range
+        try:
+            if slow:
+                result = await self._workers.bulk(fetched.follower.on_answer, fetched.sent, data)
+            else:
+                result = fetched.follower.on_answer(fetched.sent, data)
+        except KlammError as error:
+            if self._fetched.get(key) is fetched:
+                _log.warning("%s: what broker %d sent is not stored: %s", fetched.replica.name, self.leader, error)
+                self._back_off(key, fetched)
+            return
+        if self._fetched.get(key) is not fetched:
+            return
+        if answer.records:
+            replica, size = fetched.replica, len(answer.records)
+            replica.replicated(size)
+            self._throttles.received(
+                replica.log.config, replica.name.partition, size, in_sync=replica.is_in_sync(self._broker_id)
+            )
+        fetched.replica.complete()
+        if result is FetchResult.REFUSED:
+            if answer.error in _STALE:
+                self._on_stale()
+            elif not fetched.failures:
+                _log.info(
+                    "%s: broker %d refuses the fetch at offset %d: %s",
+                    fetched.replica.name, self.leader, fetched.sent.fetch_offset, answer.error.name.upper(),
+                )  # fmt: skip
+            self._back_off(key, fetched)
+            return
+        if result is not FetchResult.STALE:
+            fetched.failures = 0
+        self._want(key, fetched)
+
+
+_STALE: Final = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""Errors of a leader that has not read the metadata yet, or has newer ones."""

@@ -1,0 +1,381 @@
+"""`klamm cluster`: shows brokers and replicas, evens them out, empties a broker, moves partitions."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ..cluster.balance import (
+    Move,
+    PlacedPartition,
+    Placement,
+    plan_drain,
+    plan_factor,
+    plan_leaders,
+    plan_moves,
+)
+from ..errors import BrokerError, ConfigError, KlammError
+from ..records.partition import TopicPartition, counted, some_of
+from .moves import carry_out
+from .options import DEFAULT_CONFIG, Bootstrap, ConfigFile, cluster_client, console, interval_s, table
+
+if TYPE_CHECKING:
+    from ..client.cluster_admin import ClusterAdmin
+    from ..client.cluster_client import ClusterClient
+    from ..client.network.metadata import ClusterView
+
+app = typer.Typer(
+    add_completion=False, help="Show brokers and replicas, even them out, empty a broker.", no_args_is_help=True
+)
+Most = Annotated[int, typer.Option("--moves", min=1, metavar="N", help="Partitions that are moved at a time.")]
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second, for each broker, of replicas that move."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be moved, and move nothing.")]
+_POLL_S: Final = 0.5
+_SHOWN: Final = 20
+_KEPT: Final = 3
+"""The most partitions that keep their leaders and get a line each."""
+_NAMED: Final = re.compile(r"(?P<topic>[^:=]+)(:(?P<partition>\d+))?(=(?P<replicas>\d+(,\d+)*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`offline` have no leader, `under_replicated` fewer replicas in sync than they have, `moving` are reassigned."""
+
+    partitions: int
+    offline: tuple[TopicPartition, ...]
+    under_replicated: tuple[TopicPartition, ...]
+    moving: tuple[TopicPartition, ...]
+
+    @property
+    def is_well(self) -> bool:
+        return not self.offline and not self.under_replicated
+
+    def lines(self) -> Iterable[str]:
+        yield (
+            f"{counted(self.partitions, 'partition')}: {len(self.offline)} without a leader, "
+            f"{len(self.under_replicated)} under-replicated, {len(self.moving)} being moved"
+        )
+        for what, found in (("without a leader", self.offline), ("under-replicated", self.under_replicated)):
+            if found:
+                yield f"{what}: {some_of(found)}"
+
+
+@app.command()
+def status(
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="TIME", help="Wait this long (90s, 10m) until no partition lacks a replica."),
+    ] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Show the brokers, and the partitions that lack a leader or replicas.
+
+    With --wait the exit status is 1 if partitions still lack any when the time is over.
+    """
+    limit_s = None if wait is None else interval_s("--wait", wait)
+    with cluster_client(config, bootstrap) as (_, client):
+        admin = _admin(client)
+        health = _health(admin)
+        if limit_s is not None:
+            health = _wait_until_well(admin, health, limit_s)
+        view = admin.view()
+        rows = table(
+            "broker", "address", "rack", "leads", "replicas", "out of sync", "size", "free",
+            right=("leads", "replicas", "out of sync", "size", "free"),
+        )  # fmt: skip
+        for row in _broker_rows(admin, view):
+            rows.add_row(*row)
+        console().print(rows)
+        features = admin.features()
+    for line in health.lines():
+        typer.echo(line)
+    typer.echo(f"features: {', '.join(f'{name} {level}' for name, level in sorted(features.items())) or 'none'}")
+    if limit_s is not None and not health.is_well:
+        raise KlammError(f"partitions still lack a leader or replicas after {wait}")
+
+
+@app.command()
+def balance(
+    moves: Most = 5,
+    throttle: Throttle = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Even out replicas and leaders over the brokers, and spread replicas over racks, a few partitions at a time."""
+    with cluster_client(config, bootstrap) as (_, client):
+        admin = _admin(client)
+        moved = 0
+        while True:
+            placement, racks = _placement(admin)
+            planned = plan_moves(placement, racks, len(placement) if dry_run else moves)
+            if dry_run:
+                _show(planned)
+                return
+            if not planned:
+                break
+            _show(planned)
+            moved += len(planned)
+            if carry_out(client, admin, {move.partition: move.replicas for move in planned}, moves, throttle):
+                raise typer.Exit(1)
+        placement, racks = _placement(admin)
+        ordered = plan_leaders(placement, racks)
+        _refuse_none(admin.alter_reassignments({move.partition: move.replicas for move in ordered}))
+        refused = admin.elect_leaders()
+        typer.echo(f"{counted(moved, 'replica')} moved, {counted(len(ordered), 'preferred leader')} changed")
+        for line in kept_leaders(refused):
+            typer.echo(f"klamm: {line}", err=True)
+
+
+def kept_leaders(refused: Mapping[TopicPartition, BrokerError]) -> list[str]:
+    """Returns a line for each partition whose preferred replica was not elected; one with the first three for more."""
+    why = {tp: error.words.removeprefix(f"{tp}: ") for tp, error in sorted(refused.items())}
+    if len(why) <= _KEPT:
+        return [f"{tp} keeps its leader: {words}" for tp, words in why.items()]
+    first = "; ".join(f"{tp}: {words}" for tp, words in islice(why.items(), _KEPT))
+    return [f"{len(why)} partitions keep their leaders: {first}; and {len(why) - _KEPT} more"]
+
+
+@app.command()
+def drain(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The id of the broker to be emptied.")],
+    moves: Most = 5,
+    throttle: Throttle = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Move every replica off a broker, which can be stopped for good afterwards."""
+    with cluster_client(config, bootstrap) as (_, client):
+        admin = _admin(client)
+        placement, racks = _placement(admin)
+        if broker not in racks and not any(broker in found.replicas for found in placement.values()):
+            known = ", ".join(map(str, sorted(racks)))
+            raise ConfigError(f"broker {broker} is not live and has no replicas (live brokers: {known})")
+        planned = plan_drain(placement, racks, broker)
+        _show(planned)
+        if dry_run:
+            return
+        if carry_out(client, admin, {move.partition: move.replicas for move in planned}, moves, throttle):
+            raise typer.Exit(1)
+        left = [tp for tp, found in _placement(admin)[0].items() if broker in found.replicas]
+    if left:
+        raise KlammError(f"broker {broker} got new replicas meanwhile: {some_of(left)}; drain it again")
+    typer.echo(f"broker {broker} has no replicas: it can be stopped")
+
+
+@app.command()
+def unregister(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The id of a broker that is gone for good.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Remove what the cluster stores of a broker that is gone for good; it must have no replicas."""
+    with cluster_client(config, bootstrap) as (_, client):
+        _admin(client).unregister_broker(broker)
+    typer.echo(f"broker {broker}: unregistered")
+
+
+@app.command()
+def reassign(
+    partitions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC:PARTITION=BROKERS…", help="orders:0=1,2,3; with the options below also TOPIC."),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, help="Give every partition of these topics N replicas."),
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the reassignments of these, or of all.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="Show the reassignments in progress.")] = False,
+    moves: Most = 5,
+    throttle: Throttle = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Move partitions to other brokers, change a topic's replication factor, or show and cancel what is in progress."""
+    given = [_parsed(text) for text in partitions or ()]
+    with cluster_client(config, bootstrap) as (_, client):
+        admin = _admin(client)
+        if show or cancel:
+            ongoing = {tp: found for tp, found in admin.reassignments().items() if _chosen(tp, given)}
+            if cancel:
+                _refuse_none(admin.alter_reassignments(dict.fromkeys(ongoing)))
+            rows = table("partition", "replicas", "adding", "removing")
+            for tp, found in sorted(ongoing.items()):
+                rows.add_row(str(tp), _numbers(found.replicas), _numbers(found.adding), _numbers(found.removing))
+            console().print(rows)
+            typer.echo(f"{len(ongoing)} {'cancelled' if cancel else 'in progress'}")
+            return
+        placement, racks = _placement(admin)
+        targets = _targets(placement, racks, given, replication_factor)
+        refused = carry_out(client, admin, targets, moves, throttle)
+        done = sorted(targets.keys() - refused)
+        if refused:
+            for tp in done:
+                typer.echo(f"{tp}: reassigned")
+            raise typer.Exit(1)
+        typer.echo(f"{counted(len(done), 'partition')} reassigned")
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """An argument of `reassign`: a topic, one of its partitions, or that with its new replicas."""
+
+    topic: str
+    partition: int | None
+    replicas: tuple[int, ...] | None
+
+
+def _parsed(text: str) -> _Named:
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r}: expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER")
+    replicas = match["replicas"]
+    return _Named(
+        match["topic"],
+        None if match["partition"] is None else int(match["partition"]),
+        None if replicas is None else tuple(map(int, replicas.split(","))),
+    )
+
+
+def _chosen(tp: TopicPartition, given: list[_Named]) -> bool:
+    return not given or any(tp.topic == each.topic and each.partition in (None, tp.partition) for each in given)
+
+
+def _targets(
+    placement: Placement, racks: Mapping[int, str | None], given: list[_Named], factor: int | None
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Returns the new replicas of the named partitions. Raises `ConfigError` for arguments that make no sense."""
+    if not given:
+        raise ConfigError("cluster reassign: name partitions (orders:0=1,2,3), or use --list or --cancel")
+    targets: dict[TopicPartition, tuple[int, ...]] = {}
+    for each in given:
+        found = [tp for tp in placement if _chosen(tp, [each])]
+        if not found:
+            what = each.topic if each.partition is None else f"{each.topic}:{each.partition}"
+            raise ConfigError(f"{what}: there is no such topic or partition")
+        if (each.replicas is None) is (factor is None):
+            raise ConfigError(
+                f"{each.topic}: name the brokers of a partition ({each.topic}:0=1,2,3), or give --replication-factor "
+                "for topics, not both"
+            )
+        if each.replicas is not None:
+            if each.partition is None:
+                raise ConfigError(f"{each.topic}={_numbers(each.replicas)}: which partition? {each.topic}:0=…")
+            targets[found[0]] = each.replicas
+    if factor is not None:
+        chosen = {tp for tp in placement if _chosen(tp, given)}
+        targets = {move.partition: move.replicas for move in plan_factor(placement, racks, chosen, factor)}
+    return targets
+
+
+def _admin(client: ClusterClient) -> ClusterAdmin:
+    from ..client.cluster_admin import ClusterAdmin
+
+    return ClusterAdmin(client)
+
+
+def _placement(admin: ClusterAdmin) -> tuple[Placement, dict[int, str | None]]:
+    """Returns the partitions, those that are being reassigned as they will be, and the live brokers' racks."""
+    view = admin.view()
+    ongoing = admin.reassignments()
+    placement = {}
+    for name, topic in view.topics.items():
+        for number, found in topic.partitions.items():
+            tp = TopicPartition(name, number)
+            replicas = ongoing[tp].target if tp in ongoing else found.replicas
+            placement[tp] = PlacedPartition(found.leader, replicas, found.isr, tp in ongoing)
+    return placement, {node.node_id: node.rack for node in view.nodes.values()}
+
+
+def _health(admin: ClusterAdmin) -> Health:
+    view = admin.view()
+    ongoing = admin.reassignments()
+    offline, under, count = [], [], 0
+    for name, topic in sorted(view.topics.items()):
+        for number, found in sorted(topic.partitions.items()):
+            tp = TopicPartition(name, number)
+            count += 1
+            if found.leader not in view.nodes:
+                offline.append(tp)
+            adding = ongoing[tp].adding if tp in ongoing else ()
+            if not set(found.replicas) - set(adding) <= set(found.isr) or found.leader not in view.nodes:
+                under.append(tp)
+    return Health(count, tuple(offline), tuple(under), tuple(sorted(ongoing)))
+
+
+def _wait_until_well(admin: ClusterAdmin, health: Health, limit_s: float) -> Health:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    deadline = time.monotonic() + limit_s
+    lacking = len(health.under_replicated)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]} left"))
+    with Progress(*columns, TimeElapsedColumn(), console=console(), transient=True) as progress:
+        task = progress.add_task("in sync", total=max(lacking, 1), left=lacking)
+        while not health.is_well and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            health = _health(admin)
+            left = len(health.under_replicated)
+            progress.update(task, completed=max(lacking - left, 0), left=left)
+    return health
+
+
+def _broker_rows(admin: ClusterAdmin, view: ClusterView) -> Iterable[tuple[str, ...]]:
+    from rich.filesize import decimal
+
+    leads: Counter[int] = Counter()
+    has: Counter[int] = Counter()
+    lags: Counter[int] = Counter()
+    for topic in view.topics.values():
+        for found in topic.partitions.values():
+            leads[found.leader] += 1
+            has.update(found.replicas)
+            lags.update(set(found.replicas) - set(found.isr))
+    for broker in sorted(view.nodes.keys() | has.keys()):
+        numbers = (str(leads[broker]), str(has[broker]), str(lags[broker]))
+        node = view.nodes.get(broker)
+        if node is None:
+            yield (str(broker), "away", "-", *numbers, "-", "-")
+            continue
+        size, free = "-", "-"
+        try:
+            directory = admin.log_directory(broker)
+            size = decimal(sum(directory.sizes.values()))
+            free = decimal(directory.usable_bytes) if directory.usable_bytes >= 0 else "-"
+        except KlammError as error:
+            typer.echo(f"klamm: broker {broker}: {error}", err=True)
+        mark = " (controller)" if broker == view.controller_id else ""
+        yield (str(broker), f"{node.host}:{node.port}{mark}", node.rack or "-", *numbers, size, free)
+
+
+def _show(moves: list[Move]) -> None:
+    if not moves:
+        typer.echo("nothing to move")
+    for move in moves[:_SHOWN]:
+        typer.echo(f"{move.partition}: from {move.source} to {move.destination} ({_numbers(move.replicas)})")
+    if len(moves) > _SHOWN:
+        typer.echo(f"… and {len(moves) - _SHOWN} more")
+
+
+def _refuse_none(refused: Mapping[TopicPartition, KlammError]) -> None:
+    """Prints why each of these was refused, and ends the command with status 1 if there are any."""
+    for _, error in sorted(refused.items()):
+        typer.echo(f"klamm: {error}", err=True)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return ",".join(map(str, values)) or "-"

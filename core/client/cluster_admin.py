@@ -1,0 +1,213 @@
+"""Administration of a cluster's brokers and replicas: reassignments, elections, log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from ..errors import BrokerError, ErrorCode
+from ..protocol.apis import ApiKey
+from ..protocol.messages import Schema
+from ..records.partition import TopicPartition
+from .cluster_client import ClusterClient
+from .errors import ConnectionFailedError
+from .network.metadata import ClusterView, read_metadata
+
+__all__ = ["ClusterAdmin", "LogDirectory", "OngoingReassignment"]
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingReassignment:
+    """`replicas` are all that follow the leader now, `adding` and `removing` those that come and go (KIP-455)."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One broker's log directory: bytes by replica, and of its file system (-1: unknown)."""
+
+    path: str
+    sizes: Mapping[TopicPartition, int]
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+class ClusterAdmin:
+    """Uses a client that the caller owns. Raises `BrokerError` where a whole request is refused; what happens to single
+    partitions is in the results.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+
+    def view(self) -> ClusterView:
+        """Returns all topics and brokers as the controller knows them, so that what has just changed is in it; as
+        another broker does while there is no controller.
+        """
+        known = self._client.metadata(())
+        if known.controller_id not in known.nodes:
+            return self._client.metadata()
+
+        def build(schema: Schema) -> Any:
+            return schema.build(
+                topics=None,
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+
+        try:
+            return read_metadata(self._client.call(ApiKey.METADATA, known.controller_id, build=build, retry=False))
+        except ConnectionFailedError:
+            return self._client.metadata()
+
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, BrokerError]:
+        """Begins reassignments, or cancels them (None); returns the partitions that were refused, with the reason."""
+
+        def build(schema: Schema) -> Any:
+            topics = tuple(
+                schema.part(
+                    "ReassignableTopic",
+                    name=topic,
+                    partitions=tuple(
+                        schema.part("ReassignablePartition", partition_index=number, replicas=replicas)
+                        for number, replicas in partitions.items()
+                    ),
+                )
+                for topic, partitions in _by_topic(targets).items()
+            )
+            return schema.build(topics=topics, timeout=self._timeout, allow_replication_factor_change=True)
+
+        message = self._controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, build)
+        _check(message, "the reassignment")
+        return _refused(
+            (TopicPartition(topic.name, p.partition_index), p) for topic in message.responses for p in topic.partitions
+        )
+
+    def reassignments(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OngoingReassignment]:
+        """Returns the reassignments in progress, of these partitions or of all."""
+        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+
+        def build(schema: Schema) -> Any:
+            topics = None if wanted is None else tuple(
+                schema.part("ListPartitionReassignmentsTopics", name=topic, partition_indexes=tuple(numbers))
+                for topic, numbers in wanted.items()
+            )  # fmt: skip
+            return schema.build(topics=topics, timeout=self._timeout)
+
+        message = self._controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, build)
+        _check(message, "the list of reassignments")
+        return {
+            TopicPartition(topic.name, p.partition_index): OngoingReassignment(
+                tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+            )
+            for topic in message.topics
+            for p in topic.partitions
+        }
+
+    def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, BrokerError]:
+        """Lets the preferred replica of each partition lead, or with `unclean` any live replica of those that have no
+        leader, which loses records. Returns the partitions that were refused; those that need no election are not.
+        """
+        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+
+        def build(schema: Schema) -> Any:
+            topics = None if wanted is None else tuple(
+                schema.part("TopicPartitions", topic=topic, partitions=tuple(numbers))
+                for topic, numbers in wanted.items()
+            )  # fmt: skip
+            return schema.build(
+                election_type=_UNCLEAN if unclean else _PREFERRED, topic_partitions=topics, timeout=self._timeout
+            )
+
+        message = self._controller(ApiKey.ELECT_LEADERS, build)
+        _check(message, "the election")
+        refused = _refused(
+            (TopicPartition(found.topic, p.partition_id), p)
+            for found in message.replica_election_results
+            for p in found.partition_result
+        )
+        return {tp: error for tp, error in refused.items() if error.code is not ErrorCode.election_not_needed}
+
+    def log_directory(self, broker_id: int, topics: Collection[TopicPartition] | None = None) -> LogDirectory:
+        """Returns what a broker has on its disk, of these partitions or of all."""
+        wanted = None if topics is None else _by_topic(dict.fromkeys(topics))
+
+        def build(schema: Schema) -> Any:
+            named = None if wanted is None else tuple(
+                schema.part("DescribableLogDirTopic", topic=topic, partitions=tuple(numbers))
+                for topic, numbers in wanted.items()
+            )  # fmt: skip
+            return schema.build(topics=named)
+
+        message = self._client.call(ApiKey.DESCRIBE_LOG_DIRS, broker_id, build=build)
+        _check(message, f"the log directory of broker {broker_id}")
+        (result,) = message.results
+        if result.error_code != ErrorCode.none:
+            raise BrokerError(result.error_code, f"the log directory {result.log_dir} of broker {broker_id}")
+        sizes = {
+            TopicPartition(t.name, p.partition_index): p.partition_size for t in result.topics for p in t.partitions
+        }
+        total, usable = getattr(result, "total_bytes", -1), getattr(result, "usable_bytes", -1)
+        return LogDirectory(result.log_dir, sizes, total, usable)
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Removes what the cluster still stores of a broker that is gone for good."""
+        message = self._controller(ApiKey.UNREGISTER_BROKER, lambda schema: schema.build(broker_id=broker_id))
+        _check(message, f"broker {broker_id}")
+
+    def features(self) -> dict[str, int]:
+        """Returns the feature levels that the cluster uses (KIP-584)."""
+
+        def build(schema: Schema) -> Any:
+            return schema.build(
+                client_software_name="klamm-python", client_software_version=self._client.software_version
+            )
+
+        message = self._client.call(ApiKey.API_VERSIONS, build=build)
+        return {found.name: found.max_version_level for found in getattr(message, "finalized_features", ())}
+
+    @property
+    def _timeout(self) -> timedelta:
+        return timedelta(seconds=self._client.request_timeout_s)
+
+    def _controller(self, api: ApiKey, build: Any) -> Any:
+        return self._client.call_controller(api, build, lambda answer: [getattr(answer, "error_code", ErrorCode.none)])
+
+
+def _by_topic(work: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
+    topics: dict[str, dict[int, Any]] = {}
+    for tp, item in work.items():
+        topics.setdefault(tp.topic, {})[tp.partition] = item
+    return topics
+
+
+def _check(message: Any, what: str) -> None:
+    code = getattr(message, "error_code", ErrorCode.none)
+    if code != ErrorCode.none:
+        raise BrokerError(code, getattr(message, "error_message", None) or what)
+
+
+def _refused(answers: Iterable[tuple[TopicPartition, Any]]) -> dict[TopicPartition, BrokerError]:
+    return {
+        tp: BrokerError(answer.error_code, f"{tp}: {answer.error_message or answer.error_code.name}")
+        for tp, answer in answers
+        if answer.error_code != ErrorCode.none
+    }

@@ -1,0 +1,243 @@
+"""Fetches from one broker, on a thread of its own: one long-polling Fetch at a time for all of the partitions that are
+read from this broker and have room.
+
+An answer with records goes into the partition's buffer. One that tells of a change (another leader, another history, a
+high watermark that fell) has the position compared with the cluster before the next fetch (`fetcher`). One that names a
+preferred replica (KIP-392) moves the partition to that broker, until `metadata.max.age.ms` is over or it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...config.sections.consumer import ConsumerConfig
+from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from ...records.chain import check_chain
+from ...records.header import iter_headers
+from ...records.partition import TopicPartition
+from ..cluster_client import ClusterClient, EpochEnd, FetchedPartition, Lineage
+from ..errors import FAIL_OVER_ERRORS, ClientClosedError, UnreadableBatchError
+from .positions import FetchedBatches, Positions, TopicPartitionState
+
+_log = logging.getLogger(__name__)
+
+IDLE_S = 0.5
+"""Seconds that a thread with nothing to do waits before it looks again."""
+RETRY_S = 0.2
+UNWATCHED_S = 1.0
+"""Seconds that a partition may go without a fetch: meanwhile its topic may be deleted and created again."""
+HURRY_MS = 20
+"""Milliseconds that a broker may wait while some of its partitions have no room: they may soon have it."""
+_TELL_EVERY = 50
+"""The failures in a row of which one is logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A partition to fetch, as it was when the Fetch was made."""
+
+    state: TopicPartitionState
+    version: int
+    offset: int
+    lineage: Lineage
+
+
+class NodeFetcher(threading.Thread):
+    """The thread of one broker; runs until the positions are closed."""
+
+    def __init__(self, node: int, client: ClusterClient, positions: Positions, config: ConsumerConfig) -> None:
+        super().__init__(name=f"klamm-fetch-{node}", daemon=True)
+        self._node = node
+        self._client = client
+        self._positions = positions
+        self._config = config
+        self._failures = 0
+        self._isolation = 1 if config.isolation_level == "read_committed" else 0
+
+    def run(self) -> None:
+        while not self._positions.closed:
+            wanted, crowded = self._wanted()
+            if not wanted:
+                self._positions.wait_until(lambda: self._positions.closed or bool(self._wanted()[0]), self._rest_s)
+                continue
+            try:
+                self._fetch(wanted, crowded)
+                self._failures = 0
+            except ClientClosedError:
+                return
+            except KlammError as error:
+                if self._failures % _TELL_EVERY == 0:
+                    _log.warning("fetch from broker %d: %s", self._node, error)
+                self._leave(wanted)
+            except Exception as error:  # the thread must survive any error; the application receives it
+                self._positions.fail(KlammError(f"fetch from broker {self._node}: {error!r}"))
+                self._leave(wanted)
+
+    def _wanted(self) -> tuple[dict[TopicPartition, _Wanted], bool]:
+        """Returns partitions with room, and whether others have none. The one that was served longest ago comes first,
+        since the first ones get most of an answer's room.
+        """
+        now = time.monotonic()
+        wanted = {}
+        crowded = False
+        with self._positions.lock:
+            for partition, state in self._positions.states.items():
+                if state.source != self._node or not state.fetchable or state.retry_at > now:
+                    continue
+                if state.replica is not None and state.replica_until <= now:
+                    state.lead_again()
+                    self._positions.lock.notify_all()
+                elif not state.has_room:
+                    crowded = True
+                elif now - state.watched_at > UNWATCHED_S:
+                    state.check = True
+                    self._positions.lock.notify_all()
+                elif state.fetch_from is not None:
+                    lineage = Lineage(state.topic_id, state.leader_epoch, -1 if state.suspect else state.fetch_epoch)
+                    wanted[partition] = _Wanted(state, state.version, state.fetch_from, lineage)
+        order = sorted(wanted, key=lambda p: len(wanted[p].state.chunks))
+        return {p: wanted[p] for p in order}, crowded
+
+    def _rest_s(self) -> float:
+        """Returns the seconds until a partition may be fetched again, at most `IDLE_S`."""
+        now = time.monotonic()
+        retries = [s.retry_at - now for s in self._positions.states.values() if s.source == self._node]
+        return min([IDLE_S, *(left for left in retries if left > 0)])
+
+    def _fetch(self, wanted: Mapping[TopicPartition, _Wanted], crowded: bool) -> None:
+        config = self._config
+        with self._positions.lock:
+            now = time.monotonic()
+            for one in wanted.values():
+                if one.state.version == one.version:
+                    one.state.asked_at = now
+        answers = self._client.fetch(
+            self._node,
+            {p: one.offset for p, one in wanted.items()},
+            lineages={p: one.lineage for p, one in wanted.items()},
+            max_wait_ms=min(config.fetch_max_wait_ms, HURRY_MS) if crowded else config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            partition_max_bytes=config.max_partition_fetch_bytes,
+            isolation_level=self._isolation,
+            rack=config.client_rack,
+        )
+        chunks = {p: chunk_of(p, wanted[p].offset, answer.records) for p, answer in answers.items() if p in wanted}
+        with self._positions.changing():  # changed once for all of them, so that waiting threads are woken once
+            for partition, one in wanted.items():
+                state = one.state
+                if state.gone or state.version != one.version or state.fetch_from != one.offset:
+                    continue  # moved or taken away while the fetch was in flight
+                state.asked_at = None
+                if partition in answers:
+                    self._take(state, one.offset, answers[partition], chunks[partition])
+                else:
+                    state.retry_at = time.monotonic() + RETRY_S
+
+    def _take(
+        self, state: TopicPartitionState, offset: int, answer: FetchedPartition, chunk: FetchedBatches | None
+    ) -> None:
+        """Takes one partition's answer; call it under the lock."""
+        if answer.error is not ErrorCode.none:
+            self._refused(state, offset, answer.error)
+            return
+        if answer.diverging is not None:
+            self._diverged(state, offset, answer.diverging)
+            return
+        state.suspect = False
+        state.failures = 0
+        state.watched_at = time.monotonic()
+        fell = answer.high_watermark < state.high_watermark
+        state.high_watermark = answer.high_watermark
+        if fell:
+            state.check = True  # the records that came with it may be another topic's
+            state.leader_epoch = -1
+        elif chunk is not None:
+            state.chunks.append(chunk)
+            state.fetch_from = chunk.end
+            state.fetch_epoch = max(state.fetch_epoch, chunk.epoch)
+            if chunk.error is not None:
+                state.retry_at = float("inf")  # until a seek: no record after it can be reached
+        if answer.preferred_read_replica not in (-1, self._node):
+            state.replica = answer.preferred_read_replica
+            state.replica_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
+            state.high_watermark = -1
+
+    def _diverged(self, state: TopicPartitionState, offset: int, end: EpochEnd) -> None:
+        """Has the position compared, as the leader's log has another epoch before the offset. If the histories part at
+        the offset, the epoch is one without records, and corrected.
+        """
+        if end.end_offset < offset:
+            state.check = True
+            state.leader_epoch = -1
+            state.failures += 1
+            state.retry_at = time.monotonic() + self._client.network.fail_over.delay(state.failures)
+        else:
+            state.fetch_epoch = end.leader_epoch
+
+    def _refused(self, state: TopicPartitionState, offset: int, error: ErrorCode) -> None:
+        now = time.monotonic()
+        if error is ErrorCode.offset_out_of_range and state.replica is not None:
+            state.lead_again()  # a follower may lag, or keep records for a shorter time
+        elif error is ErrorCode.offset_out_of_range:
+            self._out_of_range(state, offset)
+        elif error in FAIL_OVER_ERRORS:
+            if state.node == self._node:
+                self._client.cluster.forget_leaders([state.partition], self._node)
+            state.failed(now, self._client.network.fail_over)
+        else:
+            state.chunks.append(
+                FetchedBatches(b"", offset, error=BrokerError(error, f"fetch {state.partition} at {offset}"))
+            )
+            state.retry_at = float("inf")
+
+    @staticmethod
+    def _out_of_range(state: TopicPartitionState, offset: int) -> None:
+        """Has the position compared, and found anew if it is out of range again. The second Fetch does not say which
+        epoch was read last: the broker may not know that one.
+        """
+        if state.has_data:
+            state.retry_at = time.monotonic() + RETRY_S
+        elif state.suspect:
+            _log.warning("%s: offset %d is out of range", state.partition, offset)
+            state.move(None, reset="is out of range")
+        else:
+            state.suspect = state.check = True
+            state.leader_epoch = -1
+
+    def _leave(self, wanted: Mapping[TopicPartition, _Wanted]) -> None:
+        """Has the leaders of these partitions looked up again."""
+        self._failures += 1
+        now = time.monotonic()
+        self._client.cluster.forget_leaders(
+            [p for p, one in wanted.items() if one.state.node == self._node], self._node
+        )
+        with self._positions.changing():
+            for one in wanted.values():
+                if not one.state.gone and one.state.source == self._node:
+                    one.state.failed(now, self._client.network.fail_over)
+
+
+def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> FetchedBatches | None:
+    """Returns the whole batches in an answer; None if there is none. Raises if the data cannot be divided into
+    batches.
+    """
+    try:
+        chain = check_chain(data)
+        epoch = chain.epochs[-1][0] if chain.epochs else -1
+        return FetchedBatches(data, max(chain.next_offset, offset), epoch=epoch) if chain.batches else None
+    except CorruptRecordError:
+        pass  # the walk by batch lengths finds how far the data is good
+    end, size, epoch = offset, 0, -1
+    try:
+        for at, header in iter_headers(data):
+            end, size, epoch = header.next_offset, at + header.size, header.leader_epoch
+    except CorruptRecordError as error:
+        if size == 0:
+            problem = UnreadableBatchError(f"{partition} offset {offset}: {error}", partition, offset, None)
+            return FetchedBatches(b"", offset, error=problem)
+    return FetchedBatches(data, max(end, offset), epoch=epoch) if size else None

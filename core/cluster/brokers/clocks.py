@@ -1,0 +1,29 @@
+"""Says which brokers have a clock that is far off. Nothing in the cluster rests on it (docs/cluster.md, 1.3), but
+retention and the timestamps of records do."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ..image import ClusterImage
+
+_log = logging.getLogger(__name__)
+_FAR_S: Final = 60.0
+"""Much more than passes between a registration and its reading."""
+
+
+def warn_of_clocks(before: ClusterImage, now: ClusterImage, now_s: float) -> None:
+    """Logs one line for each broker that has just registered by a clock which is far from `now_s`, the seconds since
+    1970 by this broker's."""
+    for number, node in now.brokers.items():
+        known = before.brokers.get(number)
+        if known is not None and known.registration.incarnation == node.registration.incarnation:
+            continue
+        ahead_s = node.registered_ms / 1000 - now_s
+        if abs(ahead_s) > _FAR_S:
+            _log.warning(
+                "the clock of broker %d is %.1f minutes %s this broker's: timestamps and retention follow each "
+                "broker's own clock; correct it",
+                number, abs(ahead_s) / 60, "ahead of" if ahead_s > 0 else "behind",
+            )  # fmt: skip

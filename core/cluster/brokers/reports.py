@@ -1,0 +1,119 @@
+"""What brokers report about their logs and about each other, in paths that end with their sessions.
+
+`/brokers/recovered/<id>`: where the logs of doubtful members end (R7). `/brokers/offline/<id>`: partitions whose log is
+offline. `/admin/suspects/<incarnation>`: a registration whose broker refuses connections.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import CoordinationError
+from ...interfaces.coordination import (
+    BadVersionError,
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+)
+from ...records.partition import TopicPartition
+from ...replication.elections import RecoveredEnd
+from ..tree import paths
+
+_ATTEMPTS = 10
+Ends = Mapping[TopicPartition, Mapping[int, RecoveredEnd]]
+"""By partition and broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What brokers have reported about their logs."""
+
+    recovered: Ends = field(default_factory=dict)
+    offline: Mapping[int, Collection[TopicPartition]] = field(default_factory=dict)
+
+
+def report_recovered(coordination: Coordination, broker_id: int, ends: Mapping[TopicPartition, RecoveredEnd]) -> None:
+    rows = [
+        [tp.topic, tp.partition, end.leader_epoch, end.data_id, end.last_epoch, end.end_offset]
+        for tp, end in sorted(ends.items())
+    ]
+    _report(coordination, paths.recovered(broker_id), rows)
+
+
+def report_offline(coordination: Coordination, broker_id: int, partitions: Collection[TopicPartition]) -> None:
+    _report(coordination, paths.offline(broker_id), [[tp.topic, tp.partition] for tp in sorted(partitions)])
+
+
+def report_suspect(coordination: Coordination, broker_id: int, incarnation: str) -> None:
+    """`broker_id`: the one that suspects."""
+    with suppress(NodeExistsError):  # another broker suspects it too
+        coordination.create(paths.suspect(incarnation), json.dumps({"by": broker_id}).encode(), ephemeral=True)
+
+
+def _report(coordination: Coordination, path: str, rows: list[list[object]]) -> None:
+    """Makes the path anew, which watches of its parent report; nothing to report is no path.
+
+    A path that is left from an earlier session is replaced: it would vanish with that session (R7).
+    """
+    data = json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
+    for _ in range(_ATTEMPTS):
+        try:
+            found, stat = coordination.get(path)
+        except NoNodeError:
+            operations: list[Operation] = []
+        else:
+            if found == data and stat.ephemeral_owner == coordination.session_id and rows:
+                return
+            operations = [Delete(path, stat.version)]
+        if rows:
+            operations.append(Create(path, data, ephemeral=True))
+        if not operations:
+            return
+        try:
+            coordination.transaction(operations)
+        except (NoNodeError, NodeExistsError, BadVersionError):
+            continue  # the earlier session has ended in the meantime
+        return
+    raise CoordinationUnavailableError(f"{path} kept changing for {_ATTEMPTS} attempts")
+
+
+def read_reports(coordination: Coordination) -> Reports:
+    """Reads all reports; call it after the states and registrations that they are judged by."""
+    recovered: dict[TopicPartition, dict[int, RecoveredEnd]] = {}
+    for broker_id, rows in _read(coordination, paths.RECOVERED):
+        for topic, partition, *end in rows:
+            leader_epoch, data_id, last_epoch, end_offset = end
+            found = RecoveredEnd(int(leader_epoch), str(data_id), int(last_epoch), int(end_offset))
+            recovered.setdefault(TopicPartition(topic, partition), {})[broker_id] = found
+    offline = {
+        broker_id: frozenset(TopicPartition(topic, partition) for topic, partition in rows)
+        for broker_id, rows in _read(coordination, paths.OFFLINE)
+    }
+    return Reports(recovered, offline)
+
+
+def read_suspects(coordination: Coordination) -> list[str]:
+    """Returns the incarnations that are suspected."""
+    return coordination.children(paths.SUSPECTS)
+
+
+def _read(coordination: Coordination, parent: str) -> list[tuple[int, list[list[Any]]]]:
+    found = []
+    names = coordination.children(parent)
+    wanted = [f"{parent}/{name}" for name in names]
+    for name, path, read in zip(names, wanted, coordination.get_many(wanted) if names else (), strict=True):
+        if read is None:
+            continue  # deleted after the listing
+        try:
+            found.append((int(name), list(json.loads(read[0])["partitions"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CoordinationError(f"{path} holds no report: {error!r}") from error
+    return found

@@ -1,0 +1,191 @@
+"""Writes changes of the metadata: each is planned from the newest image, and again when another change was first.
+
+A write whose answer is lost is looked up in the ring, by the name of the attempt, so that a change is never made twice
+and never reported as failed when it was made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..errors import BrokerError, CoordinationError, ErrorCode
+from ..interfaces.coordination import (
+    BadVersionError,
+    Coordination,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+)
+from ..records.partition import TopicPartition
+from ..replication.leader import ProposalOutcome
+from ..replication.partition_state import PartitionState
+from .changes import MOST_STATES, RING_SIZE, MetadataStates, StoredState, change_operations, read_change
+from .image import ClusterImage
+from .tree.nodes import TopicNode
+from .tree.steps import run_steps
+
+_log = logging.getLogger(__name__)
+MOST_BYTES: Final = 1_000_000
+"""ZooKeeper accepts requests of up to 1,048,575 bytes (`jute.maxbuffer`)."""
+BYTES_AN_OPERATION: Final = 48
+"""What ZooKeeper adds to the path and the data of an operation: its header, and the access list of a created path."""
+_OTHER_OPERATIONS: Final = 16
+"""Of a change of partition states: the guard, a registration, the count of changes, the ring."""
+_ATTEMPTS: Final = 30
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A change that was made from one image: see `changes.MetadataChange`. `operations` come before the states."""
+
+    states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
+    topics: Mapping[str, TopicNode | None] = field(default_factory=dict)
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    operations: Sequence[Operation] = ()
+
+
+Guard = Callable[[bool], Sequence[Operation]]
+"""Returns the checks that hold while the writer may write; raises `BrokerError` if it may not any more. The argument is
+true if the last attempt was refused, perhaps by these checks."""
+Planner = Callable[[ClusterImage], Plan | None]
+"""Returns the change from an image; None if nothing is to be changed; raises `BrokerError` if it cannot be made."""
+
+
+class ChangeWriter:
+    """Blocking and thread-safe. `read` reads the newest image, all of it if its argument is true, and publishes it."""
+
+    def __init__(self, coordination: Coordination, read: Callable[[bool], ClusterImage], name: str) -> None:
+        """`name` is unique to this object, in all processes."""
+        self._coordination = coordination
+        self._read = read
+        self._name = name
+        self._numbers = itertools.count()
+        self._stop = threading.Event()
+
+    @property
+    def most_states(self) -> int:
+        """The number of existing partitions that one change may have."""
+        return min(MOST_STATES, self.most_operations - _OTHER_OPERATIONS)
+
+    @property
+    def most_operations(self) -> int:
+        """The number of operations that the coordination takes in one change."""
+        return self._coordination.most_operations
+
+    def stop(self) -> None:
+        """Ends pauses between attempts."""
+        self._stop.set()
+
+    def change(self, guard: Guard, plan_for: Planner, image: ClusterImage | None = None) -> ClusterImage | None:
+        """Makes a change and returns the image after it; None if there was nothing to change. `image`, if given, is
+        what the first attempt is planned from; else it is read.
+
+        Raises what `guard` and `plan_for` raise; `CoordinationUnavailableError` if the coordination does not answer, or
+        other changes are first at every attempt.
+        """
+        unanswered: dict[str, int] = {}
+        image = image or self._read(False)
+        refusal: CoordinationError | None = None
+        for attempt in range(_ATTEMPTS):
+            if self._was_made(unanswered, image.version):
+                return image
+            plan = plan_for(image)
+            if plan is None:
+                return None
+            by = self._next_name()
+            operations = self._operations(guard(refusal is not None), image, plan, by)
+            refusal = None
+            try:
+                self._coordination.transaction(operations)
+            except CoordinationUnavailableError:
+                unanswered[by] = image.version
+            except (BadVersionError, NoNodeError, NodeExistsError) as error:
+                refusal = error
+            else:
+                return self._read(False)
+            self._pause(attempt)
+            before = image
+            image = self._read(False)
+            if refusal is not None and image.version == before.version:
+                image = self._read_again(before, refusal)
+        raise CoordinationUnavailableError(f"the metadata kept changing for {_ATTEMPTS} attempts to change them")
+
+    def attempt(self, guard: Sequence[Operation], image: ClusterImage, plan: Plan) -> ProposalOutcome:
+        """Makes one attempt, on condition that the image is still the newest. REFUSED: it was not made and never will
+        be. Raises `BrokerError` if the change is too large."""
+        operations = self._operations(guard, image, plan, self._next_name())
+        try:
+            self._coordination.transaction(operations)
+        except (BadVersionError, NoNodeError, NodeExistsError):
+            return ProposalOutcome.REFUSED
+        except CoordinationError as error:
+            # Also when the session has ended: the request may have been carried out before, and its answer lost.
+            _log.info("a change was not answered: %s", error)
+            return ProposalOutcome.UNKNOWN
+        return ProposalOutcome.APPLIED
+
+    def _next_name(self) -> str:
+        return f"{self._name}/{next(self._numbers)}"
+
+    def _read_again(self, before: ClusterImage, refusal: CoordinationError) -> ClusterImage:
+        """Reads the whole tree, which differs from an image of the same version only if something wrote past the order
+        of changes."""
+        image = self._read(True)
+        if image == before:
+            raise refusal
+        return image
+
+    def _was_made(self, unanswered: Mapping[str, int], version: int) -> bool:
+        """Returns True if one of these attempts, each with the version that it was made from, has become a change."""
+        for base in sorted({base for base in unanswered.values() if base < version}):
+            made = run_steps(self._coordination, read_change(base + 1))
+            if made is None and version - base > RING_SIZE:  # its entry may have been overwritten
+                raise CoordinationUnavailableError(
+                    f"a change of version {base + 1} was not answered, and {version - base} later changes hide its fate"
+                )
+            if made is not None and made.by in unanswered:
+                return True
+        return False
+
+    def _operations(self, guard: Sequence[Operation], image: ClusterImage, plan: Plan, by: str) -> list[Operation]:
+        stored = {}
+        for tp in plan.states:
+            partition = image.partition(tp)
+            if partition is not None:
+                stored[tp] = StoredState(partition.state, partition.path_version)
+        operations = change_operations(
+            guard,
+            MetadataStates(image.version, stored),
+            plan.states,
+            by,
+            operations=plan.operations,
+            topics=plan.topics,
+            configs=plan.configs,
+        )
+        most = self.most_operations
+        if len(operations) > most:
+            raise BrokerError(
+                ErrorCode.invalid_request,
+                f"the change has {len(operations)} operations, the coordination takes {most} at most in one "
+                "transaction; make it in smaller steps",
+            )
+        size = sum(BYTES_AN_OPERATION + len(o.path) + len(getattr(o, "data", b"")) for o in operations)
+        if size > MOST_BYTES:
+            raise BrokerError(
+                ErrorCode.invalid_request,
+                f"the change takes {size} bytes in the coordination, {MOST_BYTES} at most; make it in smaller steps",
+            )
+        return operations
+
+    def _pause(self, attempt: int) -> None:
+        longest = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+        self._stop.wait(random.uniform(0, longest))

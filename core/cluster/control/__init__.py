@@ -1,0 +1,1 @@
+"""The controller: its election, and what it writes after brokers, reports or configurations have changed."""

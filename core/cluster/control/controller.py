@@ -1,0 +1,163 @@
+"""The controller: the broker, elected by the ephemeral path `/controller`, that makes all changes of metadata.
+
+Rules: one transaction creates `/controller` and increases `/controller_epoch`. Every write checks the version that
+`/controller_epoch` has after it, so that a deposed controller can write nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...errors import BrokerError, CoordinationError, ErrorCode
+from ...interfaces.coordination import (
+    BadVersionError,
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Stat,
+)
+from ..changes import controller_guard
+from ..tree import paths
+from ..tree.nodes import ControllerNode
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerLease:
+    """This broker's time as controller, in one session. `epoch` is written to partition states; `version`, that of
+    `/controller_epoch`, is checked by writes."""
+
+    epoch: int
+    version: int
+    session_id: int
+
+
+class Controller:
+    """One broker's part in the election, and its writes while it is the controller. Thread-safe."""
+
+    def __init__(self, coordination: Coordination, broker_id: int, clock: Callable[[], float]) -> None:
+        self._coordination = coordination
+        self._broker_id = broker_id
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._lease: ControllerLease | None = None
+
+    @property
+    def lease(self) -> ControllerLease | None:
+        """The lease as far as this broker knows; only a write makes sure that it is still valid."""
+        lease = self._lease
+        return lease if lease is not None and lease.session_id == self._coordination.session_id else None
+
+    def elect(self) -> bool:
+        """Becomes the controller if there is none; returns whether this broker is the controller.
+
+        Call it when `/controller` changes, and only while this broker is registered: a `/controller` path of its own
+        dead session is replaced at once.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                found = self._found()
+                if found is not None and found[1].ephemeral_owner == self._coordination.session_id:
+                    if self.lease is not None:
+                        return True
+                    # Created by a transaction whose response was lost. The lease is read before the path once more:
+                    # the version of a successor's lease must not be taken for that of this one.
+                    lease, still = self._read_lease(), self._found()
+                    if still is not None and still[1].creation_id == found[1].creation_id:
+                        self._lease = lease
+                        return True
+                    continue
+                self._lease = None
+                if found is not None and found[0].brokerid != self._broker_id:
+                    return False
+                self._take(found[1] if found else None)
+            raise CoordinationUnavailableError(f"{paths.CONTROLLER} kept changing during {_ATTEMPTS} elections")
+
+    def guard(self, refused: bool = False) -> list[Operation]:
+        """Returns the checks that hold while this broker is the controller. Raises `BrokerError` NOT_CONTROLLER if it
+        is not the controller, or no longer, as is read after a write was `refused`."""
+        lease = self.lease
+        if lease is None:
+            raise self._not_controller()
+        if refused and self._read_lease().version != lease.version:
+            self._lease = None
+            raise self._not_controller()
+        return controller_guard(lease.version)
+
+    def take_over(self, suspect_id: int) -> bool:
+        """Becomes the controller in the place of a broker that refuses connections; returns whether this broker is the
+        controller. Safe at any time: every write of the other one is then refused."""
+        with self._lock:
+            found = self._found()
+            if found is not None and found[0].brokerid == suspect_id != self._broker_id:
+                self._take(found[1])
+        return self.elect()
+
+    def resign(self) -> None:
+        """Deletes `/controller` if it is this session's."""
+        with self._lock:
+            self._lease = None
+            found = self._found()
+            if found is None or found[1].ephemeral_owner != self._coordination.session_id:
+                return
+            try:
+                self._coordination.delete(paths.CONTROLLER, found[1].version)
+            except NoNodeError:
+                _log.info("%s was already deleted", paths.CONTROLLER)
+
+    def epoch(self) -> int:
+        """Returns the controller epoch. Raises `BrokerError` NOT_CONTROLLER if this broker is not the controller."""
+        lease = self.lease
+        if lease is None:
+            raise self._not_controller()
+        return lease.epoch
+
+    def _found(self) -> tuple[ControllerNode, Stat] | None:
+        try:
+            data, stat = self._coordination.get(paths.CONTROLLER)
+        except NoNodeError:
+            return None
+        return ControllerNode.decode(paths.CONTROLLER, data), stat
+
+    def _read_lease(self) -> ControllerLease:
+        data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
+        return ControllerLease(_epoch(data), stat.version, self._coordination.session_id)
+
+    def _take(self, dead: Stat | None) -> None:
+        """Tries once to become the controller, replacing the path of this broker's dead session if there is one. The
+        caller reads the result."""
+        node = ControllerNode(brokerid=self._broker_id, timestamp=int(self._clock() * 1000))
+        data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
+        epoch = _epoch(data) + 1
+        session_id = self._coordination.session_id
+        operations: list[Operation] = [Delete(paths.CONTROLLER, dead.version)] if dead else []
+        operations += [
+            Create(paths.CONTROLLER, node.encode(), ephemeral=True),
+            Set(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version),
+        ]
+        try:
+            self._coordination.transaction(operations)
+        except (NodeExistsError, NoNodeError, BadVersionError):
+            return  # another broker was elected
+        self._lease = ControllerLease(epoch, stat.version + 1, session_id)
+        _log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
+
+    def _not_controller(self) -> BrokerError:
+        return BrokerError(ErrorCode.not_controller, f"broker {self._broker_id} is not the controller")
+
+
+def _epoch(data: bytes) -> int:
+    try:
+        return int(data)
+    except ValueError as error:
+        raise CoordinationError(f"{paths.CONTROLLER_EPOCH} should hold a number, but holds {data[:40]!r}") from error

@@ -1,0 +1,69 @@
+"""Eviction of brokers that refuse connections, below the session time-out.
+
+A killed process refuses connections at once, but its session lives on. Who is refused suspects its registration; the
+controller connects too, and if it is refused as well, it ends the registration. A mistake costs an election, never a
+record: the broker finds its registration gone, and makes a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from ...interfaces.coordination import Coordination, NoNodeError
+from ..brokers.reports import read_suspects
+from ..image import BrokerNode, ClusterImage
+from ..tree import paths
+
+_log = logging.getLogger(__name__)
+
+
+class Evictions:
+    """The controller's part; `monotonic` returns seconds. Not thread-safe."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        is_reachable: Callable[[BrokerNode], bool],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._coordination = coordination
+        self._is_reachable = is_reachable
+        self._monotonic = monotonic
+        self._evicted: dict[int, float] = {}
+        """By session: when its broker was evicted."""
+
+    def confirmed(self, image: ClusterImage) -> Mapping[int, BrokerNode]:
+        """Returns the suspected brokers that refuse this broker's connections too, and drops every other suspicion.
+
+        A process is evicted at most once in a session time-out: one that is suspected again and again, though it lives,
+        must get something done. It registers again in its session; one that was killed and restarted has a new one.
+        """
+        found = {}
+        by_incarnation = {node.registration.incarnation: node for node in image.brokers.values()}
+        for incarnation in read_suspects(self._coordination):
+            node = by_incarnation.get(incarnation)
+            if node is not None and not self._is_recent(node) and not self._is_reachable(node):
+                found[node.id] = node
+            else:
+                self._forget(incarnation)
+        return found
+
+    def evicted(self, node: BrokerNode) -> None:
+        """Notes that the broker was evicted now."""
+        _log.warning("broker %d refuses connections: its registration is ended before its session", node.id)
+        self._evicted = {session: at for session, at in self._evicted.items() if self._is_within_time_out(at)}
+        self._evicted[node.session_id] = self._monotonic()
+        self._forget(node.registration.incarnation)
+
+    def _is_recent(self, node: BrokerNode) -> bool:
+        return self._is_within_time_out(self._evicted.get(node.session_id, float("-inf")))
+
+    def _is_within_time_out(self, evicted_at: float) -> bool:
+        return self._monotonic() - evicted_at < self._coordination.session_timeout_s
+
+    def _forget(self, incarnation: str) -> None:
+        with suppress(NoNodeError):  # the session of the broker that suspected is over
+            self._coordination.delete(paths.suspect(incarnation))

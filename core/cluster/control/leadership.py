@@ -1,0 +1,238 @@
+"""What the controller writes after brokers, configurations or reports have changed, as pure functions of what it read.
+
+The rule for one partition is `core.replication.elections` (R7, R8). Here it is applied to all of them: with the topic's
+settings, without brokers whose log of the partition is offline, and with leader epochs above the clock's floor, so that
+none is used again after a restore of coordination and logs from one backup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+from ...config.sections.topic import TopicConfig
+from ...errors import ConfigError, ErrorCode
+from ...records.partition import TopicPartition
+from ...replication.elections import elect
+from ...replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
+from ...replication.registrations import DOUBTED, Registrations, Standing, standing
+from ..brokers.reports import Reports
+from ..image import ClusterImage, PartitionImage, TopicImage
+from ..reassignment import effective_min_isr
+from ..tree.states import with_presumed_data
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+
+
+class Terms(NamedTuple):
+    """What new states are made under: the controller's epoch, the least leader epoch that begins, and the broker's
+    defaults for topics.
+
+    States from before the broker epoch `held_below` stay as they are until all replicas of the partition are live: one
+    of them may know that the states are of an older backup. `away`: brokers whose registration is left from before, as
+    in a backup."""
+
+    controller_epoch: int
+    epoch_floor: int
+    defaults: TopicConfig
+    held_below: int = NO_EPOCH
+    away: frozenset[int] = frozenset()
+
+
+def elections(
+    image: ClusterImage, registrations: Registrations, reports: Reports, terms: Terms
+) -> Iterator[tuple[TopicPartition, PartitionState]]:
+    """Yields the partitions whose state must change, with the new one."""
+    for topic in image.topics.values():
+        settings = _settings(topic, terms.defaults)
+        for number, partition in topic.partitions.items():
+            if _is_held(partition, registrations, terms):
+                continue
+            tp = TopicPartition(topic.name, number)
+            elected = elected_state(tp, partition, registrations, reports, terms, settings)
+            if elected is not None:
+                yield tp, elected
+
+
+def _is_held(partition: PartitionImage, registrations: Registrations, terms: Terms) -> bool:
+    if partition.state.leader_broker_epoch >= terms.held_below:
+        return False
+    return any(replica not in registrations or replica in terms.away for replica in partition.replicas)
+
+
+def is_held(image: ClusterImage, terms: Terms) -> bool:
+    """Returns True if a partition's election waits for replicas."""
+    return any(_is_held(partition, image.registrations, terms) for _, partition in image.partitions())
+
+
+def doubted(image: ClusterImage, terms: Terms, first_epoch: int, count: int) -> dict[TopicPartition, PartitionState]:
+    """Returns `count` states at most that are not doubted yet, as doubted: without a leader, and with all replicas as
+    in-sync ones of which nobody knows what they have (R13).
+
+    A state from `first_epoch` on, a broker epoch, was made after the coordination was restored.
+    """
+
+    def found() -> Iterator[tuple[TopicPartition, PartitionState]]:
+        for tp, partition in image.partitions():
+            state = partition.state
+            if state.leader_broker_epoch >= first_epoch or DOUBTED in state.data_ids.values():
+                continue
+            ids = dict.fromkeys(partition.replicas, DOUBTED)
+            after = PartitionState(
+                NO_LEADER, state.leader_epoch + 1, NO_EPOCH, partition.replicas, (), ids, terms.controller_epoch
+            )
+            yield tp, above_floor(state, after, terms.epoch_floor)
+
+    return dict(islice(found(), count))
+
+
+def first_elections(
+    image: ClusterImage, registrations: Registrations, reports: Reports, terms: Terms, count: int
+) -> dict[TopicPartition, PartitionState]:
+    """Returns the first `count` of `elections`."""
+    return dict(islice(elections(image, registrations, reports, terms), count))
+
+
+class ElectionSettings(NamedTuple):
+    """A topic's configuration as far as it decides elections."""
+
+    min_insync_replicas: int
+    unclean: bool
+
+
+def _settings(topic: TopicImage, defaults: TopicConfig) -> ElectionSettings:
+    own = topic.configs.get(UNCLEAN_LEADER_ELECTION)
+    unclean = defaults.unclean_leader_election_enable if own is None else own.strip().lower() == "true"
+    return ElectionSettings(min_insync_replicas(topic.configs, defaults), unclean)
+
+
+def min_insync_replicas(configs: Mapping[str, str], defaults: TopicConfig) -> int:
+    """Returns the minimum that a topic's configuration gives; a wrong value counts as none."""
+    own = configs.get(MIN_INSYNC_REPLICAS)
+    if own is None:
+        return defaults.min_insync_replicas
+    try:
+        return TopicConfig.from_strings({MIN_INSYNC_REPLICAS: own}, defaults).min_insync_replicas
+    except ConfigError:
+        return defaults.min_insync_replicas
+
+
+def elected_state(
+    tp: TopicPartition,
+    partition: PartitionImage,
+    registrations: Registrations,
+    reports: Reports,
+    terms: Terms,
+    settings: ElectionSettings,
+) -> PartitionState | None:
+    """Returns the state that the controller should write; None if nothing changes."""
+    offline = [broker for broker, partitions in reports.offline.items() if tp in partitions]
+    if not offline and _is_settled(partition.state, registrations):
+        return None
+    usable = {broker: r for broker, r in registrations.items() if broker not in offline} if offline else registrations
+    presumed = with_presumed_data(partition.state, usable)
+    elected = elect(
+        presumed,
+        partition.replicas,
+        usable,
+        reports.recovered.get(tp, {}),
+        effective_min_isr(settings.min_insync_replicas, partition.assignment),
+        terms.controller_epoch,
+        unclean=settings.unclean,
+    )
+    if elected is not None:
+        return above_floor(partition.state, elected, terms.epoch_floor)
+    return replace(presumed, controller_epoch=terms.controller_epoch) if presumed != partition.state else None
+
+
+def _is_settled(state: PartitionState, registrations: Registrations) -> bool:
+    """Returns True if `elect` changes nothing, as of nearly all partitions at nearly all times: every member is in
+    sync, live, sound and stays, and the leader leads under its registration."""
+    if state.elr or state.leader == NO_LEADER:
+        return False
+    for member in state.isr:
+        found = registrations.get(member)
+        if found is None or found.leaving or found.data_ids[0] != state.data_ids[member]:
+            return False
+    leader = registrations.get(state.leader)
+    return leader is not None and leader.epoch == state.leader_broker_epoch
+
+
+def above_floor(before: PartitionState, after: PartitionState, floor: int) -> PartitionState:
+    """Returns the new state with a leader epoch of at least `floor` if it begins one."""
+    if after.leader_epoch == before.leader_epoch or after.leader_epoch >= floor:
+        return after
+    return replace(after, leader_epoch=floor)
+
+
+def new_state(replicas: tuple[int, ...], registrations: Registrations, controller_epoch: int) -> PartitionState:
+    """Returns the first state of a partition: all live replicas are in sync, and the first that is not leaving
+    leads."""
+    isr = tuple(replica for replica in replicas if replica in registrations)
+    leader = next((replica for replica in isr if not registrations[replica].leaving), isr[0])
+    data_ids = {replica: registrations[replica].data_id for replica in isr}
+    return PartitionState(leader, 0, registrations[leader].epoch, isr, (), data_ids, controller_epoch)
+
+
+def without_elr_at(topic: TopicImage, minimum: int, terms: Terms) -> Iterator[tuple[TopicPartition, PartitionState]]:
+    """Yields the partitions whose ELR must be emptied before the minimum of in-sync replicas is lowered (R6)."""
+    for number, partition in topic.partitions.items():
+        state = partition.state
+        if state.elr and len(state.isr) >= effective_min_isr(minimum, partition.assignment):
+            data_ids = {member: state.data_ids[member] for member in state.isr}
+            emptied = replace(state, elr=(), data_ids=data_ids, controller_epoch=terms.controller_epoch)
+            yield TopicPartition(topic.name, number), emptied
+
+
+Refusal = tuple[ErrorCode, str]
+
+
+def preferred_election(
+    partition: PartitionImage, registrations: Registrations, terms: Terms
+) -> PartitionState | Refusal:
+    """Returns the state in which the first replica leads, or why there is none (ElectLeaders, PREFERRED)."""
+    state, preferred = partition.state, partition.replicas[0]
+    if state.leader == preferred:
+        return ErrorCode.election_not_needed, "the preferred replica leads already"
+    registration = registrations.get(preferred)
+    sound = standing(registration, state.data_ids.get(preferred)) is Standing.SOUND
+    if registration is None or registration.leaving or preferred not in state.isr or not sound:
+        return ErrorCode.preferred_leader_not_available, f"broker {preferred} is not in sync, or is not live"
+    moved = replace(
+        state,
+        leader=preferred,
+        leader_epoch=state.leader_epoch + 1,
+        leader_broker_epoch=registration.epoch,
+        controller_epoch=terms.controller_epoch,
+    )
+    return above_floor(state, moved, terms.epoch_floor)
+
+
+def unclean_election(
+    tp: TopicPartition,
+    partition: PartitionImage,
+    registrations: Registrations,
+    reports: Reports,
+    terms: Terms,
+    minimum: int,
+) -> PartitionState | Refusal:
+    """Returns the state in which any live replica leads, whatever records it has, or why there is none (ElectLeaders,
+    UNCLEAN)."""
+    if partition.leader != NO_LEADER:
+        return ErrorCode.election_not_needed, "the partition has a leader"
+    settings = ElectionSettings(minimum, unclean=True)
+    elected = elected_state(tp, partition, registrations, reports, terms, settings)
+    if elected is None or elected.leader == NO_LEADER:
+        return ErrorCode.eligible_leaders_not_available, "no replica is live"
+    return elected
+
+
+def is_led_elsewhere(image: ClusterImage, broker_id: int) -> bool:
+    """Returns True if no partition of the image has both this broker and one that stays among its in-sync replicas: a
+    partition whose other in-sync replicas are leaving too, or are dead, cannot be handed over to anyone.
+    """
+    staying = {number for number, node in image.brokers.items() if not node.registration.leaving} - {broker_id}
+    return not any(broker_id in each.isr and not staying.isdisjoint(each.isr) for _, each in image.partitions())

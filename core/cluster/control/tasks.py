@@ -1,0 +1,352 @@
+"""The controller's work: what it writes after brokers, reports or configurations have changed, and what administrators
+ask of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ...config.sections.topic import TopicConfig
+from ...errors import BrokerError, ErrorCode
+from ...interfaces.coordination import Coordination, Delete, Operation, Set
+from ...records.partition import TopicPartition, some_of
+from ...replication.partition_state import NO_EPOCH, PartitionState
+from .. import clock_floors, features
+from ..brokers.incarnations import evict_operations
+from ..brokers.reports import Reports, read_reports
+from ..change_writer import ChangeWriter, Plan
+from ..feature_levels import NOT_REPLICATED
+from ..image import BrokerNode, ClusterImage, PartitionImage, TopicImage
+from ..reassignment import Reassigned, ReplicaAssignment, begin, cancelled, check_target, completed
+from ..tree import paths
+from ..tree.nodes import TopicNode
+from ..tree.states import has_unknown_data
+from .cold_start import ColdStart
+from .controller import Controller
+from .eviction import Evictions
+from .leadership import (
+    Refusal,
+    Terms,
+    above_floor,
+    doubted,
+    first_elections,
+    is_held,
+    min_insync_replicas,
+    preferred_election,
+    unclean_election,
+)
+
+Refusals = dict[TopicPartition, Refusal]
+"""An error code and a message by partition; the code is `none` where all went well."""
+_log = logging.getLogger(__name__)
+_DONE: Refusal = (ErrorCode.none, "")
+_MOST_ASSIGNMENTS = 8_000
+"""Partitions of all topics whose assignments one change may write. A topic's definition is written whole, twice (the
+topic and the ring), some 30 bytes a partition; ZooKeeper takes 1 MB."""
+
+
+class ControllerTasks:
+    """Every method raises `BrokerError` NOT_CONTROLLER if this broker is not the controller. One caller at a time,
+    except for `suspects`. `clock` returns seconds since 1970, `defaults` the configuration of topics that set none."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        controller: Controller,
+        writer: ChangeWriter,
+        is_reachable: Callable[[BrokerNode], bool],
+        clock: Callable[[], float],
+        defaults: Callable[[], TopicConfig],
+        cold_start: ColdStart,
+    ) -> None:
+        self._coordination = coordination
+        self._controller = controller
+        self._writer = writer
+        self._is_reachable = is_reachable
+        self._evictions = Evictions(coordination, is_reachable)
+        self._clock = clock
+        self._defaults = defaults
+        self._cold_start = cold_start
+
+    def suspects(self, image: ClusterImage) -> Collection[BrokerNode]:
+        """Returns the brokers to be evicted; connects to each broker that is suspected."""
+        return self._evictions.confirmed(image).values()
+
+    def catch_up(self, read: ClusterImage, evicted: Collection[BrokerNode]) -> None:
+        """Ends the registrations of `evicted`, and writes what follows from the registrations, configurations and
+        reports, beginning with the image that was just `read`, in changes of `ChangeWriter.most_states` partitions."""
+        for node in evicted:
+            self._evict(node)
+        image: ClusterImage | None = None if evicted else read
+        while (image := self._writer.change(self._controller.guard, self._next_step, image)) is not None:
+            pass
+
+    def holds_elections(self, image: ClusterImage) -> bool:
+        """Returns True if elections wait for brokers that have not come back yet."""
+        return self._controller.lease is not None and is_held(image, self._terms())
+
+    def _next_step(self, image: ClusterImage) -> Plan | None:
+        if image.restored:
+            return self._doubt(image)
+        finalized = features.newest_levels(image)
+        if finalized is not None:
+            return finalized
+        changed = self._first_elections(image, image.brokers)
+        if changed:
+            self._log_taken_over(image, changed)
+            return Plan(changed)
+        finished = self._completed(image)
+        return _reassigned(image, finished) if finished else None
+
+    def _doubt(self, image: ClusterImage) -> Plan:
+        """Takes all states for doubted, as many as one change may have; then none is restored any more."""
+        states = doubted(image, self._terms(), self._cold_start.broker_epoch, self._writer.most_states)
+        if not states:
+            return Plan(operations=[Delete(paths.RESTORED)])
+        _log.error(
+            "the coordination was restored from an older backup: %d partitions (%s) wait for all of their replicas",
+            len(states), some_of(list(states)),
+        )  # fmt: skip
+        return Plan(states)
+
+    def _log_taken_over(self, image: ClusterImage, changed: Mapping[TopicPartition, PartitionState]) -> None:
+        """Says that states of version 1 are replaced: of each live member it is presumed that it has the data that it
+        had (`tree.states`)."""
+        older = [tp for tp in changed if (found := image.partition(tp)) is not None and has_unknown_data(found.state)]
+        if older:
+            _log.warning(
+                "%d partitions have states of an earlier release, %s the first: they are taken over with the data that "
+                "their live replicas have now",
+                len(older), older[0],
+            )  # fmt: skip
+
+    def _first_elections(self, image: ClusterImage, live: Collection[int]) -> dict[TopicPartition, PartitionState]:
+        registrations = {number: found for number, found in image.registrations.items() if number in live}
+        terms = self._terms()
+        if terms.held_below != NO_EPOCH:
+            terms = terms._replace(away=self._away(image, terms.held_below))
+        return first_elections(image, registrations, self._reports(), terms, self._writer.most_states)
+
+    def _away(self, image: ClusterImage, held_below: int) -> frozenset[int]:
+        """Returns the brokers that registered before this one and refuse connections: a restored backup has the
+        registrations of its time, until their sessions end."""
+        older = (node for node in image.brokers.values() if node.epoch < held_below)
+        return frozenset(node.id for node in older if not self._is_reachable(node))
+
+    def _evict(self, node: BrokerNode) -> None:
+        """Ends a registration, and elects in the same change."""
+
+        def plan(image: ClusterImage) -> Plan | None:
+            found = image.registrations.get(node.id)
+            if found is None or found.incarnation != node.registration.incarnation:
+                return None  # it has registered again, or its session is over
+            changed = self._first_elections(image, set(image.brokers) - {node.id})
+            return Plan(changed, operations=evict_operations(found))
+
+        if self._writer.change(self._controller.guard, plan):
+            self._evictions.evicted(node)
+
+    # -- what administrators ask
+
+    def elect(self, asked: Sequence[TopicPartition], *, unclean: bool) -> Refusals:
+        """Elects the preferred replica of each partition, or with `unclean` any live replica where there is no
+        leader."""
+
+        def plan(image: ClusterImage, part: Sequence[TopicPartition], results: Refusals) -> Plan | None:
+            reports, states = self._reports() if unclean else Reports(), {}
+            for tp in part:
+                elected = self._elected(image, tp, reports, unclean=unclean)
+                if isinstance(elected, PartitionState):
+                    states[tp] = elected
+                results[tp] = _DONE if isinstance(elected, PartitionState) else elected
+            return Plan(states) if states else None
+
+        return self._in_parts(asked, plan)
+
+    def _elected(
+        self, image: ClusterImage, tp: TopicPartition, reports: Reports, *, unclean: bool
+    ) -> PartitionState | Refusal:
+        topic, partition = image.topics.get(tp.topic), image.partition(tp)
+        if topic is None or partition is None:
+            return _unknown(tp)
+        terms = self._terms()
+        if not unclean:
+            return preferred_election(partition, image.registrations, terms)
+        minimum = min_insync_replicas(topic.configs, terms.defaults)
+        return unclean_election(tp, partition, image.registrations, reports, terms, minimum)
+
+    def alter_reassignments(
+        self, asked: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
+    ) -> Refusals:
+        """Begins the reassignment of each partition to the given replicas; None cancels the one in progress."""
+
+        def plan(image: ClusterImage, part: Sequence[TopicPartition], results: Refusals) -> Plan | None:
+            changed: dict[TopicPartition, Reassigned] = {}
+            for tp in part:
+                try:
+                    altered = self._altered(image, tp, asked[tp], may_change_factor=may_change_factor)
+                except BrokerError as error:
+                    results[tp] = (error.code, error.words or str(error))
+                    continue
+                results[tp] = _DONE
+                if altered is not None:
+                    changed[tp] = altered
+            return _reassigned(image, changed) if changed else None
+
+        return self._in_parts(list(asked), plan)
+
+    def unregister(self, broker_id: int) -> None:
+        """Removes what is stored of a broker that is gone for good: the record of its log directory, its configuration.
+
+        Raises `BrokerError` BROKER_ID_NOT_REGISTERED if nothing is stored, and INVALID_REQUEST while the broker is live
+        or has replicas.
+        """
+        stored = (paths.log_directory(broker_id), paths.broker_config(broker_id))
+
+        def plan(image: ClusterImage) -> Plan:
+            if broker_id in image.brokers:
+                raise BrokerError(ErrorCode.invalid_request, f"broker {broker_id} is live: stop it first")
+            has = [tp for tp, partition in image.partitions() if broker_id in partition.replicas]
+            if has:
+                raise BrokerError(
+                    ErrorCode.invalid_request,
+                    f"broker {broker_id} has replicas of {some_of(has)}: reassign them first (klamm cluster drain)",
+                )
+            there = [path for path in stored if self._coordination.exists(path) is not None]
+            if not there:
+                raise BrokerError(ErrorCode.broker_id_not_registered, f"there is no broker {broker_id}")
+            return Plan(operations=[Delete(path) for path in there])
+
+        self._controller.epoch()
+        self._writer.change(self._controller.guard, plan)
+
+    def update_features(self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool) -> None:
+        """Raises what `features.update` does."""
+        self._controller.epoch()
+
+        def plan(image: ClusterImage) -> Plan | None:
+            found = features.update(image, updates)
+            return None if validate_only else found
+
+        self._writer.change(self._controller.guard, plan)
+
+    def _altered(
+        self, image: ClusterImage, tp: TopicPartition, target: Sequence[int] | None, *, may_change_factor: bool
+    ) -> Reassigned | None:
+        topic, partition = image.topics.get(tp.topic), image.partition(tp)
+        if topic is None or partition is None:
+            raise BrokerError(*_unknown(tp))
+        if target is None:
+            minimum = min_insync_replicas(topic.configs, self._defaults())
+            found = cancelled(partition.assignment, partition.state, image.registrations, minimum)
+            return self._under_this_controller(partition, found)
+        live = [number for number, node in image.brokers.items() if not node.registration.leaving]
+        check_target(partition.assignment, target, live, may_change_factor=may_change_factor)
+        check_replicates(image, target)
+        begun = begin(partition.assignment, target)
+        return None if begun == partition.assignment else Reassigned(begun, partition.state)
+
+    def _completed(self, image: ClusterImage) -> dict[TopicPartition, Reassigned]:
+        def found() -> Iterator[tuple[TopicPartition, Reassigned]]:
+            for topic in image.topics.values():
+                for number, partition in topic.partitions.items():
+                    if partition.adding_replicas or partition.removing_replicas:
+                        minimum = min_insync_replicas(topic.configs, self._defaults())
+                        done = completed(partition.assignment, partition.state, image.registrations, minimum)
+                        if done is not None:
+                            yield TopicPartition(topic.name, number), self._under_this_controller(partition, done)
+
+        done = dict(found())
+        return {tp: done[tp] for tp in in_one_change(image, list(done), self._most_reassigned)}
+
+    @property
+    def _most_reassigned(self) -> int:
+        return self._writer.most_states // 2  # each may change its topic, too
+
+    def _under_this_controller(self, partition: PartitionImage, found: Reassigned) -> Reassigned:
+        terms = self._terms()
+        state = above_floor(partition.state, found.state, terms.epoch_floor)
+        return Reassigned(found.assignment, replace(state, controller_epoch=terms.controller_epoch))
+
+    def _in_parts(
+        self,
+        asked: Sequence[TopicPartition],
+        plan: Callable[[ClusterImage, Sequence[TopicPartition], Refusals], Plan | None],
+    ) -> Refusals:
+        """Changes as many partitions at a time as one change may have; each part is planned again when another change
+        was first."""
+        self._controller.epoch()
+        results: Refusals = {}
+        left, part = list(asked), list[TopicPartition]()
+
+        def plan_part(image: ClusterImage) -> Plan | None:
+            part[:] = in_one_change(image, left, self._most_reassigned)
+            return plan(image, part, results)
+
+        while left:
+            self._writer.change(self._controller.guard, plan_part)
+            del left[: len(part)]
+        return results
+
+    def _reports(self) -> Reports:
+        return read_reports(self._coordination)
+
+    def _terms(self) -> Terms:
+        floor = clock_floors.leader_epoch_floor(self._clock())
+        return Terms(self._controller.epoch(), floor, self._defaults(), self._cold_start.held_below())
+
+
+def _reassigned(image: ClusterImage, changed: Mapping[TopicPartition, Reassigned]) -> Plan:
+    """Returns the change of the assignments, and of those states that differ from the image's."""
+    by_topic: dict[str, dict[int, ReplicaAssignment]] = {}
+    states = {}
+    for tp, found in changed.items():
+        by_topic.setdefault(tp.topic, {})[tp.partition] = found.assignment
+        before = image.partition(tp)
+        if before is None or before.state != found.state:
+            states[tp] = found.state
+    nodes = {name: topic_node(image.topics[name], assignments) for name, assignments in by_topic.items()}
+    operations: list[Operation] = [Set(paths.topic(name), node.encode()) for name, node in nodes.items()]
+    return Plan(states, dict(nodes), {}, operations)
+
+
+def in_one_change(image: ClusterImage, asked: Sequence[TopicPartition], most: int) -> Sequence[TopicPartition]:
+    """Returns the first of the partitions, at least one and at most `most`, whose reassignments fit into one change."""
+    topics: set[str] = set()
+    assignments = 0
+    for count, tp in enumerate(asked):
+        if tp.topic not in topics and tp.topic in image.topics:
+            topics.add(tp.topic)
+            assignments += len(image.topics[tp.topic].partitions)
+        if count and (count == most or assignments > _MOST_ASSIGNMENTS):
+            return asked[:count]
+    return asked
+
+
+def topic_node(topic: TopicImage, changed: Mapping[int, ReplicaAssignment] | None = None) -> TopicNode:
+    """Returns the topic's definition as it is stored, with the assignments of some partitions changed."""
+    found = {number: partition.assignment for number, partition in topic.partitions.items()} | dict(changed or {})
+    return TopicNode(
+        topic_id=topic.topic_id,
+        partitions={number: assignment.replicas for number, assignment in found.items()},
+        adding_replicas={number: a.adding for number, a in found.items() if a.adding},
+        removing_replicas={number: a.removing for number, a in found.items() if a.removing},
+    )
+
+
+def check_replicates(image: ClusterImage, replicas: Sequence[int]) -> None:
+    """Raises `BrokerError` INVALID_REPLICATION_FACTOR if one of several replicas would be on a broker of a release that
+    does not copy partitions."""
+    if len(replicas) > 1 and not image.replicates:
+        raise BrokerError(ErrorCode.invalid_replication_factor, NOT_REPLICATED)
+    older = [broker for broker in replicas if broker in image.brokers and not image.brokers[broker].replicates]
+    if older and len(replicas) > 1:
+        raise BrokerError(
+            ErrorCode.invalid_replication_factor,
+            f"broker {older[0]} runs a release that does not replicate partitions; upgrade it first",
+        )
+
+
+def _unknown(tp: TopicPartition) -> Refusal:
+    return ErrorCode.unknown_topic_or_partition, f"partition {tp} does not exist"

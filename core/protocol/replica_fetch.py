@@ -1,0 +1,222 @@
+"""Fetch between brokers (version 18), written and read here: a follower's request carries only changed partitions, and
+the records of a response are views into its frame. Each round of replication reads one of each.
+
+A test compares the bytes with kio's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from ..errors import ErrorCode, ProtocolError
+from .bounds_check import read_uvarint, write_uvarint
+from .messages import Buffer
+from .primitives import Reader
+
+VERSION = 18
+PartitionKey: TypeAlias = tuple[bytes, int]
+"""Topic id, as its 16 bytes, and partition. (A `UUID` is hashed and compared in Python, at each look-up.)"""
+
+_TOP = struct.Struct(">iiibii")
+_PARTITION = struct.Struct(">iiqiqiB")
+_INT32 = struct.Struct(">i")
+_REPLICA = struct.Struct(">iqB")
+_END = b"\1\1\1" + write_uvarint(_REPLICA.size)
+"""Before the replica's state: no rack, one tagged field, which is the replica's state, and its size."""
+_ID = 16
+_RESPONSE = struct.Struct(">ihi")
+_ANSWER = struct.Struct(">ihqqq")
+_DIVERGING = struct.Struct(">iq")
+
+
+class PartitionFetch(NamedTuple):
+    """The fetch of one partition. `log_start_offset`: the follower's."""
+
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetchRequest:
+    """The body of a follower's request. `topics`: partitions by topic id, as are `forgotten`."""
+
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    session_id: int
+    session_epoch: int
+    partitions: Mapping[PartitionKey, PartitionFetch]
+    forgotten: tuple[PartitionKey, ...] = ()
+
+    def encode(self) -> bytes:
+        out = bytearray(
+            _TOP.pack(self.max_wait_ms, self.min_bytes, self.max_bytes, 0, self.session_id, self.session_epoch)
+        )
+        topics = _by_topic(self.partitions)
+        out += write_uvarint(len(topics) + 1)
+        for topic_id, numbers in topics.items():
+            out += topic_id + write_uvarint(len(numbers) + 1)
+            for number in numbers:
+                epoch, offset, last_epoch, start, limit = self.partitions[topic_id, number]
+                out += _PARTITION.pack(number, epoch, offset, last_epoch, start, limit, 0)
+            out.append(0)
+        forgotten = _by_topic(self.forgotten)
+        out += write_uvarint(len(forgotten) + 1)
+        for topic_id, numbers in forgotten.items():
+            out += topic_id + write_uvarint(len(numbers) + 1)
+            for number in numbers:
+                out += _INT32.pack(number)
+            out.append(0)
+        out += _END + _REPLICA.pack(self.replica_id, self.replica_epoch, 0)
+        return bytes(out)
+
+
+def read_replica_fetch_request(frame: Buffer, at: int) -> ReplicaFetchRequest | None:
+    """Reads the body of a request from `at` on, if it is one of a follower in the form in which `encode` writes it;
+    None for all others, which may also be damaged: kio reads those.
+    """
+    end = len(frame) - _REPLICA.size
+    if frame[end - len(_END) : end] != _END:
+        return None
+    try:
+        return _read_request(memoryview(frame)[: end - len(_END)], at, *_REPLICA.unpack_from(frame, end))
+    except (struct.error, IndexError, ProtocolError):
+        return None
+
+
+def _read_request(
+    frame: memoryview, at: int, replica_id: int, replica_epoch: int, tags: int
+) -> ReplicaFetchRequest | None:
+    max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _TOP.unpack_from(frame, at)
+    partitions: dict[PartitionKey, PartitionFetch] = {}
+    topics, at = read_uvarint(frame, at + _TOP.size)
+    other = isolation or tags or replica_id < 0 or not topics
+    for _ in range(topics - 1):
+        topic_id = bytes(frame[at : at + _ID])
+        count, at = read_uvarint(frame, at + _ID)
+        end = at + (count - 1) * _PARTITION.size
+        other = other or not count or frame[end]
+        for number, epoch, offset, last_epoch, start, limit, more in _PARTITION.iter_unpack(frame[at:end]):
+            other = other or more
+            partitions[topic_id, number] = PartitionFetch(epoch, offset, last_epoch, start, limit)
+        at = end + 1
+    forgotten: list[PartitionKey] = []
+    topics, at = read_uvarint(frame, at)
+    other = other or not topics
+    for _ in range(topics - 1):
+        topic_id = bytes(frame[at : at + _ID])
+        count, at = read_uvarint(frame, at + _ID)
+        end = at + (count - 1) * _INT32.size
+        other = other or not count or frame[end]
+        forgotten += [(topic_id, number) for (number,) in _INT32.iter_unpack(frame[at:end])]
+        at = end + 1
+    if other or at != len(frame):
+        return None
+    return ReplicaFetchRequest(
+        replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, session_id, session_epoch, partitions,
+        tuple(forgotten),
+    )  # fmt: skip
+
+
+class PartitionAnswer(NamedTuple):
+    """The answer for one partition. `diverging`: leader epoch and its end offset."""
+
+    error: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    diverging: tuple[int, int] | None
+    records: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetchResponse:
+    error: ErrorCode
+    session_id: int
+    partitions: Mapping[PartitionKey, PartitionAnswer]
+
+
+def read_replica_fetch_response(frame: memoryview, offset: int) -> ReplicaFetchResponse:
+    """Reads the body of a response from `offset` on. Raises `ProtocolError` if it cannot be read."""
+    try:
+        return _read_response(frame, offset)
+    except (struct.error, IndexError, ValueError) as error:
+        raise ProtocolError(f"cannot read a Fetch response between brokers: {error}") from error
+
+
+def _read_response(frame: memoryview, at: int) -> ReplicaFetchResponse:
+    _, error, session_id = _RESPONSE.unpack_from(frame, at)
+    topics, at = read_uvarint(frame, at + _RESPONSE.size)
+    found: dict[PartitionKey, PartitionAnswer] = {}
+    for _ in range(topics - 1):
+        topic_id = bytes(frame[at : at + _ID])
+        count, at = read_uvarint(frame, at + _ID)
+        for _ in range(count - 1):
+            number, answer, at = _read_answer(frame, at)
+            found[topic_id, number] = answer
+        at = _skip_tags(frame, at)
+    return ReplicaFetchResponse(ErrorCode(error), session_id, found)
+
+
+def _read_answer(frame: memoryview, at: int) -> tuple[int, PartitionAnswer, int]:
+    number, error, high_watermark, _, log_start = _ANSWER.unpack_from(frame, at)
+    at += _ANSWER.size
+    if frame[at] > 1:
+        raise ValueError("an answer to a follower lists aborted transactions")
+    size, at = read_uvarint(frame, at + 1 + _INT32.size)  # after the preferred read replica
+    size = max(size - 1, 0)
+    records = frame[at : at + size]
+    if len(records) < size:
+        raise ValueError("the frame ends within the records")
+    at += size
+    if not error and not frame[at]:
+        return number, PartitionAnswer(ErrorCode.none, high_watermark, log_start, None, records), at + 1
+    diverging = None
+    reader = Reader(frame, at, flexible=True)
+    for _ in range(reader.count_of_tags()):
+        tag, field = reader.tagged_field()
+        if tag == 0:
+            epoch, end = _DIVERGING.unpack_from(field)
+            diverging = (epoch, end) if (epoch, end) != (-1, -1) else None
+    return number, PartitionAnswer(ErrorCode(error), high_watermark, log_start, diverging, records), reader.position
+
+
+def _skip_tags(frame: memoryview, at: int) -> int:
+    reader = Reader(frame, at, flexible=True)
+    reader.tags()
+    return reader.position
+
+
+def _by_topic(keys: Iterable[PartitionKey]) -> dict[bytes, list[int]]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, number in keys:
+        topics.setdefault(topic_id, []).append(number)
+    return topics
+
+
+def as_replica_fetch(message: Any) -> ReplicaFetchRequest:
+    """Returns a decoded request of a follower (kio's message, version 15 or later) in the form that is used here."""
+    partitions = {
+        (_id_of(topic), p.partition): PartitionFetch(
+            p.current_leader_epoch, p.fetch_offset, p.last_fetched_epoch, p.log_start_offset, p.partition_max_bytes
+        )
+        for topic in message.topics
+        for p in topic.partitions
+    }
+    forgotten = tuple((_id_of(topic), number) for topic in message.forgotten_topics_data for number in topic.partitions)
+    return ReplicaFetchRequest(
+        message.replica_state.replica_id, message.replica_state.replica_epoch,
+        round(message.max_wait.total_seconds() * 1000), message.min_bytes, message.max_bytes, message.session_id,
+        message.session_epoch, partitions, forgotten,
+    )  # fmt: skip
+
+
+def _id_of(topic: Any) -> bytes:
+    return bytes(_ID) if topic.topic_id is None else bytes(topic.topic_id.bytes)

@@ -1,0 +1,1 @@
+"""The `etcd` coordination, and a development server for it."""

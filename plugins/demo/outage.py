@@ -1,0 +1,76 @@
+"""The death of a broker while producers send: who leads then, and when it is in sync again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+from .flights import TOPIC
+from .report.timeline import MarkKind
+from .steps.cluster import Brokers
+
+KILL_MONTH, START_MONTH = 5, 9
+"""The months that begin shortly before the kill, and before the new start."""
+
+
+class _State(Enum):
+    BEFORE = auto()
+    DUE = auto()
+    DEAD = auto()
+    CATCHING_UP = auto()
+    OVER = auto()
+
+
+class Outage:
+    """Kills a broker, and starts it again. `tell` prints a line that is a mark of the timeline, `seconds` are those of
+    the run."""
+
+    def __init__(self, brokers: Brokers, tell: Callable[[str, MarkKind], None], seconds: Callable[[], float]) -> None:
+        self._brokers = brokers
+        self._tell = tell
+        self._seconds = seconds
+        self._state = _State.BEFORE
+        self._started_s = 0.0
+
+    @property
+    def over(self) -> bool:
+        """True once all replicas are in sync again."""
+        return self._state is _State.OVER
+
+    def advance(self, months: int) -> None:
+        """Does what is due when so many months have begun. Call it again and again; raises `DemoError` if a broker ends
+        by itself, or nobody leads a partition in time."""
+        self._brokers.check()
+        match self._state:
+            case _State.BEFORE if months >= KILL_MONTH:
+                self._state = _State.DUE  # with the next call: then the producers send
+            case _State.DUE:
+                self._kill()
+                self._state = _State.DEAD
+            case _State.DEAD if months >= START_MONTH:
+                self._brokers.start_again()
+                self._started_s = self._seconds()
+                self._state = _State.CATCHING_UP
+            case _State.CATCHING_UP if self._brokers.all_in_sync():
+                took_s = self._seconds() - self._started_s
+                self._tell(
+                    f"{self._victim} is back: all replicas are in sync {took_s:.1f} s after its new start",
+                    MarkKind.NEWS,
+                )
+                self._state = _State.OVER
+
+    @property
+    def _victim(self) -> str:
+        assert self._brokers.killed is not None
+        return f"broker {self._brokers.killed.broker}"
+
+    def _kill(self) -> None:
+        killed = self._brokers.kill_leader()
+        from_s = self._seconds()
+        led = " and ".join(map(str, killed.led))
+        self._tell(f"{self._victim} is killed with -9 while it leads partitions {led} of {TOPIC}", MarkKind.KILL)
+        self._brokers.await_new_leaders()
+        took_s = self._seconds() - from_s
+        self._tell(
+            f"the other brokers lead them {took_s:.1f} s later; {self._victim} stays dead for now", MarkKind.NEWS
+        )

@@ -1,0 +1,50 @@
+"""What the records of one partition of `__consumer_offsets` make up: offsets by group, and the states of classic
+groups.
+"""
+
+from __future__ import annotations
+
+from klamm.plugin import CommittedOffset, CorruptRecordError, StoredGroup, TopicPartition
+
+from .kafka_format import GroupKey, OffsetKey, decode_key, decode_value
+from .kafka_groups import decode_group
+
+
+class OffsetsContents:
+    """`klamm.core.client.reader.topic_table.TableContents`: `offsets` by group, and the `states` of classic groups."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.states: dict[str, StoredGroup] = {}
+
+    def clear(self) -> None:
+        self.offsets, self.states = {}, {}
+
+    def apply(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        timestamp_ms: int,  # noqa: ARG002 - a commit's time is in its value
+        key: bytes | None,
+        value: bytes | None,
+    ) -> None:
+        try:
+            found = decode_key(key) if key is not None else None
+            if isinstance(found, OffsetKey):
+                self._apply_offset(found, value)
+            elif isinstance(found, GroupKey) and value is not None:
+                self.states[found.group] = decode_group(value)
+            elif isinstance(found, GroupKey):
+                self.states.pop(found.group, None)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"{partition} offset {offset}: {error}") from error
+
+    def _apply_offset(self, found: OffsetKey, value: bytes | None) -> None:
+        if value is not None:
+            self.offsets.setdefault(found.group, {})[found.partition] = decode_value(value)
+            return
+        stored = self.offsets.get(found.group)
+        if stored is not None:
+            stored.pop(found.partition, None)
+            if not stored:
+                del self.offsets[found.group]

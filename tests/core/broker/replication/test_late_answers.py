@@ -1,0 +1,78 @@
+"""An answer counts only for the request that was sent, though the partition was wanted anew meanwhile (R9)."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from klamm.core.broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.replica_fetch import PartitionAnswer
+from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.follower import FetchResult
+from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
+
+KEY = (UUID(int=1), 0)
+SETTINGS = FetcherSettings(500, 1, 1 << 20, 10 << 20, 1000, 30_000)
+
+
+class Follower:
+    """Takes answers, and records the request that each is said to answer."""
+
+    def __init__(self, leader_epoch: int) -> None:
+        self.leader, self.leader_epoch = 2, leader_epoch
+        self.answered: list[ReplicaFetch] = []
+
+    def fetch(self, broker_epoch: int) -> ReplicaFetch:
+        return ReplicaFetch(1, broker_epoch, self.leader_epoch, 100, 3)
+
+    def on_answer(self, fetch: ReplicaFetch, data: ReplicaFetchData) -> FetchResult:
+        self.answered.append(fetch)
+        return FetchResult.APPENDED
+
+
+LOG = SimpleNamespace(log_start_offset=0, flushes=False, config=None)
+
+
+def made() -> ReplicaFetcher:
+    """A fetcher from a broker that is not registered."""
+    throttles = cast(Any, SimpleNamespace(follower_wait_ms=lambda *_, **__: 0.0))
+    return ReplicaFetcher(
+        1,
+        2,
+        cast(Any, None),
+        SETTINGS,
+        throttles,
+        lambda: None,
+        lambda: 7,
+        on_lost=lambda _: None,
+        on_stale=lambda: None,
+    )
+
+
+def test_an_answer_to_a_request_of_a_former_role_is_not_taken() -> None:
+    async def main() -> None:
+        fetcher = made()
+        first, second = Follower(4), Follower(6)
+        replica = cast(
+            Any,
+            SimpleNamespace(
+                key=KEY, name=TopicPartition("t", 0), complete=lambda: None, log=LOG, is_in_sync=lambda _: True
+            ),
+        )
+        fetcher.add(replica, cast(Any, first))
+        fetcher._correlation_id += 1  # the request of the first role is sent
+        fetcher.remove(KEY)
+        fetcher.add(replica, cast(Any, second))
+        answer = PartitionAnswer(ErrorCode.none, 5, 0, None, b"")
+        await fetcher._take(KEY, answer)
+        assert second.answered == []
+        fetcher._correlation_id += 1  # the request of the second role is sent
+        await fetcher._take(KEY, answer)
+        assert [fetch.leader_epoch for fetch in second.answered] == [6]
+        assert first.answered == []
+        await fetcher.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,38 @@
+"""An image whose application fails is applied again, though the cluster does not change any more."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from klamm.core.errors import ErrorCode
+from klammtest.brokers.inprocess import broker_thread
+from klammtest.faulty import fault_hook
+from klammtest.requests import batch, create_topic, produce
+from klammtest.waiting import eventually
+from klammtest.wire import WireClient
+
+
+def test_partitions_get_their_roles_after_an_unexpected_error(tmp_path: Path) -> None:
+    """Whatever the error is: the partitions that were not reached would have no role until the next image."""
+    planted: list[str] = []
+
+    def fail_thrice(point: str) -> None:
+        if point == "files.fsync_directory" and len(planted) < 3:
+            planted.append(point)
+            raise ValueError("planted")
+
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db")}
+    with broker_thread(tmp_path, tree) as broker:
+        address = f"127.0.0.1:{broker.advertised[0].port}"
+
+        def served() -> bool:
+            with WireClient(address) as wire:
+                code: ErrorCode = produce(wire, "t", batch(b"v")).error_code
+            return code is ErrorCode.none
+
+        with fault_hook(fail_thrice):
+            with suppress(OSError, AssertionError), WireClient(address) as wire:
+                create_topic(wire, "t")  # the connection is closed if this request meets the error
+            eventually(served, "the partition is served")
+        assert len(planted) == 3

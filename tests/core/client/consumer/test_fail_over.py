@@ -1,0 +1,382 @@
+"""The consumer while leaders move, logs are cut and replicas are named (KIP-320, KIP-392, KIP-951), against a scripted
+cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import klamm
+from klamm.core.client.consumer import fetcher
+from klamm.core.client.errors import LogTruncatedError, NoOffsetError
+from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
+from klammtest.clients.readers import read
+from klammtest.waiting import eventually
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def cluster(codecs: CodecTable) -> Iterator[ScriptedCluster]:
+    with scripted_cluster({"t": 1, "wide": 4}, 3, codecs) as running:
+        yield running
+
+
+def append(cluster: ScriptedCluster, *values: bytes, partition: TopicPartition = T0) -> None:
+    """Each value as a batch of its own."""
+    for value in values:
+        cluster.stored[partition].append((1, None, value, ()))
+
+
+def opened(cluster: ScriptedCluster, **keys: Any) -> klamm.Consumer:
+    options = {key.replace("_", "."): value for key, value in keys.items()}
+    section = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest", "fetch.max.wait.ms": 20}
+    return klamm.Consumer({"consumer": {**section, **options}})
+
+
+def assigned(cluster: ScriptedCluster, *partitions: TopicPartition, **keys: Any) -> klamm.Consumer:
+    consumer = opened(cluster, **keys)
+    consumer.assign(partitions or [T0])
+    return consumer
+
+
+def values(consumer: klamm.Consumer, count: int) -> list[bytes]:
+    return [record.value for record in read(consumer, count)]
+
+
+def partition_of(message: Any) -> Any:
+    """The only partition of a request."""
+    [topic] = message.topics
+    [partition] = topic.partitions
+    return partition
+
+
+def test_a_fetch_names_topic_id_and_epochs(cluster: ScriptedCluster) -> None:
+    cluster.elect(T0, 2)
+    append(cluster, b"a")
+    cluster.elect(T0, 3)
+    append(cluster, b"b")
+    with assigned(cluster) as consumer:
+        assert values(consumer, 2) == [b"a", b"b"]
+        eventually(lambda: partition_of(cluster.asked(ApiKey.FETCH)[-1].message).fetch_offset == 2, "the next fetch")
+    first, last = cluster.asked(ApiKey.FETCH)[0], cluster.asked(ApiKey.FETCH)[-1]
+    assert {one.version for one in cluster.asked(ApiKey.FETCH)} == {18}
+    assert first.message.topics[0].topic_id == cluster.ids["t"]
+    assert [partition_of(one.message).current_leader_epoch for one in (first, last)] == [2, 2]
+    assert [partition_of(one.message).last_fetched_epoch for one in (first, last)] == [-1, 2]
+
+
+@pytest.mark.parametrize("version", [4, 8, 9, 11, 12, 13, 15, 16, 17, 18])
+def test_every_version_of_fetch_is_read(cluster: ScriptedCluster, version: int) -> None:
+    for broker in cluster.brokers.values():
+        broker.versions[ApiKey.FETCH] = (4, version)
+    append(cluster, b"a", b"b")
+    with assigned(cluster, client_rack="r") as consumer:
+        assert values(consumer, 2) == [b"a", b"b"]
+        cluster.elect(T0, 2)
+        append(cluster, b"c")
+        assert values(consumer, 1) == [b"c"]
+    assert {one.version for one in cluster.asked(ApiKey.FETCH)} == {version}
+
+
+@pytest.mark.parametrize("names_leaders", [False, True], ids=["silent", "KIP-951"])
+def test_a_leader_that_moves_is_followed(cluster: ScriptedCluster, names_leaders: bool) -> None:
+    cluster.names_leaders = names_leaders
+    with assigned(cluster) as consumer:
+        for node in (2, 3, 1, 3):
+            append(cluster, b"before")
+            cluster.elect(T0, node)
+            append(cluster, b"after")
+            assert values(consumer, 2) == [b"before", b"after"]
+    asked = cluster.asked(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+    assert asked, "positions are compared before a new leader is fetched from"
+
+
+def test_a_leader_that_dies_is_replaced(cluster: ScriptedCluster) -> None:
+    append(cluster, b"a")
+    with assigned(cluster) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        cluster.kill(1)
+        cluster.elect(T0, 2)
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+
+
+def test_a_dead_leader_is_not_asked_without_pause(cluster: ScriptedCluster) -> None:
+    append(cluster, b"a")
+    with assigned(cluster) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        before = len(cluster.asked(ApiKey.METADATA))
+        cluster.kill(1)
+        eventually(lambda: len(cluster.asked(ApiKey.METADATA)) > before + 5, "it looks for another leader")
+        state = consumer._positions.states[T0]
+        assert state.failures > 3
+        cluster.elect(T0, 3)
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+        eventually(lambda: state.failures == 0, "the failures are forgotten")
+
+
+def test_a_partition_without_a_leader_does_not_delay_the_others(cluster: ScriptedCluster) -> None:
+    others = [TopicPartition("wide", number) for number in range(4)]
+    cluster.led[others[0]].leader = -1
+    with opened(cluster) as consumer:
+        consumer.assign(others[1:])
+        for one in others:
+            append(cluster, b"a", partition=one)
+        assert len(values(consumer, 3)) == 3
+        for turn, node in enumerate((2, 3), 1):
+            for one in others[1:]:
+                cluster.elect(one, node)
+                append(cluster, b"%d" % turn, partition=one)
+            assert values(consumer, 3) == [b"%d" % turn] * 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.offset_not_available,
+    ],
+)
+@pytest.mark.parametrize("times", [1, 4])
+def test_errors_of_a_moving_leader_are_retried(cluster: ScriptedCluster, error: ErrorCode, times: int) -> None:
+    append(cluster, b"a")
+    with assigned(cluster, auto_offset_reset="none") as consumer:
+        consumer.seek(T0, 0)
+        assert values(consumer, 1) == [b"a"]
+        cluster.faults[ApiKey.FETCH].extend([error] * times)
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+        assert not cluster.faults[ApiKey.FETCH]
+
+
+@pytest.mark.parametrize("api", [ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
+def test_errors_of_other_questions_are_retried(cluster: ScriptedCluster, api: ApiKey) -> None:
+    append(cluster, b"a")
+    errors = [ErrorCode.offset_not_available, ErrorCode.not_leader_or_follower, ErrorCode.unknown_leader_epoch]
+    cluster.faults[api].extend(errors)
+    with assigned(cluster) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        cluster.elect(T0, 2)
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+    assert not cluster.faults[api]
+
+
+def test_a_broker_that_is_behind_brings_no_deposed_leader_back(cluster: ScriptedCluster) -> None:
+    append(cluster, b"a")
+    with assigned(cluster) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        cluster.behind[3] = dict(cluster.led)
+        cluster.elect(T0, 2)
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+        for _ in range(6):  # some of these are answered by the broker that is behind
+            consumer._client.metadata(["t"])
+            assert consumer._client.cluster.leader_epoch(T0) == 1
+            assert consumer._client.cluster.leader(T0) == 2
+
+
+def test_a_fetch_without_an_answer_makes_the_consumer_look_for_another_leader(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "OVERDUE_S", 0.1)
+    append(cluster, b"a")
+    with assigned(cluster) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        with cluster.brokers[1]._lock:  # it accepts requests and answers none
+            cluster.elect(T0, 2)
+            append(cluster, b"b")
+            assert values(consumer, 1) == [b"b"]
+
+
+# -- logs that were cut
+
+
+def test_reading_goes_on_where_the_log_was_cut(cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture) -> None:
+    append(cluster, b"0", b"1", b"2", b"3", b"4")
+    with assigned(cluster, auto_offset_reset="latest") as consumer:
+        consumer.seek(T0, 0)
+        assert values(consumer, 5) == [b"0", b"1", b"2", b"3", b"4"]
+        with caplog.at_level(logging.WARNING):
+            cluster.elect(T0, 2, lost=2)
+            append(cluster, b"3'", b"4'", b"5'")
+            assert values(consumer, 3) == [b"3'", b"4'", b"5'"]
+    words = "t-0: the offset 5 is not in the log any more, which was cut at offset 3: the records 3 to 4 are lost"
+    assert any(words in message for message in caplog.messages), caplog.messages
+
+
+def test_a_cut_is_noticed_by_the_epoch_of_a_fetch_alone(cluster: ScriptedCluster) -> None:
+    """The leader and its epoch, as the metadata have them, stay what they were."""
+    append(cluster, b"0", b"1", b"2")
+    with assigned(cluster) as consumer:
+        assert values(consumer, 3) == [b"0", b"1", b"2"]
+        log = cluster.stored[T0]
+        eventually(lambda: partition_of(cluster.asked(ApiKey.FETCH)[-1].message).last_fetched_epoch == 0, "a fetch")
+        epochs = [(0, 0), (1, 2)]
+        log.batches, log.epochs = log.batches[:2], epochs
+        log.append((1, None, b"2'", ()))
+        log.append((1, None, b"3'", ()))
+        cluster.led[T0].epoch = 0
+        assert values(consumer, 2) == [b"2'", b"3'"]
+
+
+def test_without_a_reset_a_cut_log_is_an_error_that_names_the_divergence(cluster: ScriptedCluster) -> None:
+    append(cluster, b"0", b"1", b"2", b"3", b"4")
+    with assigned(cluster, auto_offset_reset="none") as consumer:
+        consumer.seek(T0, 0)
+        assert len(values(consumer, 5)) == 5
+        cluster.elect(T0, 2, lost=2)
+        append(cluster, b"3'", b"4'", b"5'")
+        with pytest.raises(LogTruncatedError, match="the records 3 to 4 are lost, and consumer") as got:
+            read(consumer, 1)
+        assert got.value.divergent == {T0: CommittedOffset(3, 0)}
+        consumer.seek(T0, got.value.divergent[T0].offset)
+        assert values(consumer, 3) == [b"3'", b"4'", b"5'"]
+
+
+def test_an_epoch_that_no_leader_has_had_is_a_cut_at_an_unknown_offset(cluster: ScriptedCluster) -> None:
+    append(cluster, b"0", b"1", b"2")
+    cluster.offsets[T0] = CommittedOffset(2, 7)
+    with assigned(cluster, auto_offset_reset="none", group_id="g") as consumer:
+        with pytest.raises(
+            LogTruncatedError, match="2 is not in the log any more, which was cut below offset 2"
+        ) as got:
+            read(consumer, 1)
+        assert got.value.divergent == {T0: CommittedOffset(-1, -1)}
+    with assigned(cluster, group_id="g") as consumer:
+        assert values(consumer, 3) == [b"0", b"1", b"2"]
+
+
+def test_a_committed_offset_is_compared_with_the_log(cluster: ScriptedCluster) -> None:
+    append(cluster, b"0", b"1", b"2", b"3")
+    with assigned(cluster, group_id="g", enable_auto_commit=False) as consumer:
+        assert len(values(consumer, 4)) == 4
+        consumer.commit()
+    assert cluster.offsets == {T0: CommittedOffset(4, 0)}
+    cluster.elect(T0, 3, lost=2)
+    append(cluster, b"2'", b"3'", b"4'")
+    with assigned(cluster, group_id="g", enable_auto_commit=False) as consumer:
+        assert values(consumer, 3) == [b"2'", b"3'", b"4'"]
+        consumer.commit()
+    assert cluster.offsets == {T0: CommittedOffset(5, 1)}
+
+
+def test_epochs_without_records_are_no_cut(cluster: ScriptedCluster) -> None:
+    append(cluster, b"0")
+    for node in (2, 3, 1):
+        cluster.elect(T0, node)
+    with assigned(cluster, auto_offset_reset="latest") as consumer:
+        eventually(lambda: cluster.asked(ApiKey.FETCH), "it reads from the end")
+        cluster.stored[T0].epochs = [(0, 0), (3, 1)]  # as a broker that keeps no epoch without records
+        cluster.elect(T0, 2)
+        cluster.stored[T0].epochs = [(0, 0), (4, 1)]
+        append(cluster, b"1")
+        assert values(consumer, 1) == [b"1"]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_an_offset_out_of_range_is_compared_before_it_is_found_anew(cluster: ScriptedCluster, reset: str) -> None:
+    append(cluster, b"0", b"1", b"2", b"3")
+    with assigned(cluster, auto_offset_reset=reset) as consumer:
+        consumer.seek(T0, 0)
+        assert len(values(consumer, 4)) == 4
+        cluster.stored[T0].start = 6
+        cluster.stored[T0].batches.clear()
+        append(cluster, b"6")
+        if reset == "none":
+            with pytest.raises(NoOffsetError, match="the offset is out of range"):
+                read(consumer, 1)
+        else:
+            assert values(consumer, 1) == [b"6"]
+
+
+def test_a_topic_created_again_is_known_by_its_id(cluster: ScriptedCluster) -> None:
+    append(cluster, b"old", b"old")
+    with assigned(cluster) as consumer:
+        assert len(values(consumer, 2)) == 2
+        stored = cluster.stored[T0]
+        stored.batches = []
+        append(cluster, b"n0", b"n1", b"n2")
+        cluster.ids["t"] = uuid4()
+        assert values(consumer, 3) == [b"n0", b"n1", b"n2"]
+
+
+# -- replicas of one's own rack
+
+
+def test_a_replica_of_the_rack_is_read_from(cluster: ScriptedCluster) -> None:
+    cluster.preferred["r"] = 3
+    append(cluster, b"a", b"b")
+    with assigned(cluster, client_rack="r") as consumer:
+        assert values(consumer, 2) == [b"a", b"b"]
+        append(cluster, b"c")
+        assert values(consumer, 1) == [b"c"]
+    assert len(cluster.asked(ApiKey.FETCH, 1)) == 1
+    assert cluster.asked(ApiKey.FETCH, 3)
+    assert {one.message.rack_id for one in cluster.asked(ApiKey.FETCH)} == {"r"}
+
+
+def test_without_a_rack_the_leader_is_read_from(cluster: ScriptedCluster) -> None:
+    cluster.preferred["r"] = 3
+    append(cluster, b"a")
+    with assigned(cluster) as consumer:
+        assert values(consumer, 1) == [b"a"]
+    assert not cluster.asked(ApiKey.FETCH, 3)
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.offset_not_available, ErrorCode.not_leader_or_follower, ErrorCode.offset_out_of_range]
+)
+def test_a_replica_that_refuses_is_left_for_the_leader(cluster: ScriptedCluster, error: ErrorCode) -> None:
+    cluster.preferred["r"] = 3
+    append(cluster, b"a")
+    with assigned(cluster, client_rack="r", auto_offset_reset="none") as consumer:
+        consumer.seek(T0, 0)
+        assert values(consumer, 1) == [b"a"]
+        asked = len(cluster.asked(ApiKey.FETCH, 1))
+        cluster.faults[ApiKey.FETCH].append(error)
+        eventually(lambda: len(cluster.asked(ApiKey.FETCH, 1)) > asked, "the leader is asked")
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+
+
+def test_a_replica_that_dies_is_left_for_the_leader(cluster: ScriptedCluster) -> None:
+    cluster.preferred["r"] = 3
+    append(cluster, b"a")
+    with assigned(cluster, client_rack="r") as consumer:
+        assert values(consumer, 1) == [b"a"]
+        cluster.kill(3)
+        cluster.preferred.clear()
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+
+
+def test_the_leader_is_asked_again_after_the_age_of_the_metadata(cluster: ScriptedCluster) -> None:
+    cluster.preferred["r"] = 3
+    append(cluster, b"a")
+    with assigned(cluster, client_rack="r", metadata_max_age_ms=50) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        eventually(lambda: len(cluster.asked(ApiKey.FETCH, 1)) > 2, "the leader is asked again")
+        for number in range(20):
+            append(cluster, b"%d" % number)
+            assert values(consumer, 1) == [b"%d" % number]

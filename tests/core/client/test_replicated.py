@@ -1,0 +1,184 @@
+"""Klamm's clients in a cluster of three real brokers whose leaders are killed in mid-stream."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import klamm
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.reader.partition_reader import PartitionReader
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import RecordMetadata
+from klammtest.clients.readers import read
+from klammtest.replicated.cluster import BrokerCluster, running_cluster
+from klammtest.waiting import eventually
+
+NUMBER = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    folder = tmp_path_factory.mktemp("replicated")
+    with running_cluster(folder, {"plugin": "embedded", "path": str(folder / "coordination.db")}) as running:
+        yield running
+
+
+@pytest.fixture
+def partition(cluster: BrokerCluster) -> TopicPartition:
+    """The partition of a new topic with three replicas, of which two have to be in sync."""
+    name = f"replicated-{next(NUMBER)}"
+    cluster.create_topic(name, 1)
+    assert cluster.await_in_sync(name, 1)
+    return TopicPartition(name, 0)
+
+
+def config(cluster: BrokerCluster, **consumer: Any) -> dict[str, Any]:
+    keys = {key.replace("_", "."): value for key, value in consumer.items()}
+    return {
+        "producer": {"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "batch.size": 200},
+        "consumer": {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest", **keys},
+    }
+
+
+class Sending(threading.Thread):
+    """Sends numbers until it is stopped; `futures` are theirs."""
+
+    def __init__(self, cluster: BrokerCluster, partition: TopicPartition) -> None:
+        super().__init__(daemon=True)
+        self.futures: list[Future[RecordMetadata]] = []
+        self._partition = partition
+        self._producer = klamm.Producer(config(cluster))
+        self._stopped = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.002):
+            number = len(self.futures)
+            self.futures.append(self._producer.send(self._partition.topic, b"%d" % number, partition=0))
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(future.done() for future in list(self.futures))
+
+    def close(self) -> None:
+        self._stopped.set()
+        self.join()
+        self._producer.close(60)
+
+    def stop(self) -> list[int]:
+        """Returns the offsets of all records, in the order of their numbers."""
+        self.close()
+        return [future.result(0).offset for future in self.futures]
+
+
+@pytest.fixture
+def sending(cluster: BrokerCluster, partition: TopicPartition) -> Iterator[Sending]:
+    with contextlib.closing(Sending(cluster, partition)) as started:
+        yield started
+
+
+def kill_leader(cluster: BrokerCluster, partition: TopicPartition, sending: Sending) -> int:
+    """Returns the killed broker once records are acknowledged again."""
+    state = cluster.state(partition)
+    assert state is not None
+    cluster.kill([state.leader])
+    eventually(lambda: (now := cluster.state(partition)) and now.leader not in (-1, state.leader), "another leader")
+    before = len(sending.futures)
+    eventually(lambda: sending.acknowledged > before + 50, "records are acknowledged again")
+    return state.leader
+
+
+def revive(cluster: BrokerCluster, node: int, partition: TopicPartition) -> None:
+    cluster.start([node])
+    assert cluster.await_in_sync(partition.topic, 1)
+
+
+def test_producer_and_consumer_go_on_when_leaders_are_killed(
+    cluster: BrokerCluster, partition: TopicPartition, sending: Sending
+) -> None:
+    values: list[bytes] = []
+    with klamm.Consumer(config(cluster)) as consumer:
+        consumer.assign([partition])
+        for _ in range(3):
+            before = len(sending.futures)
+            eventually(lambda: sending.acknowledged > before, "records are acknowledged")  # noqa: B023
+            values += [record.value for record in read(consumer, 1)]
+            killed = kill_leader(cluster, partition, sending)
+            values += [record.value for record in read(consumer, 50)]
+            revive(cluster, killed, partition)
+        offsets = sending.stop()
+        values += [record.value for record in read(consumer, len(offsets) - len(values))]
+    assert offsets == list(range(len(offsets))), "nothing is lost, doubled or reordered"
+    assert values == [b"%d" % number for number in range(len(offsets))]
+
+
+def test_commits_go_on_when_leader_and_coordinator_are_killed(
+    cluster: BrokerCluster, partition: TopicPartition, sending: Sending
+) -> None:
+    keys = config(cluster, group_id=f"group-{partition.topic}", enable_auto_commit=False)
+    values: list[bytes] = []
+    with klamm.Consumer(keys) as consumer:
+        consumer.assign([partition])
+        for node in cluster.ids:  # the coordinator is one of them
+            values += [record.value for record in read(consumer, 20)]
+            consumer.commit()
+            before = len(sending.futures)
+            cluster.kill([node])
+            eventually(lambda: sending.acknowledged > before + 50, "records are acknowledged again")  # noqa: B023
+            values += [record.value for record in read(consumer, 20)]
+            consumer.commit()
+            assert consumer.committed([partition])[partition].leader_epoch >= 0
+            revive(cluster, node, partition)
+    offsets = sending.stop()
+    with klamm.Consumer(keys) as consumer:
+        consumer.assign([partition])
+        values += [record.value for record in read(consumer, len(offsets) - len(values))]
+    assert offsets == list(range(len(offsets)))
+    assert values == [b"%d" % number for number in range(len(offsets))]
+
+
+def test_a_member_goes_on_when_leader_and_coordinator_are_killed(
+    cluster: BrokerCluster, partition: TopicPartition, sending: Sending
+) -> None:
+    """It may read again what it had not committed."""
+    keys = config(cluster, group_id=f"group-{partition.topic}", group_protocol="classic", auto_commit_interval_ms=50)
+    seen: set[bytes] = set()
+    with klamm.Consumer(keys, topics=[partition.topic]) as consumer:
+        for node in cluster.ids:
+            before = len(sending.futures)
+            cluster.kill([node])
+            eventually(lambda: sending.acknowledged > before + 50, "records are acknowledged again")  # noqa: B023
+            wanted = b"%d" % sending.acknowledged
+            eventually(lambda: seen.update(r.value for r in consumer.poll(0.2)) or wanted in seen, "records are read")  # noqa: B023
+            revive(cluster, node, partition)
+        offsets = sending.stop()
+        every = {b"%d" % number for number in range(len(offsets))}
+        eventually(lambda: seen.update(r.value for r in consumer.poll(0.2)) or seen == every, "all records are read")
+    assert offsets == list(range(len(offsets)))
+
+
+def test_a_reader_goes_on_when_its_leader_is_killed(
+    cluster: BrokerCluster, partition: TopicPartition, sending: Sending, codecs: CodecTable
+) -> None:
+    eventually(lambda: sending.acknowledged > 500, "records are acknowledged")
+    end = sending.acknowledged
+    values: list[bytes | None] = []
+    state = cluster.state(partition)
+    assert state is not None
+    with ClusterClient(cluster.bootstrap, codecs=codecs) as client:
+        reader = PartitionReader(client, partition, 0, fetch_bytes=1_000)
+        while len(values) < end:
+            if len(values) > end // 2 and not cluster.brokers[state.leader].died():
+                cluster.kill([state.leader])
+            for batch in reader.batches(reader.fetch(60, until=end)):
+                values += batch.columns.values
+    revive(cluster, state.leader, partition)
+    assert values == [b"%d" % number for number in range(len(values))]

@@ -1,0 +1,406 @@
+"""The parts that the campaigns of `make faults-cluster` share: three brokers, clients under load, and what is asserted.
+
+A campaign injects its faults into one cluster, in lives of a few injections. Each life has a topic and a history of its
+own: clients run through all of its injections, then the cluster must heal, and the checker compares the history with
+what consumers read and with each replica's log.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as Partition
+
+from cluster.coordinations import ETCD_TOOLS, CoordinationSite, coordination_for
+from harness import Result, Run, heard
+from klamm.core.records.partition import TopicPartition
+from klammtest.history import History, Verdict, check
+from klammtest.ports import free_port
+from klammtest.replicated import java_client, network, senders
+from klammtest.replicated.cluster import REPLICAS, BrokerCluster, running_cluster
+from klammtest.replicated.disk import Disk, build
+from klammtest.replicated.watchers import (
+    BrokerObserver,
+    ConfluentConsumer,
+    CoordinationObserver,
+    KlammConsumer,
+    Watcher,
+    read_back,
+)
+from klammtest.replicated.weather import Weather, WeatherProxy
+from klammtest.waiting import within
+from skewed_clock import SkewedClock
+
+PARTITIONS = 3
+RATE = 150.0
+"""Records a second of each producer."""
+EVIDENCE = Path(__file__).parents[3] / "var" / "faults" / "cluster"
+LIMIT_S = 180.0
+"""Within which every partition takes records again after a fault, and is in sync again."""
+BROKER: Mapping[str, Any] = {"replica.lag.time.max.ms": 3_000, "log.flush.scheduler.interval.ms": 200}
+_FRONT_PORT = 9093
+Inject = Callable[[int, random.Random, "Scene"], None]
+"""Injects fault `at` and undoes it."""
+MOST_PROBLEMS = 100
+"""A campaign that has found more ends."""
+KINDS_LOST = ("lost", "missing", "vanished")
+KINDS_CORRUPT = ("polled", "inconsistent", "phantom", "offset")
+ASSERTED = (
+    "acks=all, idempotent: nothing acknowledged is lost, doubled or out of order; replicas are byte-equal; polled "
+    "records stay; watermarks do not fall; one leader an epoch"
+)
+FIGURES = {"duplicated": "doubled", "reordered": "reordered"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a campaign's cluster stands on."""
+
+    coordination: str = "zookeeper"
+    """See `coordination_for`."""
+    size: int = 3
+    namespaces: bool = False
+    """Each broker in a network namespace, with packets that can be dropped (`Scene.network`)."""
+    weather: bool = False
+    """A proxy in front of each broker, for replicas and clients (`Scene.weather`)."""
+    disks: bool = False
+    """Disks that fail, are slow and lose what is not synced (`Scene.disks`)."""
+    clocks: bool = False
+    """Wall clocks that can be set (`Scene.clocks`)."""
+    own_coordination: bool = False
+    """A proxy for each broker between it and ZooKeeper, of which the session can be read."""
+    java: bool = False
+    """The Java client instead of confluent-kafka."""
+    topic: Mapping[str, str] = field(default_factory=dict)
+    log_dirs: Mapping[int, Path] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        found = network.TOOLS * self.namespaces + ("gcc=gcc",) * (self.disks or self.clocks)
+        found += ETCD_TOOLS * (self.coordination == "etcd")
+        return found + java_client.TOOLS * self.java
+
+    @property
+    def producers(self) -> Mapping[str, Callable[[str], senders.Client]]:
+        if self.java:
+            return {"klamm": senders.Klamm, "java": java_client.JavaProducer}
+        return {"klamm": senders.Klamm, "confluent-kafka": senders.Confluent}
+
+    @property
+    def consumers(self) -> tuple[Callable[[str, str, int, History], Watcher], ...]:
+        return (KlammConsumer, java_client.JavaConsumer if self.java else ConfluentConsumer)
+
+
+class Scene:
+    """One cluster of a campaign; `life` begins and ends a history."""
+
+    def __init__(
+        self, site: Site, cluster: BrokerCluster, total: Result, run: Run, coordination: CoordinationSite
+    ) -> None:
+        self.site, self.cluster, self.total, self.run = site, cluster, total, run
+        self.coordination = coordination
+        self.network: network.Network | None = cluster.network
+        self.weather = Weather()
+        self.disks: dict[int, Disk] = {}
+        self.clocks: dict[int, SkewedClock] = {}
+        self.topic = ""
+        self.history = History()
+        self.senders: list[senders.Sender] = []
+        self.consumers: list[Watcher] = []
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+
+    # -- whom to hurt ------------------------------------------------------------------------------------------------
+
+    def leader(self, chance: random.Random) -> int:
+        """Returns the leader of a random partition."""
+        leaders = [s.leader for s in self.cluster.states(self.topic, PARTITIONS).values() if s.leader >= 0]
+        return chance.choice(leaders) if leaders else chance.choice(self.cluster.ids)
+
+    def follower(self, chance: random.Random) -> int:
+        """Returns a broker that follows in a random partition; the choice may lead others."""
+        states = self.cluster.states(self.topic, PARTITIONS).values()
+        followers = [member for s in states for member in s.isr if member != s.leader]
+        return chance.choice(followers or self.cluster.ids)
+
+    def controller(self, chance: random.Random) -> int:
+        controller = self.cluster.controller()
+        return controller if controller >= 0 else chance.choice(self.cluster.ids)
+
+    # -- what must hold after a fault --------------------------------------------------------------------------------
+
+    def require_progress(self, at: int, partitions: set[int] | None = None) -> None:
+        """Counts it as wrong if some producer's records, sent from now on to these partitions, or to all, are not
+        acknowledged in time.
+        """
+        for sender in self.senders:
+            if not sender.await_progress(LIMIT_S, partitions):
+                states = self.cluster.states(self.topic, PARTITIONS)
+                self.total.wrong(at, f"{sender.name} has no acknowledgement within {LIMIT_S:.0f} s: {_text(states)}")
+                return
+
+    def require_in_sync(self, at: int | str) -> None:
+        if not self.cluster.await_in_sync(self.topic, PARTITIONS, LIMIT_S):
+            states = self.cluster.states(self.topic, PARTITIONS)
+            self.total.wrong(at, f"replicas are not in sync within {LIMIT_S:.0f} s: {_text(states)}")
+
+    def undergo(self, at: int, chance: random.Random, inject: Inject) -> None:
+        """Injects a fault, after which all partitions must take records, and come in sync, again."""
+        for sender in self.senders:
+            sender.begin_gap()
+        inject(at, chance, self)
+        self.total.injected += 1
+        healed = time.monotonic()
+        self.require_progress(at)
+        self._longest("again-ms", time.monotonic() - healed)
+        self.require_in_sync(at)
+        self._longest("in-sync-ms", time.monotonic() - healed)
+        for sender in self.senders:
+            self._longest(f"gap-{sender.name}-ms", sender.longest_gap_s)
+
+    def _longest(self, figure: str, seconds: float) -> None:
+        self.total.figures[figure] = max(self.total.figures.get(figure, 0), round(seconds * 1000))
+
+    # -- a life ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def life(self, number: int, at: str, tamper: Callable[[Scene], None] | None) -> Iterator[None]:
+        """Runs clients on a new topic meanwhile; then checks. `tamper` changes what the checker sees, before it
+        does.
+        """
+        self.topic, self.history = f"life-{number}", History()
+        self.cluster.create_topic(self.topic, PARTITIONS, self.site.topic)
+        self.require_in_sync(at)
+        bootstrap = self.cluster.bootstrap
+        self.senders = [
+            senders.Sender(
+                name, number * 10 + i + 1, lambda make=make: make(bootstrap), self.topic, PARTITIONS, self.history, RATE
+            )
+            for i, (name, make) in enumerate(self.site.producers.items())
+        ]
+        self.consumers = [kind(bootstrap, self.topic, PARTITIONS, self.history) for kind in self.site.consumers]
+        watchers: list[Watcher] = [
+            *self.consumers,
+            *(BrokerObserver(self.cluster, i, self.topic, PARTITIONS, self.history) for i in self.cluster.ids),
+            CoordinationObserver(self.cluster, self.topic, PARTITIONS, self.history),
+        ]
+        for watcher in watchers:
+            watcher.start()
+        self.require_progress(-1)
+        yield
+        self._end(at, watchers, tamper)
+
+    def _end(self, at: str, watchers: list[Watcher], tamper: Callable[[Scene], None] | None) -> None:
+        for sender in self.senders:
+            try:
+                sender.stop()
+            except RuntimeError as error:
+                self.total.wrong(at, str(error))
+            for error_name, n in sender.errors.items():
+                self.total.count(f"unanswered-{error_name.lower().lstrip('_')}", n)
+        self.require_in_sync(at)
+        ends = self._await_equal_ends(at)
+        read = read_back(self.cluster.bootstrap, ends)
+        if not within(lambda: all(self._received(c.name, ends) for c in self.consumers), LIMIT_S):
+            self.total.wrong(at, "a consumer did not come to the end of the topic")
+        for watcher in watchers:
+            try:
+                watcher.stop()
+            except RuntimeError as error:
+                self.total.wrong(at, str(error))
+        if tamper is not None:
+            tamper(self)
+        replicas = {tp: self.cluster.replicas(tp) for tp in ends}
+        if tamper is not None:
+            read = {tp: list(replicas[tp][0].rows) for tp in ends}
+        self._count(at, check(self.history, read, replicas))
+        if tamper is None:
+            self._check_brokers(at)
+            self.cluster.delete_topic(self.topic)
+
+    def _await_equal_ends(self, at: str) -> dict[TopicPartition, int]:
+        """Waits until each replica ends at the high watermark; returns the ends."""
+        ends: dict[TopicPartition, int] = {}
+
+        def equal() -> bool:
+            ends.clear()
+            try:
+                ends.update(self._watermarks())
+            except KafkaException:  # the broker that was asked does not know the new leader yet
+                return False
+            return all(
+                len(copies := self.cluster.replicas(tp)) == REPLICAS and all(copy.end == end for copy in copies)
+                for tp, end in ends.items()
+            )
+
+        if not within(equal, LIMIT_S):
+            found = {str(tp): {copy.broker: copy.end for copy in self.cluster.replicas(tp)} for tp in ends}
+            self.total.wrong(at, f"replicas do not come to the same end: watermarks {_text(ends)}, ends {found}")
+        return ends
+
+    def _watermarks(self) -> dict[TopicPartition, int]:
+        consumer = Consumer({"bootstrap.servers": self.cluster.bootstrap, "group.id": "ends", "log_level": 0})
+        try:
+            found = {}
+            for tp in self.partitions:
+                _, end = consumer.get_watermark_offsets(Partition(tp.topic, tp.partition), timeout=60)
+                found[tp] = end
+            return found
+        finally:
+            consumer.close()
+
+    def _received(self, consumer: str, ends: Mapping[TopicPartition, int]) -> bool:
+        for tp, end in ends.items():
+            polls = self.history.partitions[tp].polls
+            if end and not any(p.consumer == consumer and p.offset == end - 1 for p in reversed(polls)):
+                return False
+        return True
+
+    def _count(self, at: str, verdict: Verdict) -> None:
+        self.total.acknowledged += verdict.acknowledged
+        self.total.count("unknown", verdict.unknown)
+        for figure in FIGURES.values():
+            self.total.count(figure, 0)
+        for anomaly in verdict.anomalies:
+            what = f"{anomaly.kind}: {anomaly.partition}: {anomaly.detail}"
+            if anomaly.kind in KINDS_LOST:
+                self.total.lose(at, what)
+            elif anomaly.kind in KINDS_CORRUPT:
+                self.total.corrupt(at, what)
+            else:
+                self.total.count(FIGURES.get(anomaly.kind, anomaly.kind))
+                self.total.wrong(at, what)
+
+    def _check_brokers(self, at: str) -> None:
+        for i, broker in enumerate(self.cluster.brokers):
+            text = broker.log()
+            if "Traceback" in text:
+                place = text.index("Traceback")
+                self.total.wrong(at, f"a traceback in the log of broker {i}: {text[place : place + 1500]}")
+                broker.output.write_text("")
+
+
+def _text(by_partition: Mapping[TopicPartition, object]) -> str:
+    return ", ".join(f"{tp.partition}: {what}" for tp, what in by_partition.items())
+
+
+@dataclass(frozen=True)
+class ClusterCampaign:
+    """`quick` and `full` are numbers of injections, `a_life` how many share a topic. `plant` changes what the checker
+    sees of the last life.
+    """
+
+    name: str
+    injects: str
+    inject: Inject
+    plants: str
+    plant: Callable[[Scene], None]
+    quick: int
+    full: int
+    site: Site = field(default_factory=Site)
+    a_life: int = 10
+    extra: str = ""
+
+    @property
+    def asserts(self) -> str:
+        return f"{ASSERTED}; {self.extra}" if self.extra else ASSERTED
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return self.site.tools
+
+    def run(self, run: Run) -> Result:
+        total = Result(wanted=self.quick if run.quick else self.full)
+        injections = list(run.injections(self.quick, self.full))
+        with heard("klammtest") as said, scene_on(self.site, run, total) as scene:
+            for number, first in enumerate(range(0, len(injections), self.a_life)):
+                life = injections[first : first + self.a_life]
+                last = first + self.a_life >= len(injections)
+                at = f"{life[0][0]}-{life[-1][0]}"
+                with scene.life(number, at, self.plant if run.plant and last else None):
+                    for i, chance in life:
+                        scene.undergo(i, chance, self.inject)
+                if total.problem_count > MOST_PROBLEMS:
+                    break
+            keep_evidence(scene, said)
+        return total
+
+
+def keep_evidence(scene: Scene, said: list[str]) -> None:
+    """Keeps the brokers' logs, and why records were not delivered, of a campaign that has found something."""
+    if not scene.total.problem_count or scene.run.plant:
+        return
+    folder = EVIDENCE / f"{scene.run.name}-{scene.run.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "clients.out").write_text("".join(f"{line}\n" for line in said))
+    for i, broker in enumerate(scene.cluster.brokers):
+        (folder / f"broker-{i}.out").write_text(broker.log())
+    scene.total.wrong("all", f"the logs are in {folder}")
+
+
+@contextmanager
+def scene_on(site: Site, run: Run, total: Result) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        if site.java:
+            java_client.class_path()  # fetched before anything waits for the clients
+        net = stack.enter_context(network.network_of(site.size)) if site.namespaces else None
+        proxies = site.size if site.own_coordination else 0
+        coordination = stack.enter_context(coordination_for(site.coordination, run.folder, net, proxies))
+        disks, clocks, environments, log_dirs = _machines(site, run)
+        fronts = {i: _front(i, net) for i in range(site.size)} if site.weather else {}
+        cluster = stack.enter_context(
+            running_cluster(
+                run.folder / "brokers",
+                coordination.section,
+                size=site.size,
+                broker=BROKER,
+                network=net,
+                fronts=fronts,
+                environments=environments,
+                disks=log_dirs,
+                seen_from=coordination.seen,
+                sections=coordination.sections,
+            )
+        )
+        scene = Scene(site, cluster, total, run, coordination)
+        scene.disks, scene.clocks = disks, clocks
+        for i, front in fronts.items():
+            port, seed = int(front.rpartition(":")[2]), run.chance(f"proxy {i}").randrange(1 << 30)
+            stack.enter_context(WeatherProxy(port, cluster.brokers[i].port, scene.weather, seed, net, i))
+        yield scene
+
+
+def _front(i: int, net: network.Network | None) -> str:
+    return f"127.0.0.1:{free_port()}" if net is None else f"{net.hosts[i]}:{_FRONT_PORT}"
+
+
+def _machines(
+    site: Site, run: Run
+) -> tuple[dict[int, Disk], dict[int, SkewedClock], dict[int, dict[str, str]], dict[int, Path]]:
+    disks: dict[int, Disk] = {}
+    clocks: dict[int, SkewedClock] = {}
+    environments: dict[int, dict[str, str]] = {}
+    log_dirs = {i: run.folder / "disks" / str(i) / "data" for i in range(site.size)} | dict(site.log_dirs)
+    library = build(run.folder) if site.disks else None
+    for i in range(site.size):
+        log_dirs[i].mkdir(parents=True, exist_ok=True)
+        if library is not None:
+            disks[i] = Disk(library, run.folder / f"disk-{i}", log_dirs[i])
+        if site.clocks:
+            folder = run.folder / f"clock-{i}"
+            folder.mkdir()
+            clocks[i] = SkewedClock(folder)
+        own = [machine.environment for machine in (disks.get(i), clocks.get(i)) if machine is not None]
+        environments[i] = {name: value for environment in own for name, value in environment.items()}
+        if own:
+            environments[i]["LD_PRELOAD"] = ":".join(environment["LD_PRELOAD"] for environment in own)
+    return disks, clocks, environments, log_dirs

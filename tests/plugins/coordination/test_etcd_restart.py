@@ -1,0 +1,386 @@
+"""The `etcd` coordination while its server is killed and started again, frozen, cut off, or never there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from klamm.core.interfaces.coordination import (
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    NodeExistsError,
+    SessionEvent,
+    SessionExpiredError,
+    Set,
+)
+from klamm.plugins.coordination.etcd.server import EtcdServer
+from klamm.plugins.coordination.etcd.session import EtcdSession
+from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
+from klammtest.etcd import EtcdCase, etcd_cluster, needs_etcd
+from klammtest.faulty import fault_hook
+from klammtest.ports import free_port
+from klammtest.proxies.tcp import Link, TcpProxy
+from klammtest.waiting import PATIENCE_S, eventually
+from klammtest.zookeeper import Events, Signal
+
+pytestmark = needs_etcd
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EtcdServer]:
+    """One that the test may kill."""
+    with EtcdServer(tmp_path / "etcd", free_port()) as server:
+        yield server
+
+
+@pytest.fixture
+def case(server: EtcdServer) -> Iterator[EtcdCase]:
+    case = EtcdCase(server)
+    yield case
+    case.close()
+
+
+def test_a_killed_server_comes_back_with_everything(server: EtcdServer, case: EtcdCase) -> None:
+    coordination = case.open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    session_id = coordination.session_id
+    coordination.create("/persistent", b"data")
+    ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    assert coordination.session_id == session_id
+    server.start()
+    events.wait_for(SessionEvent.CONNECTED)
+    assert events.seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+    assert coordination.session_id == session_id
+    assert coordination.get("/persistent")[0] == b"data"
+    assert coordination.get("/ephemeral") == (b"mine", ephemeral)
+    assert coordination.create("/later").creation_id > ephemeral.creation_id
+
+
+def test_watches_come_back_with_the_server(server: EtcdServer, case: EtcdCase) -> None:
+    """After a reconnect every watch fires, and goes on; one that was set meanwhile too."""
+    coordination = case.open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    coordination.create("/there")
+    there, not_there, later = Signal(), Signal(), Signal()
+    coordination.watch("/there", there)
+    coordination.watch("/not-there", not_there)
+    for called in (there, not_there):
+        called.mark()
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    coordination.watch("/later", later)
+    server.start()
+    for called in (there, not_there, later):
+        called.wait_for_more()
+        called.mark()
+    coordination.set("/there", b"new")
+    coordination.transaction([Create("/not-there"), Create("/later")])
+    for called in (there, not_there, later):
+        called.wait_for_more()
+
+
+def test_a_call_waits_for_the_server_to_come_back(server: EtcdServer, case: EtcdCase) -> None:
+    coordination = case.open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    starter = threading.Thread(target=server.start)
+    starter.start()
+    assert coordination.create("/a", b"1", ephemeral=True).ephemeral_owner == coordination.session_id
+    starter.join()
+
+
+def test_calls_fail_in_one_line_while_the_server_is_away(server: EtcdServer) -> None:
+    case = EtcdCase(server, more={"etcd.request.timeout.ms": 600})
+    coordination = case.open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    calls: list[Callable[[], object]] = [
+        lambda: coordination.get("/"),
+        lambda: coordination.transaction([Create("/a")]),
+    ]
+    for call in calls:
+        with pytest.raises(CoordinationUnavailableError, match=rf"etcd at {server.url} was unreachable") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        assert not isinstance(caught.value, UnknownOutcomeError)
+    server.start()
+    events.wait_for(SessionEvent.CONNECTED)
+    assert coordination.children("/") == []
+    case.close()
+
+
+def test_a_session_that_ended_while_the_server_was_away(server: EtcdServer, case: EtcdCase) -> None:
+    coordination, other = case.open(20_000), case.open(20_000)
+    events = Events(coordination)
+    coordination.create("/ephemeral", ephemeral=True)
+    case.expire(coordination)
+    events.wait_for(SessionEvent.EXPIRED)
+    server.restart()
+    with pytest.raises(SessionExpiredError):
+        coordination.get("/")
+    coordination.restart()
+    assert coordination.exists("/ephemeral") is None
+    assert other.exists("/") is not None
+    assert events.seen[0] is SessionEvent.EXPIRED
+
+
+class _AtWrite:
+    """A fault hook that acts once, before the next write is sent."""
+
+    def __init__(self, pid: int | None) -> None:
+        assert pid is not None
+        self._pid: int | None = pid
+
+    def __call__(self, point: str) -> None:
+        if point == "coordination.write" and self._pid is not None:
+            os.kill(self._pid, signal.SIGSTOP)
+            self._pid = None
+
+
+def test_a_frozen_server_answers_nobody(server: EtcdServer) -> None:
+    """The write was sent: whether it is carried out stays unknown."""
+    case = EtcdCase(server, more={"etcd.request.timeout.ms": 500})
+    coordination = case.open(session_timeout_ms=20_000)
+    assert server.pid is not None
+    try:
+        with fault_hook(_AtWrite(server.pid)), pytest.raises(UnknownOutcomeError, match="may or may not"):
+            coordination.create("/a")
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    eventually(lambda: _made(coordination, "/a"), "the write, late or made again")
+    case.close()
+
+
+class _HeldLink(Link):
+    """Holds each transaction that writes until `let_go`."""
+
+    def __init__(self, held: threading.Event, let_go: threading.Event) -> None:
+        self._held, self._let_go = held, let_go
+
+    def requests(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if b'"request_put"' in piece:
+                self._held.set()
+                self._let_go.wait(PATIENCE_S)
+            yield piece
+
+
+def test_a_write_that_is_on_the_wire_when_the_session_ends_never_applies(server: EtcdServer) -> None:
+    """An expired lease alone would let it pass."""
+    held, let_go = threading.Event(), threading.Event()
+    direct = EtcdCase(server)
+    other = direct.open()
+    let_go.set()
+    with TcpProxy(free_port(), server.port, lambda: _HeldLink(held, let_go)) as proxy:
+        section = direct.section()
+        case = EtcdCase(server, f"http://{proxy.bootstrap}", {"etcd.prefix": section["etcd.prefix"]})
+        writer = case.open()
+        other.create("/state", b"old")
+        let_go.clear()
+        held.clear()
+        failed: list[Exception] = []
+
+        def write() -> None:
+            try:
+                writer.transaction([Set("/state", b"late", 0), Create("/made")])
+            except Exception as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert held.wait(PATIENCE_S)
+        direct.expire(writer)
+        let_go.set()
+        thread.join()
+        assert [type(error) for error in failed] == [SessionExpiredError]
+        assert other.get("/state")[0] == b"old"
+        assert other.children("/") == ["state"]
+        case.close()
+    direct.close()
+
+
+class _AnswerLostLink(Link):
+    """Cuts the connection instead of answering to a transaction that writes, while `losing` is set."""
+
+    def __init__(self, losing: threading.Event) -> None:
+        self._losing = losing
+        self._written = False
+
+    def requests(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._written = self._losing.is_set() and b'"request_put"' in piece
+            yield piece
+
+    def answers(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if self._written:
+                raise OSError("planted: the answer is lost")
+            yield piece
+
+
+def test_a_write_whose_answer_was_lost_on_the_wire_is_found_by_reading(server: EtcdServer) -> None:
+    losing = threading.Event()
+    with TcpProxy(free_port(), server.port, lambda: _AnswerLostLink(losing)) as proxy:
+        case = EtcdCase(server, f"http://{proxy.bootstrap}")
+        coordination = case.open()
+        losing.set()
+        writes: list[Callable[[], object]] = [
+            lambda: coordination.create("/a"),
+            lambda: coordination.set("/a", b"1"),
+            lambda: coordination.transaction([Set("/a", b"2", 1)]),
+        ]
+        for write in writes:
+            with pytest.raises(UnknownOutcomeError, match="may or may not"):
+                write()
+        losing.clear()
+        data, stat = coordination.get("/a")
+        assert (data, stat.version) == (b"2", 2)
+        case.close()
+
+
+def test_a_client_that_is_cut_off_loses_its_session_and_learns_of_it(server: EtcdServer) -> None:
+    """Nobody revokes the lease: it ends by time."""
+    direct = EtcdCase(server)
+    other = direct.open()
+    proxy = TcpProxy(free_port(), server.port)
+    with proxy:
+        section = direct.section()
+        case = EtcdCase(server, f"http://{proxy.bootstrap}", {"etcd.prefix": section["etcd.prefix"]})
+        coordination = case.open(session_timeout_ms=2_000)
+        events = Events(coordination)
+        coordination.create("/ephemeral", ephemeral=True)
+    events.wait_for(SessionEvent.SUSPENDED)
+    eventually(lambda: other.exists("/ephemeral") is None, "the end of the session by time")
+    assert SessionEvent.EXPIRED not in events.seen
+    with TcpProxy(proxy.port, server.port):
+        events.wait_for(SessionEvent.EXPIRED)
+        assert SessionEvent.CONNECTED not in events.seen[-2:]
+        coordination.restart()
+        assert coordination.create("/ephemeral", ephemeral=True).ephemeral_owner == coordination.session_id
+        case.close()
+    direct.close()
+
+
+def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(case: EtcdCase) -> None:
+    coordination, other = case.open(), case.open()
+    lost: list[str] = []
+
+    def lose_one(point: str) -> None:
+        if point == "coordination.answered" and not lost:
+            lost.append(point)
+            raise UnknownOutcomeError("planted")
+
+    with fault_hook(lose_one):
+        stat = coordination.create("/ephemeral", b"mine", ephemeral=True)
+    assert lost
+    assert stat.ephemeral_owner == coordination.session_id
+    other.create("/taken", ephemeral=True)
+    with pytest.raises(NodeExistsError):
+        coordination.create("/taken", ephemeral=True)
+
+
+def test_no_server_at_start_says_where_and_what_to_do(tmp_path: Path) -> None:
+    server = EtcdServer(tmp_path, free_port())
+    coordination = EtcdCase(server).make()
+    with pytest.raises(CoordinationUnavailableError) as caught:
+        coordination.start(timeout_s=0.3)
+    assert f"no etcd responds at {server.url} within 0.3 s" in str(caught.value)
+    assert "`klamm etcd`" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert coordination.session_id == 0
+    server.start()
+    try:
+        coordination.start()
+        assert coordination.children("/") == []
+        coordination.close()
+    finally:
+        server.stop()
+
+
+def test_a_cluster_of_three_survives_its_leader(tmp_path: Path) -> None:
+    """Also the member that the client uses is killed in turn: the next one is asked."""
+    with etcd_cluster(tmp_path) as servers:
+        case = EtcdCase(servers[0], ",".join(server.url for server in servers))
+        coordination, other = case.open(session_timeout_ms=20_000), case.open(session_timeout_ms=20_000)
+        events, signal_ = Events(coordination), Signal()
+        ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
+        coordination.watch("/a", signal_)
+        for number, server in enumerate(servers):
+            server.kill()
+            # A write may be answered by nobody while the members elect: it is found, or made again.
+            eventually(partial(_made, coordination, f"/{number}"), "a write without a member")
+            server.start()
+        signal_.mark()
+        eventually(lambda: _made(other, "/a"), "a write of another")
+        signal_.wait_for_more()
+        assert coordination.get("/ephemeral") == (b"mine", ephemeral)
+        assert coordination.children("/") == ["0", "1", "2", "a", "ephemeral"]
+        assert SessionEvent.EXPIRED not in events.seen
+        case.close()
+
+
+def test_watches_leave_a_member_that_is_frozen(tmp_path: Path) -> None:
+    """It keeps its connections, so nothing ends the stream of changes but the keep-alive that it does not answer."""
+    with etcd_cluster(tmp_path) as servers:
+        addresses = [server.url for server in servers]
+        case = EtcdCase(servers[0], ",".join(addresses))
+        coordination = case.open(session_timeout_ms=4_000)
+        events, called = Events(coordination), Signal()
+        coordination.create("/a")
+        coordination.watch("/a", called)
+        pid = servers[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            others = {**case.section(), "etcd.endpoints": ",".join(addresses[1:])}
+            other = EtcdCase(servers[1], more={key: others[key] for key in ("etcd.endpoints", "etcd.prefix")})
+            writer = other.open()
+            events.wait_for(SessionEvent.CONNECTED)  # after SUSPENDED
+            called.mark()
+            eventually(partial(_is_set, writer, "/a"), "a write of another")
+            called.wait_for_more()
+            assert events.seen[0] is SessionEvent.SUSPENDED
+            assert SessionEvent.EXPIRED not in events.seen
+            other.close()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        case.close()
+
+
+def _is_set(coordination: Coordination, path: str) -> bool:
+    try:
+        coordination.set(path, b"by another")
+    except CoordinationUnavailableError:
+        return False
+    return True
+
+
+def _made(coordination: Coordination, path: str) -> bool:
+    try:
+        coordination.create(path)
+    except NodeExistsError:
+        return True
+    except CoordinationUnavailableError:
+        return False
+    return True
+
+
+def test_a_transaction_finds_a_renewed_session(case: EtcdCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction does not renew etcd's lease: the session is renewed before one where its thread is late."""
+    monkeypatch.setattr(EtcdSession, "_run", lambda session: session._set(streaming=True))
+    coordination = case.open(session_timeout_ms=2000)
+    for number in range(4):
+        time.sleep(0.8)  # without a keep-alive the lease would end after 2 to 2.5 s
+        coordination.create(f"/node-{number}", b"")

@@ -1,0 +1,1 @@
+"""Several real brokers as one cluster: processes, networks, disks, clients and observers."""
