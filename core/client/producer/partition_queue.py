@@ -13,6 +13,9 @@ Rules:
   while a retry is in flight either: if the first attempt was stored after all, the broker recognizes the retry as a
   duplicate only while the batch is among the producer's last five. For the same reason batches that were stored while
   an earlier one is in flight count as if they were in flight: a new leader answers while the former one is silent.
+- The first batch of an identity is in flight alone until it is stored, and so is the first one after a long pause. A
+  broker that does not know the producer accepts any sequence: if it refused the first batch (a leader that was just
+  elected and does not know it) and stored the second, the first one would stay out of order (KAFKA-14359).
 - When a batch that has a sequence number fails for good, the numbers after it have a gap. The partition then *resets*:
   once nothing is in flight and no batch is in doubt, it continues with the next epoch and sequence 0 (KIP-360), and
   each waiting batch gets a new number. A batch in doubt (its response was lost, or its leader was deposed: it may be
@@ -56,6 +59,9 @@ __all__ = ["MAX_EPOCH", "Identities", "PartitionQueue"]
 MAX_EPOCH = 2**15 - 1
 _REMEMBERED = 5
 """Batches of a producer that a broker recognizes when they are sent again."""
+_FORGOTTEN_S = 600.0
+"""Seconds without a batch after which the broker is assumed to have forgotten the producer. Brokers remember one for a
+day by default (`producer.id.expiration.ms`)."""
 _OPEN = BatchState.OPEN
 
 _STORED = {ErrorCode.none, ErrorCode.duplicate_sequence_number}
@@ -110,6 +116,9 @@ class PartitionQueue:
         self.audit = audit
         self._identity = ANONYMOUS
         self._next_sequence = 0
+        self._remembered = False
+        """True if the broker knows the identity: it has stored a batch of it, not long ago."""
+        self._taken_s = 0.0
         self._reset_needed = False
         self._last_acked_offset = -1
         self._made = 0
@@ -142,9 +151,12 @@ class PartitionQueue:
         if not self.waiting or len(self.in_flight) >= self._max_in_flight or self.waiting[0].retry_at_s > now_s:
             return None
         head = self.waiting[0]
+        if not self.in_flight and now_s - self._taken_s > _FORGOTTEN_S:
+            self._remembered = False
         if self._identities is not None and not self._number(head):
             return None
         self.waiting.popleft()
+        self._taken_s = now_s
         head.move(BatchEvent.SEND)
         head.attempts += 1
         head.tries += 1
@@ -177,6 +189,8 @@ class PartitionQueue:
     def stored(self, batch: ProducerBatch, base_offset: int) -> None:
         self._remove(batch)
         batch.move(BatchEvent.STORE)
+        if batch.identity == self._identity:
+            self._remembered = True
         if batch.sequence is not None and self.in_flight and self.in_flight[0].order < batch.order:
             self._overtaking.append(batch.order)
         if base_offset >= 0:
@@ -213,6 +227,8 @@ class PartitionQueue:
             return not self.in_flight or head.order < self.in_flight[0].order
         if any(batch.tries > 1 for batch in self.in_flight) or len(self.in_flight) + self._overtook() >= _REMEMBERED:
             return False
+        if self.in_flight and not self._remembered:
+            return False
         if self._identity is ANONYMOUS:
             given = self._identities.current() if self._identities else None
             if given is None:
@@ -241,6 +257,7 @@ class PartitionQueue:
             given = ProducerIdentity(given.producer_id, self._identity.epoch + 1)
         self._identity = given
         self._next_sequence = 0
+        self._remembered = False
         self._last_acked_offset = -1
         self._reset_needed = False
         for batch in self.waiting:

@@ -24,7 +24,9 @@ class Ids:
 
 
 def queue(*counts: int, ids: Ids | None = None, max_in_flight: int = 5) -> PartitionQueue:
+    """Returns the queue of a producer that the broker knows."""
     made = PartitionQueue(TopicPartition("t", 0), 1000, max_in_flight, ids)
+    made._remembered, made._taken_s = True, NOW
     for count in counts:
         add(made, count)
     return made
@@ -47,6 +49,26 @@ def take_all(target: PartitionQueue, now: float = NOW) -> list[ProducerBatch]:
 
 def sequences(batches: list[ProducerBatch]) -> list[int | None]:
     return [batch.sequence for batch in batches]
+
+
+def test_the_first_batch_of_a_producer_is_in_flight_alone() -> None:
+    """A leader that does not know yet that it leads refuses it, and would store the second one a moment later."""
+    target = PartitionQueue(TopicPartition("t", 0), 1000, 5, Ids())
+    first, second, third = add(target, 3), add(target, 2), add(target, 1)
+    assert take_all(target) == [first]
+    target.event_of(first, ErrorCode.not_leader_or_follower)
+    target.retry(first, NOW)
+    assert take_all(target) == [first]
+    target.stored(first, 0)
+    assert take_all(target) == [second, third]
+
+
+def test_after_a_long_pause_a_batch_is_in_flight_alone_again() -> None:
+    target = queue(1, 1, ids=Ids())
+    later = NOW + 700
+    assert len(take_all(target, later)) == 1
+    target.stored(target.in_flight[0], 0)
+    assert len(take_all(target, later)) == 1
 
 
 def test_sequence_numbers_count_records() -> None:
@@ -145,7 +167,9 @@ def test_out_of_order_as_the_earliest_fails_and_the_next_epoch_begins() -> None:
     for batch in (second, third):
         assert target.event_of(batch, ErrorCode.out_of_order_sequence_number) is BatchEvent.RETRY
         target.retry(batch, NOW)
-    assert take_all(target) == [second, third]
+    assert take_all(target) == [second]
+    target.stored(second, 5)
+    assert take_all(target) == [third]
     assert sequences([second, third]) == [0, 1]
     assert second.identity == ProducerIdentity(7, 1)
 
@@ -174,7 +198,9 @@ def test_a_batch_in_doubt_is_asked_for_under_its_old_number_before_the_reset() -
     assert target.take(NOW) is None
     target.event_of(second, ErrorCode.out_of_order_sequence_number)
     target.retry(second, NOW)
-    assert take_all(target) == [second, third]
+    assert take_all(target) == [second]
+    target.stored(second, 5)
+    assert take_all(target) == [third]
     assert [(b.sequence, b.identity.epoch) for b in (second, third)] == [(0, 1), (1, 1)]
 
 
