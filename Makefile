@@ -35,9 +35,9 @@ faults-load: setup ## loads into a real HDFS by real Spark, killed, cut off and 
 	@scripts/setup.sh $$($(FAULTS) --loads $(ONLY) --tools)
 	@$(FAULTS) --loads $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
 
-faults-cluster: setup ## three replicating brokers killed, paused, cut off and with bad disks (the same variables as faults; SOAK=minutes)
+faults-cluster: setup ## three replicating brokers killed, paused, cut off and with bad disks (the same variables as faults; SOAK=minutes JOBS=n)
 	@scripts/setup.sh $$($(FAULTS) --cluster $(ONLY) --tools)
-	@$(FAULTS) --cluster $(ONLY) $(if $(SOAK),--soak $(SOAK)) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
+	@$(FAULTS) --cluster $(ONLY) $(if $(SOAK),--soak $(SOAK)) $(if $(JOBS),--jobs $(JOBS)) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
 
 sim: setup ## the replication protocol under 100,000 schedules of faults, and planted bugs that it must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
 	@PYTHONPATH=tests/support $(PY) -m klammsim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from .append_placement import AppendPlacement
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -23,7 +25,10 @@ _BULK_THREADS = 2
 
 
 class Workers:
+    """`appends` decides which appends need a worker thread."""
+
     def __init__(self, disk_threads: int) -> None:
+        self.appends = AppendPlacement(_call_later)
         self._disk = ThreadPoolExecutor(disk_threads, thread_name_prefix="klamm-disk")
         self._bulk = ThreadPoolExecutor(_BULK_THREADS, thread_name_prefix="klamm-bulk")
         self._coordination = ThreadPoolExecutor(_COORDINATION_THREADS, thread_name_prefix="klamm-coordination")
@@ -51,3 +56,7 @@ class Workers:
         self._bulk.shutdown()
         self._offsets.shutdown()
         self._coordination.shutdown()
+
+
+def _call_later(delay_s: float, callback: Callable[[], None], /) -> None:
+    asyncio.get_running_loop().call_later(delay_s, callback)

@@ -56,6 +56,7 @@ __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "LogRead", "PartitionLog", "Read
 TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)
 _FRONT: Final = Struct(">qii")
+_HELD: Final = "another thread changes the log, and may wait for the disk"
 """The first fields of a batch: base offset, batch length, leader epoch."""
 
 
@@ -388,14 +389,14 @@ class PartitionLog:
         A batch that was checked while its request was read is mostly stored without a header object. With `commit` the
         high watermark advances to the new end in the same step, without waiting for followers; the caller wakes parked
         fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait for the
-        disk or read too many records.
+        disk or another thread, or read too many records.
 
         Also raises what `validation` and `producer_state` say, `FencedLeaderEpochError` and `StorageError`. Nothing is
         stored if it raises.
         """
         now_ms = self._clock()
         if isinstance(batch, tuple):
-            if (stored := self._append_checked(batch, leader_epoch, now_ms, commit)) is not None:
+            if (stored := self._append_checked(batch, leader_epoch, now_ms, commit, on_loop)) is not None:
                 return stored
             batch = batch[0]
         if on_loop and self.append_may_block(batch):
@@ -403,7 +404,9 @@ class PartitionLog:
         batch, header, append_time = self._validator.prepare(
             batch, origin, now_ms, self.decompressed_max_bytes, on_loop=on_loop
         )
-        with self._lock:
+        if not self._lock.acquire(not on_loop):
+            raise WouldBlockError(f"{self.tp}: {_HELD}")
+        try:
             self._check_may_lead(leader_epoch)
             retried: BatchEntry | None = None
             if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
@@ -412,6 +415,8 @@ class PartitionLog:
                 self._store(batch, header, now_ms)
             advanced = commit and self._advance_high_watermark(self._end)
             flush = self._held_back and self._must_flush()
+        finally:
+            self._lock.release()
         if flush:  # a retry too: its batch may not be on disk yet
             self.flush()
         if retried:
@@ -499,7 +504,7 @@ class PartitionLog:
             self._end = piece.last_offset + 1
 
     def _append_checked(
-        self, checked: CheckedBatch, leader_epoch: int, now_ms: int, commit: bool
+        self, checked: CheckedBatch, leader_epoch: int, now_ms: int, commit: bool, on_loop: bool
     ) -> AppendResult | None:
         """The fast case of `append_as_leader`: a batch that is stored as sent, under the latest epoch, in the active
         segment.
@@ -513,7 +518,9 @@ class PartitionLog:
         batch, count, _, largest_ms, _, producer_id, _ = checked
         size = len(batch)
         header = None if producer_id == NO_PRODUCER_ID else BatchHeader.parse(batch)
-        with self._lock:
+        if not self._lock.acquire(not on_loop):
+            raise WouldBlockError(f"{self.tp}: {_HELD}")
+        try:
             base = self._end
             last = base + count - 1
             active, leads = self._segments.active, self._role.leads
@@ -540,6 +547,8 @@ class PartitionLog:
             self._end = last + 1
             if commit:
                 self._replicated = last + 1
+        finally:
+            self._lock.release()
         return _new_result(AppendResult, (base, last, NO_TIMESTAMP, False, commit))
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
@@ -743,7 +752,8 @@ class PartitionLog:
         isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK,
         min_one: bool = True,
     ) -> LogRead | None:
-        """Reads as `read` does, without waiting for the disk: returns None unless all bytes are in the page cache."""
+        """Reads as `read` does, without waiting: returns None unless all bytes are in the page cache, and while another
+        thread changes the log."""
         try:
             extents, bounds = self._plan(offset, max_bytes, isolation, cached_only=True)
         except NotCachedError:
@@ -755,7 +765,9 @@ class PartitionLog:
         self, offset: int, max_bytes: int, isolation: ReadIsolation, *, cached_only: bool = False
     ) -> tuple[list[Extent], tuple[int, int, int]]:
         """Returns the byte ranges to read, whose objects keep the files open, and the log's bounds."""
-        with self._lock:
+        if not self._lock.acquire(not cached_only):
+            raise NotCachedError
+        try:
             self._check_open()
             if not self._start <= offset <= self._end:
                 raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
@@ -765,6 +777,8 @@ class PartitionLog:
                 self.report(broken)
                 raise
             return extents, (self.high_watermark, self._start, self.last_stable_offset)
+        finally:
+            self._lock.release()
 
     def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
         """Returns the bytes before a damaged batch. Raises `CorruptRecordError` if the first batch is damaged."""

@@ -12,6 +12,7 @@ import pytest
 from klamm.core.state_table import IllegalTransitionError, StateTable
 
 TABLES = {
+    "klamm.core.broker.append_placement": "PLACEMENT_STATES",
     "klamm.core.client.producer.batch": "BATCH_STATES",
     "klamm.core.broker.network.connection": "CONNECTION_STATES",
     "klamm.core.client.network.channel": "CHANNEL_STATES",

@@ -12,7 +12,8 @@ target's markers; also if the page could not be written at the end.
 Two campaigns run at a time, beside a third that mostly waits, each in a process of its own; those that measure times
 run alone. `--loads` runs the campaigns of loads into HDFS instead (`make faults-load`), one after the other in one
 process, because they share an HDFS, a broker and drivers. `--cluster` runs those of three brokers that replicate
-(`make faults-cluster`), two at a time, each in a process of its own.
+(`make faults-cluster`), two at a time, each in a process of its own. `--jobs` is another number of campaigns at a time:
+those of a cluster mostly wait.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
     order = LONGEST_FIRST + WAITING
     together = [name for name in names if name not in ALONE]
     together.sort(key=lambda n: order.index(n) if n in order else len(order))
-    with ThreadPoolExecutor(AT_A_TIME) as busy, ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(options.jobs) as busy, ThreadPoolExecutor(1) as beside:
         running = {(beside if n in WAITING else busy).submit(in_its_own, n, options): n for n in together}
         for done in as_completed(running):
             yield running[done], *done.result()
@@ -249,6 +250,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few injections, seconds")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--at", type=int, help="this injection alone")
+    parser.add_argument("--jobs", type=int, default=AT_A_TIME, help="how many campaigns run at a time")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="how long the campaign soak injects faults")
     parser.add_argument("--plant", action="store_true", help="plant an anomaly in each: each must fail; few injections")
     page = report_page(_target(kind))
@@ -258,6 +260,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.soak is not None and not options.soak > 0:
         parser.error("--soak is a number of minutes, and positive")
+    if options.jobs < 1:
+        parser.error("--jobs is a number of campaigns, 1 or more")
     options.quick |= options.plant  # the plant is among the first injections
     for name in options.names:
         if name not in known:

@@ -97,7 +97,9 @@ class LedLog:
         return end
 
     async def _stored(self, batch: bytearray) -> AppendResult:
-        append, epoch = self._replica.log.append_as_leader, self.leader_epoch
+        append, epoch, appends = self._replica.log.append_as_leader, self.leader_epoch, self._workers.appends
+        if len(batch) > appends.on_loop_bytes and appends.needs_worker(len(batch)):
+            return await self._workers.disk(append, batch, epoch)
         try:
             return append(batch, epoch, on_loop=True, commit=self._replica.commits_alone)
         except WouldBlockError:

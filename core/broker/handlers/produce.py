@@ -1,7 +1,8 @@
 """Produce: each batch is checked, appended and acknowledged unchanged; only some have to be opened (design D2).
 
 Every batch takes one path: `_append_now` appends it to the page cache on the event loop, or `_append_later` on a worker
-thread if the append may block (a batch to be opened, an append that flushes, a large one). The fast path is a branch in
+thread if the append may block (a batch to be opened, an append that flushes, a large one, a disk that holds writers
+up). The fast path is a branch in
 it: a request of one batch that was read and checked in one call (`protocol.produce.fast_path`) passes the same
 functions (`produce_fast`), is stored without a header object, and is answered in one call.
 """
@@ -27,6 +28,7 @@ from ...protocol.produce.request import FastProduceRequest, ProducePartition, Pr
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE
+from ..append_placement import LONG_NS
 from ..network.context import ConnectionContext, Request
 from ..network.delayed_reply import DelayedReply
 from ..replication.replica import Replica
@@ -34,8 +36,6 @@ from ..services import Services
 
 log = logging.getLogger(__name__)
 
-ON_LOOP_BYTES = 512 * 1024
-"""A larger batch is appended on a worker thread."""
 MAX_RECORD_ERRORS = 10_000
 """The most records that one response names."""
 _NO_BATCH = "a Produce request needs one whole record batch"
@@ -201,7 +201,11 @@ def _append_if_allowed(
     """Calls `_append_now` if the client may write to the topic."""
     if services.access.enforced and not _may_write(services, request, part.topic):
         return Produced(part.topic, part.partition, ErrorCode.topic_authorization_failed)
-    return _append_now(services, part.topic, part.partition, part.batch, acks)
+    begun = monotonic_ns()
+    outcome = _append_now(services, part.topic, part.partition, part.batch, acks)
+    if monotonic_ns() - begun > LONG_NS:
+        services.workers.appends.took_long()
+    return outcome
 
 
 def _append_now(
@@ -221,8 +225,10 @@ def _append_now(
         return _failed(led, batch, BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}"))
     if acks == -1 and not led.commits_alone and (refused := _under_min_isr(led)) is not None:
         return _failed(led, batch, refused)
-    validation = services.validation
-    if size > ON_LOOP_BYTES or (validation.enforced and validation.applies_to(topic)):
+    validation, appends = services.validation, services.workers.appends
+    if size > appends.on_loop_bytes and appends.needs_worker(size):
+        return None
+    if validation.enforced and validation.applies_to(topic):
         return None
     try:
         epoch = led.leader_epoch

@@ -21,6 +21,7 @@ from ...protocol.produce.fast_path import read_fast_produce_request
 from ...protocol.produce.request import FastProduceRequest, read_produce_request
 from ...protocol.replica_fetch import VERSION as REPLICA_FETCH_VERSION
 from ...protocol.replica_fetch import read_replica_fetch_request
+from ..append_placement import LONG_NS
 from ..metrics.counters import errors_in
 from ..services import Services
 from .context import ConnectionContext, Request
@@ -91,8 +92,12 @@ class Dispatcher:
             if isinstance(produced, bytes):  # the rest of this branch is `_produced`
                 ended = monotonic_ns()
                 self._produce_times.add(ended - begun)
+                if ended - begun > LONG_NS:
+                    self._services.workers.appends.took_long()
                 return [produced] if ended <= self._lease.deadline_ns else self._held_back([produced])
             if isinstance(produced, DelayedReply):  # its outcome is a whole frame, too
+                if monotonic_ns() - begun > LONG_NS:
+                    self._services.workers.appends.took_long()
                 produced.frame, produced.begun_ns = self._delayed_produce, begun
                 return produced
             outcome: Outcome | DelayedReply | Coroutine[Any, Any, Outcome] = produced

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
+from time import monotonic_ns
 from typing import Final
 
 from ...errors import ErrorCode, KlammError, ProtocolError, describe_error, describe_failure
@@ -28,6 +29,7 @@ from ...protocol.replica_fetch import (
 from ...replication.fetch_sessions import FetchSessionHandler
 from ...replication.follower import FetchResult, PartitionFollower
 from ...replication.replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
+from ..append_placement import LONG_NS
 from ..workers import Workers
 from .peer_connection import PeerConnection
 from .replica import Replica
@@ -37,8 +39,6 @@ _log = logging.getLogger(__name__)
 _CORRELATION: Final = Struct(">i")
 _HEADER: Final = 5
 """Bytes of a response's header: correlation id, no tagged fields."""
-_ON_LOOP_BYTES: Final = 512 * 1024
-"""Answers with more records are stored on a worker thread."""
 _REDIALS_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 _LEAST_BACKOFF_S: Final = 0.02
 _SILENCE_MS: Final = 4_000
@@ -248,13 +248,18 @@ class ReplicaFetcher:
             answer.log_start_offset,
             answer.records,  # type: ignore[arg-type]
         )
-        slow = len(answer.records) > _ON_LOOP_BYTES or data.diverging_epoch is not None or fetched.replica.log.flushes
+        appends, size = self._workers.appends, len(answer.records)
+        slow = size > appends.on_loop_bytes and bool(size) and appends.needs_worker(size)
+        slow = slow or data.diverging_epoch is not None or fetched.replica.log.flushes
         slow = slow or answer.error is ErrorCode.offset_out_of_range
         try:
             if slow:
                 result = await self._workers.bulk(fetched.follower.on_answer, fetched.sent, data)
             else:
+                begun = monotonic_ns()
                 result = fetched.follower.on_answer(fetched.sent, data)
+                if monotonic_ns() - begun > LONG_NS:
+                    appends.took_long()
         except KlammError as error:
             if self._fetched.get(key) is fetched:
                 _log.warning("%s: what broker %d sent is not stored: %s", fetched.replica.name, self.leader, error)
@@ -262,8 +267,8 @@ class ReplicaFetcher:
             return
         if self._fetched.get(key) is not fetched:
             return
-        if answer.records:
-            replica, size = fetched.replica, len(answer.records)
+        if size:
+            replica = fetched.replica
             replica.replicated(size)
             self._throttles.received(
                 replica.log.config, replica.name.partition, size, in_sync=replica.is_in_sync(self._broker_id)

@@ -4,6 +4,7 @@ the same files, bounds and refusals."""
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,34 @@ def test_what_may_block_does_not_happen_on_the_loop(tmp_path: Path, config: dict
     with pytest.raises(WouldBlockError):
         append_checked(log, from_request(batch()), on_loop=True)
     assert (log.log_end_offset, log.size) == (0, 0)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_the_loop_does_not_wait_for_an_append_of_another_thread(tmp_path: Path, checked: bool) -> None:
+    log = open_log(tmp_path)
+    log.begin_leader_epoch(0)
+    append_checked(log, from_request(batch()))
+    in_append, ends = threading.Event(), threading.Event()
+
+    def held_up(point: str) -> None:
+        if point == "log.append.before_write":
+            in_append.set()
+            ends.wait(10)
+
+    install(held_up)
+    writer = threading.Thread(target=log.append_as_leader, args=(batch(), 0), kwargs={"commit": True})
+    writer.start()
+    try:
+        assert in_append.wait(10), "the other thread appends"
+        with pytest.raises(WouldBlockError, match="another thread changes the log"):
+            log.append_as_leader(from_request(batch()) if checked else batch(), 0, on_loop=True)
+        assert log.read_cached(0, 1000) is None, "a worker thread must read it"
+    finally:
+        ends.set()
+        writer.join()
+        install(None)
+    assert log.append_as_leader(from_request(batch()) if checked else batch(), 0, on_loop=True).base_offset == 2
+    assert log.read_cached(0, 1000) is not None
 
 
 def test_a_commit_shows_no_more_than_is_flushed(tmp_path: Path) -> None:

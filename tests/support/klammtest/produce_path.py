@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 from klamm.core.broker.access import AccessControl
+from klamm.core.broker.append_placement import AppendPlacement
 from klamm.core.broker.handlers.produce import produce, produce_fast
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.network.connections import Connections
@@ -71,6 +72,7 @@ def made(folder: Path) -> Dispatcher:
         access=AccessControl(None, None),
         partitions=partitions,
         validation=Validation([], codecs, 1 << 20),
+        workers=SimpleNamespace(appends=AppendPlacement(asyncio.get_running_loop().call_later)),
     )
     return Dispatcher(services, {ApiKey.PRODUCE: produce}, produce_fast)
 
