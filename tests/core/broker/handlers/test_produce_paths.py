@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 
 from klamm.core.broker.access import AccessControl
+from klamm.core.broker.append_placement import AppendPlacement
 from klamm.core.broker.handlers import produce as handler
 from klamm.core.broker.handlers.produce import produce, produce_fast
 from klamm.core.broker.metrics.counters import BrokerMetrics
@@ -91,6 +92,9 @@ class Denies:
 
 class AtOnce:
     """Worker threads that are this thread."""
+
+    def __init__(self) -> None:
+        self.appends = AppendPlacement(lambda *_: None)
 
     async def disk(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
@@ -338,6 +342,7 @@ class Deposing(AtOnce):
     """Worker threads that come to a call only after another broker has been elected."""
 
     def __init__(self, replica: Replica) -> None:
+        super().__init__()
         self._replica = replica
 
     async def disk(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

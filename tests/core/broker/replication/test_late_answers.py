@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from klamm.core.broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher
+from klamm.core.broker.workers import Workers
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.replica_fetch import PartitionAnswer
 from klamm.core.records.partition import TopicPartition
@@ -42,7 +43,7 @@ def made() -> ReplicaFetcher:
     return ReplicaFetcher(
         1,
         2,
-        cast(Any, None),
+        Workers(1),
         SETTINGS,
         throttles,
         lambda: None,
