@@ -84,6 +84,8 @@ __all__ = ["Broker"]
 log = logging.getLogger(__name__)
 
 _HAND_OVER_S = 10
+_AWAY_S = 2.0
+"""Seconds that a stopping broker waits for a coordination that does not answer."""
 _LOOK_S = 0.02
 
 
@@ -118,6 +120,19 @@ def _data_ids_of(image: ClusterImage, broker_id: int) -> list[str]:
         if state.state.data_ids.get(broker_id, DOUBTED) != DOUBTED
     }
     return list(found)
+
+
+async def _gone(cluster: Cluster) -> None:
+    """Returns once the coordination has not answered for `_AWAY_S`; says at once that it does not."""
+    while True:
+        while not cluster.is_away:
+            await asyncio.sleep(_LOOK_S)
+        log.warning("the coordination does not answer: waiting up to %g s for it, to hand partitions over", _AWAY_S)
+        until = time.monotonic() + _AWAY_S
+        while cluster.is_away:
+            if time.monotonic() >= until:
+                return
+            await asyncio.sleep(_LOOK_S)
 
 
 def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
@@ -201,26 +216,43 @@ class Broker:
     async def stop(self) -> None:
         """Hands over what this broker leads, answers running requests, closes the logs cleanly, and leaves the
         cluster."""
-        if self._services is not None and not self.failed.done():
-            await self._hand_over(self._services)
+        services = self._services
+        if services is not None:
+            if not self.failed.done():
+                await self._hand_over(services)
+            services.cluster.retire()
         await self._stack.aclose()
 
     async def _hand_over(self, services: Services) -> None:
         """Lets the controller move leaders off this broker and take it out of in-sync replicas, while it still serves
-        (Kafka's controlled shutdown). Gives up after a time, or if the coordination does not answer: the others then
-        take over once it has left."""
-        cluster, workers = services.cluster, services.workers
+        (Kafka's controlled shutdown). Gives up after a time, and sooner if the coordination does not answer: the others
+        then take over once it has left."""
+        cluster = services.cluster
         if not self._config.controlled_shutdown_enable or len(cluster.image().brokers) < 2:
             return
+        handed = asyncio.create_task(self._handed_over(services))
+        away = asyncio.create_task(_gone(cluster))
         try:
-            async with asyncio.timeout(_HAND_OVER_S):
-                await workers.coordination(cluster.set_leaving)
-                while not cluster.has_left():
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError:
-            log.warning("some partitions could not be handed over in %d s; the broker stops all the same", _HAND_OVER_S)
+            await asyncio.wait((handed, away), timeout=_HAND_OVER_S, return_when=asyncio.FIRST_COMPLETED)
+            if handed.done():
+                handed.result()
+            elif away.done():
+                log.warning("this broker stops without handing its partitions over: the coordination does not answer")
+            else:
+                log.warning(
+                    "some partitions could not be handed over in %d s; the broker stops all the same", _HAND_OVER_S
+                )
         except KlammError as error:
             log.warning("this broker stops without handing its partitions over: %s", error)
+        finally:
+            handed.cancel()
+            away.cancel()
+
+    async def _handed_over(self, services: Services) -> None:
+        cluster = services.cluster
+        await services.workers.coordination(cluster.set_leaving)
+        while not cluster.has_left():
+            await asyncio.sleep(_LOOK_S)
 
     async def _start(self) -> None:
         workers = Workers(self._config.num_io_threads)

@@ -131,6 +131,8 @@ class Cluster:
         self._watches: list[Watch] = []
         self._broker_epoch = -1
         self._expired = False
+        self._away = False
+        self._retiring = False
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._worker = threading.Thread(target=self._work, name=f"klamm-cluster-{broker_id}", daemon=True)
@@ -169,6 +171,16 @@ class Cluster:
     def is_controller(self) -> bool:
         """True if this broker is the controller as far as it knows; only a write makes sure."""
         return self._controller.lease is not None
+
+    @property
+    def is_away(self) -> bool:
+        """True while the coordination does not answer, as its last event says."""
+        return self._away
+
+    @property
+    def is_retiring(self) -> bool:
+        """True after `retire`."""
+        return self._retiring
 
     def on_change(self, callback: OnChange) -> None:
         """Registers a callback for every new image, and for the end of the session, with the image as it was. Callbacks
@@ -381,6 +393,11 @@ class Cluster:
         leader of those that no other live replica can lead."""
         return is_led_elsewhere(self._image, self.broker_id)
 
+    def retire(self) -> None:
+        """Says that this broker is about to stop serving: if its registration or session ends from now on, it does not
+        register again, and it does not become the controller. It remains the controller, if it is, until `close`."""
+        self._retiring = True
+
     def alter_broker_config(self, broker_id: int | None, change: Change) -> None:
         """Changes the dynamic configuration of one broker, or of all (None). It is in `image` when this returns;
         watches report it to the other brokers."""
@@ -402,15 +419,23 @@ class Cluster:
         return max(self._allocated, self._highest_producer_id())
 
     def close(self) -> None:
-        """Leaves the cluster: stops the worker, resigns and unregisters. If the coordination does not respond, the end
-        of the session does the same later."""
+        """Leaves the cluster: stops the worker, resigns and unregisters. If the coordination does not answer, the end
+        of the session does the same later; the coordination is then closed here, which ends the calls that wait for it.
+        """
         self._stop.set()
         self._writer.stop()
         self._wake.set()
+        away = self._away
+        if away:
+            _log.warning(
+                "broker %d does not unregister, since the coordination does not answer: its registration ends with its "
+                "session", self.broker_id,
+            )  # fmt: skip
+            self._coordination.close()
         if self._worker.is_alive():
             self._worker.join()
         self._cancel_watches()
-        if self._coordination.session_id == 0:
+        if away or self._coordination.session_id == 0:
             return
         try:
             self._controller.resign()
@@ -419,6 +444,7 @@ class Cluster:
             _log.warning("broker %d could not unregister: %s", self.broker_id, error)
 
     def _on_session(self, event: SessionEvent) -> None:
+        self._away = event is SessionEvent.SUSPENDED
         if event is SessionEvent.EXPIRED:
             self._expired = True
             self._checked = False
@@ -511,6 +537,8 @@ class Cluster:
             return
         if self._expired:
             self._publish(self._image)
+            if self._retiring:
+                return
             self._coordination.restart()
             # Cleared before `_join`: another expiry sets it again, and `_join` then fails and is retried.
             self._expired = False
@@ -522,6 +550,10 @@ class Cluster:
             _log.info("broker %d has rejoined with epoch %d", self.broker_id, self._broker_epoch)
         else:
             image = self._read()
+            if self._retiring:
+                if self.is_controller:
+                    self._control(image)
+                return
             if self.own_registration is None and not self._registration.holds(self._broker_epoch):
                 self._broker_epoch = self._registration.register()
                 _log.warning("broker %d was not registered: registered, epoch %d", self.broker_id, self._broker_epoch)

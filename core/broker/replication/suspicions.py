@@ -78,6 +78,8 @@ class Suspicions:
                 return
             self._again.discard(broker_id)
         self._again.discard(broker_id)
+        if self._cluster.is_retiring:
+            return  # several brokers stop at once, and the controller's part is not this one's any more
         log.warning("broker %d refuses connections: the controller is asked to evict it", broker_id)
         try:
             await self._workers.coordination(self._cluster.suspect, broker_id, node.registration.incarnation)

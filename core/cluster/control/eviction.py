@@ -53,7 +53,10 @@ class Evictions:
 
     def evicted(self, node: BrokerNode) -> None:
         """Notes that the broker was evicted now."""
-        _log.warning("broker %d refuses connections: its registration is ended before its session", node.id)
+        if node.registration.leaving:
+            _log.info("broker %d has stopped listening, as it leaves: its registration is ended", node.id)
+        else:
+            _log.warning("broker %d refuses connections: its registration is ended before its session", node.id)
         self._evicted = {session: at for session, at in self._evicted.items() if self._is_within_time_out(at)}
         self._evicted[node.session_id] = self._monotonic()
         self._forget(node.registration.incarnation)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from klamm.core.cluster.tree import paths
@@ -10,13 +13,15 @@ from klamm.core.cluster.tree.nodes import ClusterIdNode, MetadataVersionNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.broker import running_broker
+from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
 SESSION_MS = 2000
+LONG_SESSION_MS = 120_000
+"""Also the time that a call waits for ZooKeeper."""
 
 
 def test_partitions_are_served_while_zookeeper_is_away(tmp_path: Path) -> None:
@@ -43,6 +48,39 @@ def test_partitions_are_served_while_zookeeper_is_away(tmp_path: Path) -> None:
                 assert produce(wire, "u", batch(b"first")).base_offset == 0
                 assert produce(wire, "t", batch(b"after")).base_offset == 2
             assert "Traceback" not in broker.log()
+
+
+def test_a_stop_while_zookeeper_is_away_says_so_and_does_not_wait_for_it(tmp_path: Path) -> None:
+    """It waited for the time of each call: to hand over, to resign, and for what its threads had asked."""
+    with ZooKeeperServer(tmp_path / "zookeeper", free_port()) as server, ExitStack() as stack:
+        tree = {
+            "plugin": "zookeeper",
+            "zookeeper.connect": f"{server.connect}/klamm",
+            "zookeeper.session.timeout.ms": LONG_SESSION_MS,
+        }
+        brokers = [
+            stack.enter_context(running_broker(tmp_path / str(number), coordination=tree, broker={"broker.id": number}))
+            for number in range(2)
+        ]
+        for broker in brokers:
+            eventually(lambda broker=broker: knows_both(broker), "each knows the other")  # type: ignore[misc]
+        server.kill()
+        stopped = brokers[0]
+        eventually(lambda: ": suspended" in stopped.log(), "it notices that ZooKeeper is gone")
+        os.kill(stopped.pid, signal.SIGTERM)
+        assert stopped.died(LONG_SESSION_MS / 1000 / 2)
+        assert stopped.stop() == 0
+        said = stopped.log()
+        assert "the coordination does not answer: waiting up to 2 s for it, to hand partitions over" in said
+        assert "this broker stops without handing its partitions over: the coordination does not answer" in said
+        assert "broker 0 does not unregister, since the coordination does not answer" in said
+        assert "Traceback" not in said
+        assert (stopped.log_dir / ".kafka_cleanshutdown").exists()
+
+
+def knows_both(broker: RunningBroker) -> bool:
+    with WireClient(broker.bootstrap) as wire:
+        return len(metadata(wire, []).brokers) == 2
 
 
 def test_a_coordination_that_lost_its_data_deletes_nothing(tmp_path: Path) -> None:

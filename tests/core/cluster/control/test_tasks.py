@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -202,6 +203,26 @@ def test_a_broker_that_refuses_connections_is_evicted(join: Joined) -> None:
     second.suspect(2, after.incarnation)
     eventually(lambda: tree.children(paths.SUSPECTS) == [], "the second suspicion is dropped")
     assert tree.exists(incarnation_path(after.incarnation)) is not None, "at most one eviction in a session time-out"
+
+
+def test_a_broker_that_stops_does_not_register_again(join: Joined, caplog: pytest.LogCaptureFixture) -> None:
+    """It listens no more, so that others find it gone and the controller evicts it; it would lead again what it does
+    not serve."""
+    first, second, third = joined(join, 3)
+    third.set_leaving()
+    third.retire()
+    own = first.image().registrations[2]
+    eventually(lambda: first.image().registrations[2].leaving, "the controller knows that it leaves")
+    join.unreachable.add(2)
+    caplog.set_level(logging.INFO)
+    second.suspect(2, own.incarnation)
+    eventually(lambda: 2 not in third.image().brokers, "it knows that it was evicted")
+    first.create_topic("later", 1, 1)
+    eventually(lambda: "later" in third.image().topics, "it has reacted to a later change")
+    assert join.coordinations[0].exists(paths.broker(2)) is None
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert ("INFO", "broker 2 has stopped listening, as it leaves: its registration is ended") in said
+    assert not [text for _, text in said if "refuses connections" in text or "was not registered" in text]
 
 
 def test_a_broker_that_is_killed_again_after_its_restart_is_evicted_again(join: Joined) -> None:
