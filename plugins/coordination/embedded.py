@@ -2,6 +2,9 @@
 
 States: closed → live (`start`) → suspended (the file cannot be read or written) → live, or → expired (another process
 ended the session because its heartbeat was late) → live (`restart`). `close` ends the session at once.
+
+A file that was removed or replaced under a live session counts as one that cannot be read or written, until it is back:
+processes that start now, and those that have it open, would be two clusters. No session is opened in another file.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from klamm.plugin import (
 )
 
 from .embedded_config import EmbeddedConfig
-from .embedded_tree import EmbeddedTree, WriteTransaction
+from .embedded_tree import EmbeddedTree, FileLostError, WriteTransaction
 from .embedded_watches import ChangeFollower, wake_followers
 from .tree_paths import MOST_OPERATIONS, check_operations, check_path, check_size
 
@@ -59,15 +62,19 @@ class EmbeddedCoordination:
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._grace_until = 0.0
         self._last_heartbeat = 0.0
+        self._lost: FileLostError | None = None
 
     def start(self, timeout_s: float = 10.0) -> None:  # noqa: ARG002 - SQLite's own busy time-out limits the wait
         with self._lock:
             if self._state is not _State.CLOSED:
                 return
+            is_new = not self._config.path.exists()
             try:
                 self._tree = EmbeddedTree(self._config.path, self._clock)
             except CoordinationUnavailableError as error:
                 raise CoordinationUnavailableError(f"{error}; set `coordination.path` to a writable file") from error
+            if is_new:
+                _log.info("coordination file %s did not exist, and was made", self._config.path)
             self._open_session(self._tree)
         self._notify(SessionEvent.CONNECTED)
 
@@ -176,6 +183,7 @@ class EmbeddedCoordination:
             self._listeners.append(callback)
 
     def _open_session(self, tree: EmbeddedTree) -> None:
+        tree.check_file()  # a new session's follower of changes would create it
         self._last_heartbeat = time.monotonic()
         with tree.write(0) as transaction:
             if not self._in_grace_period(transaction):
@@ -200,6 +208,8 @@ class EmbeddedCoordination:
             raise CoordinationUnavailableError(f"coordination file {self._config.path} is closed")
         if self._state is _State.EXPIRED:
             raise SessionExpiredError(f"session {self._session_id} has expired")
+        if self._lost is not None:
+            raise CoordinationUnavailableError(str(self._lost))
         return tree
 
     @contextmanager
@@ -207,6 +217,7 @@ class EmbeddedCoordination:
         """Yields a write transaction of the live session, which it renews: a write is also a heartbeat."""
         tree = self._live_tree()
         fault_point("coordination.write")
+        tree.check_file()
         try:
             with tree.write(self._session_id) as transaction:
                 transaction.renew_session(self._config.session_timeout_ms)
@@ -231,6 +242,7 @@ class EmbeddedCoordination:
 
     def _heartbeat_of(self, tree: EmbeddedTree, session_id: int, due: bool) -> bool:
         try:
+            tree.check_file()
             expire_others = tree.has_expired_sessions()
             if due or expire_others or self._state is _State.SUSPENDED:
                 with tree.write(session_id) as transaction:
@@ -240,10 +252,19 @@ class EmbeddedCoordination:
         except SessionExpiredError:
             self._move(session_id, _State.EXPIRED, SessionEvent.EXPIRED)
             return False
+        except FileLostError as error:
+            if self._lost is None:
+                _log.error("%s", error)
+            self._lost = error
+            self._move(session_id, _State.SUSPENDED, SessionEvent.SUSPENDED)
+            return True
         except CoordinationError as error:
             _log.warning("heartbeat of session %d: %s", session_id, error)
             self._move(session_id, _State.SUSPENDED, SessionEvent.SUSPENDED)
             return True
+        if self._lost is not None:
+            _log.info("coordination file %s is back", self._config.path)
+            self._lost = None
         if expire_others:
             wake_followers(self._config.path)
         if self._move(session_id, _State.LIVE, SessionEvent.CONNECTED) and (follower := self._follower):

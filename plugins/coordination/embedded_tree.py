@@ -52,12 +52,21 @@ _SCHEMA = (
 )
 
 
+class FileLostError(CoordinationUnavailableError):
+    """The file is not there any more, or another one is in its place: who opens it now would see another tree."""
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Returns a connection whose commits are on disk when they return; the caller makes sure that one thread at a time
     uses it."""
     db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA synchronous = FULL")
     return db
+
+
+def _place(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _node(db: sqlite3.Connection, path: str) -> tuple[bytes, Stat] | None:
@@ -204,9 +213,27 @@ class EmbeddedTree:
             try:
                 self._prepare()
                 self._reader = connect(path)
+                self._opened = _place(path)
             except BaseException:
                 self._db.close()
                 raise
+
+    def check_file(self) -> None:
+        """Raises `FileLostError` if the file was removed or replaced since it was opened, however well the open one can
+        still be read and written."""
+        with self._translated():
+            try:
+                found = _place(self._path)
+            except FileNotFoundError:
+                raise FileLostError(
+                    f"coordination file {self._path} was removed: put it back, or stop all brokers, restore it, and "
+                    "start them"
+                ) from None
+        if found != self._opened:
+            raise FileLostError(
+                f"coordination file {self._path} was replaced by another file: put the one back that was there, or "
+                "stop all brokers and start them"
+            )
 
     def close(self) -> None:
         with self._read_lock:

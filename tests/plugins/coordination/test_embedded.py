@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import subprocess
 import sys
@@ -73,6 +74,59 @@ def test_a_locked_file_suspends_and_resumes(
     events.wait_for(SessionEvent.CONNECTED)
     signal.wait_for_more()
     coordination.create("/a")
+
+
+def test_a_file_that_is_removed_suspends_until_it_is_back(
+    embedded_case: EmbeddedCase, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The open file could still be read and written: who starts now would make a cluster of its own beside it."""
+    caplog.set_level(logging.INFO)
+    coordination = embedded_case.open(session_timeout_ms=2_000)
+    coordination.create("/a", b"before")
+    events, signal = Events(coordination), Signal()
+    coordination.watch("/a", signal)
+    signal.mark()
+    file, aside = tmp_path / "coordination.db", tmp_path / "aside.db"
+    file.rename(aside)
+    with pytest.raises(CoordinationUnavailableError, match=r"coordination\.db was removed: put it back, or stop all"):
+        coordination.set("/a", b"nowhere")
+    events.wait_for(SessionEvent.SUSPENDED)
+    with pytest.raises(CoordinationUnavailableError, match="was removed"):
+        coordination.get("/a")
+    assert coordination.session_id != 0
+    assert not file.exists()
+    file.write_bytes(b"")
+    eventually(lambda: "was replaced" in _refusal(coordination), "another file is noticed")
+    aside.rename(file)
+    events.wait_for(SessionEvent.CONNECTED)
+    signal.wait_for_more()
+    assert coordination.get("/a")[0] == b"before"
+    coordination.set("/a", b"after")
+    assert [record.levelname for record in caplog.records if "coordination file" in record.getMessage()] == [
+        "INFO",
+        "ERROR",
+        "INFO",
+    ]
+
+
+def _refusal(coordination: EmbeddedCoordination) -> str:
+    with pytest.raises(CoordinationUnavailableError) as raised:
+        coordination.exists("/a")
+    return str(raised.value)
+
+
+def test_no_session_is_opened_in_a_new_file(embedded_case: EmbeddedCase, tmp_path: Path) -> None:
+    coordination = embedded_case.open()
+    coordination.create("/a")
+    embedded_case.expire(coordination)
+    file, aside = tmp_path / "coordination.db", tmp_path / "aside.db"
+    file.rename(aside)
+    with pytest.raises(CoordinationUnavailableError, match="was removed"):
+        coordination.restart()
+    assert not file.exists()
+    aside.rename(file)
+    coordination.restart()
+    assert coordination.exists("/a") is not None
 
 
 def test_a_watcher_that_fell_behind_the_log_of_changes_is_called(
