@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 
 from ..config.sections.topic import TopicConfig
 from ..errors import KlammError, StorageError
+from ..faults import fault_point
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.partition import TopicPartition
@@ -330,12 +331,13 @@ class LogManager:
             )
         return target
 
-    def delete_records(self, tp: TopicPartition, offset: int) -> int:
-        """Advances the log start offset to `offset` durably and returns it. Raises what `delete_records_before` does,
-        and `StorageError` if there is no such log or the checkpoint cannot be written."""
-        log = self._logs.get(tp)
-        if log is None:
-            raise StorageError(f"{tp} has no log in {self.directory}")
+    def delete_records(self, log: PartitionLog, offset: int) -> int:
+        """Advances the start offset of the log, one of this manager's, to `offset` durably and returns it. Raises what
+        `delete_records_before` does, and `StorageError` if the log was closed or the checkpoint cannot be written.
+
+        It takes the log, since its name may be that of a later topic's log meanwhile.
+        """
+        fault_point("records.delete")
         start = log.delete_records_before(offset)
         with self._checkpoint_lock:
             self._log_starts.write({name: each.log_start_offset for name, each in self.logs().items()})

@@ -49,10 +49,11 @@ async def _delete(services: Services, name: TopicPartition, offset: int, deadlin
         return ErrorCode.policy_violation, _NO_OFFSET
     epoch = led.leader_epoch
     try:
-        start = await services.workers.disk(services.logs.delete_records, name, offset)
+        start = await services.workers.disk(services.logs.delete_records, led.log, offset)
     except KlammError as error:
         log.info("DeleteRecords of %s: %s", name, error)
-        return error.code, _NO_OFFSET
+        # Its log may have been closed because the topic was deleted, or moved to other brokers.
+        return error.code if led.leader_epoch == epoch else ErrorCode.not_leader_or_follower, _NO_OFFSET
     log.info("%s begins at offset %d, as DeleteRecords asked", name, start)
     required = start if offset < 0 else min(start, offset)  # as in Kafka: what it has deleted beyond is not waited for
     return await led.deleted(epoch, required, lambda: services.image.registrations, deadline)

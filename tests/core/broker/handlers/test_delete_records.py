@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,11 @@ from confluent_kafka.admin import AdminClient
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klammtest.broker import KLAMM, RunningBroker, running_broker
-from klammtest.requests import batch, fetch, new_topic, produce
+from klammtest.brokers.deletions import delete_topic
+from klammtest.brokers.inprocess import broker_thread
+from klammtest.faulty import fault_hook
+from klammtest.requests import batch, create_topic, fetch, new_topic, produce
+from klammtest.waiting import PATIENCE_S, eventually
 from klammtest.wire import WireClient, part
 
 
@@ -68,6 +74,42 @@ def test_segments_below_go_and_kill_9_brings_nothing_back(tmp_path: Path) -> Non
         with WireClient(broker.bootstrap) as wire:
             assert fetch(wire, topic, 10).error_code is ErrorCode.offset_out_of_range
             assert fetch(wire, topic, 11).log_start_offset == 11
+
+
+def test_a_topic_that_is_created_again_meanwhile_keeps_its_records(tmp_path: Path) -> None:
+    """The request had found the leader of the earlier topic; its worker thread comes to the log when the name is that
+    of another topic."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def hold(point: str) -> None:
+        if point == "records.delete":
+            reached.set()
+            assert go_on.wait(PATIENCE_S)
+
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db")}
+    with fault_hook(hold), broker_thread(tmp_path, tree) as broker, ThreadPoolExecutor() as others:
+        bootstrap = f"{broker.advertised[0].host}:{broker.advertised[0].port}"
+        with WireClient(bootstrap) as wire, WireClient(bootstrap) as other:
+            topic = filled(wire)
+            deleted = others.submit(delete, other, topic, 15)
+            try:
+                assert reached.wait(PATIENCE_S)
+                assert delete_topic(wire, topic) is ErrorCode.none
+                again = lambda: create_topic(wire, topic, config={"retention.ms": "-1"}).error_code  # noqa: E731
+                eventually(lambda: again() is ErrorCode.none, "it is created again")
+                for number in range(10):
+                    value = batch(b"%d" % number, b"x")
+                    eventually(lambda value=value: stored(wire, topic, value), "it is led")  # type: ignore[misc]
+            finally:
+                go_on.set()
+            assert deleted.result(PATIENCE_S) == (ErrorCode.not_leader_or_follower, -1)
+            kept = fetch(wire, topic, 0)
+            assert (kept.error_code, kept.log_start_offset, kept.high_watermark) == (ErrorCode.none, 0, 20)
+
+
+def stored(wire: WireClient, topic: str, value: bytes) -> bool:
+    code: ErrorCode = produce(wire, topic, value).error_code
+    return code is ErrorCode.none
 
 
 def test_a_foreign_admin_client(broker: RunningBroker, wire: WireClient) -> None:

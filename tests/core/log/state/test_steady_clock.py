@@ -68,7 +68,7 @@ def test_retention_shorter_than_the_jump_keeps_what_is_fresh(tmp_path: Path, jum
     logs.run_maintenance(clock())
     logs.apply_retention(clock())
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 6, 6)
-    assert logs.delete_records(TP, 0) == 0
+    assert logs.delete_records(log, 0) == 0
     for both in (clock, elapsed):
         both.advance(HOUR_MS + 1)
     if jump_ms > 0:
