@@ -30,7 +30,6 @@ from ..errors import BrokerError, CoordinationError, ErrorCode, KlammError
 from ..interfaces.coordination import (
     Coordination,
     CoordinationUnavailableError,
-    Operation,
     SessionEvent,
     SessionExpiredError,
     Watch,
@@ -378,11 +377,7 @@ class Cluster:
         """Says that this broker is leaving, in every registration from now on: the controller moves leaders off it and
         takes it out of in-sync replicas."""
         with self._change_lock:
-            self._writer.change(self._leaving_guard, self._leave)
-
-    def _leaving_guard(self, _: bool) -> list[Operation]:
-        own = self._registration.own
-        return [] if own is None else leader_guard(own.incarnation)
+            self._writer.change(lambda _: (), self._leave)  # the operations have their own checks
 
     def _leave(self, _: ClusterImage) -> Plan | None:
         operations = self._registration.leave()

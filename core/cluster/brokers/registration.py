@@ -145,18 +145,21 @@ class Registration:
         return self._write(node, wanted, stat)
 
     def _write(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> bool:
-        """Changes the registration `node`; returns False if it was replaced or changed meanwhile.
+        """Changes the registration `node`; returns False if it was replaced or changed meanwhile."""
+        try:
+            self._coordination.transaction(self._changes(node, wanted, stat))
+        except (NoNodeError, BadVersionError):
+            return False
+        return True
+
+    def _changes(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> list[Operation]:
+        """Returns the change of the registration `node`, and of no other.
 
         The version of the path begins anew with each registration, so the incarnation is checked too: a late change
         would give a later registration the data of an earlier one, whose incarnation is gone.
         """
         change = Set(self._path, wanted.encode(), stat.version)
-        check = [Check(incarnation_path(node.incarnation))] if node.incarnation else []
-        try:
-            self._coordination.transaction([*check, change])
-        except (NoNodeError, BadVersionError):
-            return False
-        return True
+        return [Check(incarnation_path(node.incarnation)), change] if node.incarnation else [change]
 
     def _make(self, before: tuple[Operation, ...]) -> None:
         """Tries once to make a registration; the caller reads the result."""
@@ -194,7 +197,8 @@ class Registration:
 
     def leave(self) -> list[Operation]:
         """Returns the operations that mark the registration as leaving, which it stays when it is made anew; empty if
-        it is marked already or there is none. The caller's transaction checks the incarnation."""
+        it is marked already or there is none. They apply to this registration alone: a later one
+        is left as it is."""
         self._leaving = True
         found = self._found()
         own = self.own
@@ -202,7 +206,7 @@ class Registration:
             return []
         node, stat = found
         wanted = node.model_copy(update={"state": _LEAVING})
-        return [] if wanted == node else [Set(self._path, wanted.encode(), stat.version)]
+        return [] if wanted == node else self._changes(node, wanted, stat)
 
     def unregister(self) -> None:
         """Deletes the registration if it is this session's."""

@@ -18,7 +18,7 @@ from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.coordination import Coordination, NoNodeError
 from klamm.core.replication.registrations import BrokerRegistration
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
@@ -99,6 +99,23 @@ def test_a_late_renewal_leaves_a_later_registration_as_it_is(
         patch.setattr(mine, "_found", lambda: found)
         assert not mine.renew(first)
     assert BrokerIdNode.decode("", coordination.get(paths.broker(0))[0]).incarnation == later.incarnation
+
+
+def test_a_late_leaving_leaves_a_later_registration_as_it_is(coordination: Coordination) -> None:
+    """It was evicted, and has registered again, between the reading of its registration and the change of it."""
+    mine = registration(coordination, "dir")
+    mine.register()
+    late = mine.leave()
+    evicted = run_steps(coordination, read_registration(0))
+    assert evicted is not None
+    coordination.transaction(evict_operations(evicted.registration))
+    mine.register()
+    later = mine.own
+    assert later is not None
+    with pytest.raises(NoNodeError):
+        coordination.transaction(late)
+    assert BrokerIdNode.decode("", coordination.get(paths.broker(0))[0]).incarnation == later.incarnation
+    assert read_image(coordination).registrations[0].leaving
 
 
 def test_a_registration_without_its_incarnation_is_replaced(coordination: Coordination) -> None:
