@@ -392,6 +392,7 @@ class Broker:
             defaults=lambda: self._config.topic_defaults(),
             is_reachable=is_reachable,
             seen=await workers.disk(SeenMetadata, logs.directory),
+            on_elected=self.metrics.elected,
         )
         await workers.coordination(cluster.register)
         self._membership.push_async_callback(workers.coordination, cluster.close)
@@ -595,6 +596,7 @@ class Broker:
             services.cluster,
             services.groups,
             background,
+            services.leadership,
         )
         endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched))
         endpoint.start()

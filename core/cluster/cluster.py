@@ -51,7 +51,7 @@ from .clock_floors import producer_id_floor
 from .control.cold_start import ColdStart
 from .control.controller import Controller
 from .control.leadership import is_led_elsewhere
-from .control.tasks import ControllerTasks, Refusals
+from .control.tasks import ControllerTasks, OnElected, Refusals
 from .features import FeatureUpdate, check_supported
 from .image import EMPTY_IMAGE, BrokerNode, ClusterImage, Endpoint
 from .image_reader import read_features, read_image
@@ -92,6 +92,7 @@ class Cluster:
         defaults: Callable[[], TopicConfig] = TopicConfig,
         is_reachable: Callable[[BrokerNode], bool] = lambda _: True,
         seen: SeenMetadata | None = None,
+        on_elected: OnElected = lambda *_: None,
     ) -> None:
         """`endpoints` of all listeners; the first is that of clients that name none, and without
         `inter_broker_listener` that of other brokers. `data_ids`: of the log directory, newest first.
@@ -100,7 +101,8 @@ class Cluster:
         so that it survives a restart, the highest id that this broker is about to allocate. `defaults` returns the
         configuration of topics that set none. `is_reachable` connects to a broker's inter-broker endpoint, and returns
         False if the connection is refused; it is called on the worker's thread. `seen`: the last change of the metadata
-        that the log directory knows; None for a member without logs."""
+        that the log directory knows; None for a member without logs. `on_elected` is told of elections that this broker
+        makes as the controller."""
         self._coordination = coordination
         self.broker_id = broker_id
         identity = BrokerIdentity(broker_id, tuple(endpoints), data_ids, directory_id, rack, inter_broker_listener)
@@ -111,7 +113,7 @@ class Cluster:
         self._cold_start = ColdStart(name, lambda: _COLD_START_SESSIONS * coordination.session_timeout_s)
         self._topics = TopicChanges(coordination, self._controller, self._writer, random_index, new_id, clock, defaults)
         self._tasks = ControllerTasks(
-            coordination, self._controller, self._writer, is_reachable, clock, defaults, self._cold_start
+            coordination, self._controller, self._writer, is_reachable, clock, defaults, self._cold_start, on_elected
         )
         self._seen = seen
         self._checked = False

@@ -113,6 +113,11 @@ class PartitionLeader:
         return len(self.state.isr) < self._settings.min_insync_replicas or bool(self.state.elr)
 
     @property
+    def is_at_min_isr(self) -> bool:
+        """True if one in-sync replica fewer would be too few."""
+        return len(self.state.isr) == self._settings.min_insync_replicas
+
+    @property
     def is_under_replicated(self) -> bool:
         """True if a replica is not in the stored ISR."""
         return len(self.state.isr) < len(self._replicas)

@@ -5,7 +5,7 @@ No request runs this code. Dicts are copied in one step, so that the event loop 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -23,15 +23,18 @@ import klamm
 from ...cluster.cluster import Cluster
 from ...interfaces.service import ServiceMetric
 from ...log.manager import LogManager
+from ...protocol.apis import ApiKey
 from ..background.background_services import BackgroundServices
 from ..coordinator.group_service import GroupService
 from ..network.connections import Connections
 from ..partitions import Partitions
+from ..replication.role_changes import RoleChanges
 from .counters import RequestTimes
 from .definitions import DEFINITIONS, MetricSpec, MetricType
 from .recent_quantiles import QUANTILES, RecentTimes
 
 Sample = tuple[tuple[str, ...], float]
+Times = tuple[tuple[str, ...], RequestTimes]
 _NS_PER_MS = 1_000_000
 _LOWEST, _HIGHEST = 2 * 14, 2 * 36
 
@@ -47,6 +50,7 @@ class Watched:
     cluster: Cluster
     groups: GroupService
     background: BackgroundServices
+    roles: RoleChanges
 
 
 class BrokerCollector(Collector):
@@ -54,9 +58,10 @@ class BrokerCollector(Collector):
 
     def __init__(self, watched: Watched) -> None:
         metrics = watched.connections.metrics
-        self._times = {
-            "network_requestmetrics_totaltimems": metrics.requests,
-            "network_requestmetrics_remotetimems": metrics.waits,
+        self._times: dict[str, Callable[[], Iterable[Times]]] = {
+            "network_requestmetrics_totaltimems": lambda: _by_api(metrics.requests),
+            "network_requestmetrics_remotetimems": lambda: _by_api(metrics.waits),
+            "controller_controllerstats_leaderelectionrateandtimems": lambda: [((), metrics.elections)],
         }
         self._recent = RecentTimes(metrics.requests)
         self._samples = _samples(watched)
@@ -66,7 +71,7 @@ class BrokerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         for definition in DEFINITIONS:
             if definition.kind is MetricType.HISTOGRAM:
-                yield self._request_times(definition)
+                yield self._histogram(definition)
             elif definition.kind is MetricType.INFO:
                 yield self._info(definition)
             else:
@@ -80,13 +85,13 @@ class BrokerCollector(Collector):
         family.add_metric((), dict(zip(definition.labels, values, strict=True)))
         return family
 
-    def _request_times(self, definition: MetricSpec) -> Metric:
+    def _histogram(self, definition: MetricSpec) -> Metric:
         family = HistogramMetricFamily(definition.shown, definition.doc, labels=definition.labels)
-        for api, times in self._times[definition.name].items():
+        for labels, times in self._times[definition.name]():
             counts = list(times.buckets)
-            if any(counts):
+            if any(counts) or not labels:
                 total_ms = times.total_ns / _NS_PER_MS
-                family.add_metric((_api_name(api.name),), list(_cumulative(counts)), sum_value=total_ms)
+                family.add_metric(labels, list(_cumulative(counts)), sum_value=total_ms)
         return family
 
     def _quantiles(self) -> Iterable[Sample]:
@@ -129,6 +134,10 @@ def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
         total += counts[index]
         yield repr(RequestTimes.upper_bound_ns(index) / _NS_PER_MS), total
     yield "+Inf", total + sum(counts[_HIGHEST:])
+
+
+def _by_api(times: Mapping[ApiKey, RequestTimes]) -> list[Times]:
+    return [((_api_name(api.name),), each) for api, each in times.items()]
 
 
 def _api_name(name: str) -> str:
@@ -223,6 +232,15 @@ def _of_cluster(
             part.leader not in image.brokers for topic in image.topics.values() for part in topic.partitions.values()
         )
 
+    def imbalanced() -> int:
+        if not cluster.is_controller:
+            return 0
+        return sum(part.leader != part.replicas[0] for _, part in cluster.image().partitions())
+
+    def reassigning() -> int:
+        own, moved = watched.broker_id, cluster.reassignments()
+        return sum((part := cluster.image().partition(tp)) is not None and part.leader == own for tp in moved)
+
     return {
         "server_replicamanager_partitioncount": one(lambda: len(watched.logs.logs())),
         "server_replicamanager_leadercount": one(lambda: sum(1 for _ in watched.partitions)),
@@ -235,6 +253,17 @@ def _of_cluster(
         "server_replicamanager_underminisrpartitioncount": one(
             lambda: sum(led.leader is not None and led.leader.is_under_min_isr for led in watched.partitions)
         ),
+        "server_replicamanager_atminisrpartitioncount": one(
+            lambda: sum(led.leader is not None and led.leader.is_at_min_isr for led in watched.partitions)
+        ),
+        "cluster_partition_underminisr": lambda: [
+            ((led.name.topic, str(led.name.partition)), led.leader is not None and led.leader.is_under_min_isr)
+            for led in watched.partitions
+        ],
+        "server_replicamanager_reassigningpartitions": one(reassigning),
+        "server_replicafetchermanager_maxlag": lambda: [(("Replica",), watched.roles.max_lag)],
+        "controller_kafkacontroller_preferredreplicaimbalancecount": one(imbalanced),
+        "controller_controllerstats_uncleanleaderelections": one(lambda: metrics.unclean_elections),
         "server_replicamanager_isrshrinks": one(lambda: metrics.isr_shrinks),
         "server_replicamanager_isrexpands": one(lambda: metrics.isr_expands),
         "server_replicamanager_failedisrupdates": one(lambda: metrics.failed_isr_updates),

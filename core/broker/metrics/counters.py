@@ -96,6 +96,9 @@ class BrokerMetrics:
         self.isr_shrinks = 0
         self.isr_expands = 0
         self.failed_isr_updates = 0
+        self.elections = RequestTimes()
+        """The changes in which this broker, as the controller, elected leaders."""
+        self.unclean_elections = 0
         self.session_up = True
         self.session_losses = 0
         self.session_expirations = 0
@@ -111,6 +114,12 @@ class BrokerMetrics:
         self.session_up = event is SessionEvent.CONNECTED
         self.session_losses += event is SessionEvent.SUSPENDED
         self.session_expirations += event is SessionEvent.EXPIRED
+
+    def elected(self, unclean: int, elapsed_ns: int) -> None:
+        """Counts a change with new leaders, of which so many were elected uncleanly; called on the controller's
+        threads, one at a time."""
+        self.elections.add(elapsed_ns)
+        self.unclean_elections += unclean
 
     def count_error(self, api: ApiKey, error: ErrorCode) -> None:
         self.errors[api, error] += 1

@@ -44,6 +44,12 @@ class Fetchers:
     def __len__(self) -> int:
         return len(self._of)
 
+    @property
+    def max_lag(self) -> int:
+        """The most records that a partition lacks, as far as its leader has told; 0 if none is fetched. May be read on
+        any thread."""
+        return max((fetcher.max_lag for fetcher in list(self._fetchers.values())), default=0)
+
     def add(self, replica: Replica, follower: PartitionFollower) -> None:
         """Fetches the partition from its leader; does nothing if it is fetched for this follower already."""
         known = self._of.get(replica.key)

@@ -74,6 +74,8 @@ class _Fetched:
     wanted_after: int = 0
     """The number of the last request that was built before `sent` was wanted: its answer is not one to `sent` (R9)."""
     failures: int = 0
+    high_watermark: int = 0
+    """The leader's, as it last told."""
 
 
 class ReplicaFetcher:
@@ -114,6 +116,12 @@ class ReplicaFetcher:
 
     def __len__(self) -> int:
         return len(self._fetched)
+
+    @property
+    def max_lag(self) -> int:
+        """The most records below its leader's high watermark that a partition lacks. May be read on any thread."""
+        fetched = list(self._fetched.values())
+        return max((max(0, each.high_watermark - each.replica.log.log_end_offset) for each in fetched), default=0)
 
     # -- the partitions --------------------------------------------------------------------------------------------
 
@@ -241,6 +249,8 @@ class ReplicaFetcher:
         fetched = self._fetched.get(key)
         if fetched is None or fetched.sent is None or fetched.wanted_after == self._correlation_id:
             return
+        if answer.error is ErrorCode.none:
+            fetched.high_watermark = answer.high_watermark
         data = ReplicaFetchData(
             answer.error,
             None if answer.diverging is None else EpochEndOffset(*answer.diverging),

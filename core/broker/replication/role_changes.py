@@ -122,6 +122,11 @@ class RoleChanges:
         """True if every replica of this broker has its log open, under a leader epoch that is not behind."""
         return not self._refused and not self._behind
 
+    @property
+    def max_lag(self) -> int:
+        """See `Fetchers.max_lag`; may be read on any thread."""
+        return self._fetchers.max_lag
+
     def has_taken(self, name: TopicPartition) -> bool:
         """True if the replica has the state that `image` gives it; False while that is being applied."""
         return name in self._taken

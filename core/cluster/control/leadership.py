@@ -187,6 +187,18 @@ def without_elr_at(topic: TopicImage, minimum: int, terms: Terms) -> Iterator[tu
             yield TopicPartition(topic.name, number), emptied
 
 
+def count_elections(image: ClusterImage, states: Mapping[TopicPartition, PartitionState]) -> tuple[int, int]:
+    """Returns how many of the new states have another leader than in the image, and how many of these leaders were
+    neither in sync nor eligible before: they may lack committed records."""
+    elected = unclean = 0
+    for tp, state in states.items():
+        before = image.partition(tp)
+        if before is not None and state.leader not in (NO_LEADER, before.leader):
+            elected += 1
+            unclean += state.leader not in before.state.members
+    return elected, unclean
+
+
 Refusal = tuple[ErrorCode, str]
 
 

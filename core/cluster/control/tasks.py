@@ -4,6 +4,7 @@ ask of it."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from ...replication.partition_state import NO_EPOCH, PartitionState
 from .. import clock_floors, features
 from ..brokers.incarnations import evict_operations
 from ..brokers.reports import Reports, read_reports
-from ..change_writer import ChangeWriter, Plan
+from ..change_writer import ChangeWriter, Plan, Planner
 from ..feature_levels import NOT_REPLICATED
 from ..image import BrokerNode, ClusterImage, PartitionImage, TopicImage
 from ..reassignment import Reassigned, ReplicaAssignment, begin, cancelled, check_target, completed
@@ -29,6 +30,7 @@ from .leadership import (
     Refusal,
     Terms,
     above_floor,
+    count_elections,
     doubted,
     first_elections,
     is_held,
@@ -39,6 +41,8 @@ from .leadership import (
 
 Refusals = dict[TopicPartition, Refusal]
 """An error code and a message by partition; the code is `none` where all went well."""
+OnElected = Callable[[int, int], None]
+"""Called after a change with new leaders: how many of them were elected uncleanly, and the change's duration in ns."""
 _log = logging.getLogger(__name__)
 _DONE: Refusal = (ErrorCode.none, "")
 _MOST_ASSIGNMENTS = 8_000
@@ -59,6 +63,7 @@ class ControllerTasks:
         clock: Callable[[], float],
         defaults: Callable[[], TopicConfig],
         cold_start: ColdStart,
+        on_elected: OnElected = lambda *_: None,
     ) -> None:
         self._coordination = coordination
         self._controller = controller
@@ -68,6 +73,7 @@ class ControllerTasks:
         self._clock = clock
         self._defaults = defaults
         self._cold_start = cold_start
+        self._on_elected = on_elected
 
     def suspects(self, image: ClusterImage) -> Collection[BrokerNode]:
         """Returns the brokers to be evicted; connects to each broker that is suspected."""
@@ -79,7 +85,7 @@ class ControllerTasks:
         for node in evicted:
             self._evict(node)
         image: ClusterImage | None = None if evicted else read
-        while (image := self._writer.change(self._controller.guard, self._next_step, image)) is not None:
+        while (image := self._change(self._next_step, image)) is not None:
             pass
 
     def holds_elections(self, image: ClusterImage) -> bool:
@@ -144,8 +150,26 @@ class ControllerTasks:
             changed = self._first_elections(image, set(image.brokers) - {node.id})
             return Plan(changed, operations=evict_operations(found))
 
-        if self._writer.change(self._controller.guard, plan):
+        if self._change(plan):
             self._evictions.evicted(node)
+
+    def _change(self, plan_for: Planner, image: ClusterImage | None = None) -> ClusterImage | None:
+        """Makes a change as the controller, as `ChangeWriter.change` does, and reports the elections in it."""
+        begun = time.perf_counter_ns()
+        planned: list[tuple[ClusterImage, Plan]] = []
+
+        def plan(image: ClusterImage) -> Plan | None:
+            found = plan_for(image)
+            if found is not None:
+                planned[:] = [(image, found)]
+            return found
+
+        after = self._writer.change(self._controller.guard, plan, image)
+        if after is not None and planned:
+            elected, unclean = count_elections(planned[0][0], planned[0][1].states)
+            if elected:
+                self._on_elected(unclean, time.perf_counter_ns() - begun)
+        return after
 
     # -- what administrators ask
 
@@ -219,7 +243,7 @@ class ControllerTasks:
             return Plan(operations=[Delete(path) for path in there])
 
         self._controller.epoch()
-        self._writer.change(self._controller.guard, plan)
+        self._change(plan)
 
     def update_features(self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool) -> None:
         """Raises what `features.update` does."""
@@ -229,7 +253,7 @@ class ControllerTasks:
             found = features.update(image, updates)
             return None if validate_only else found
 
-        self._writer.change(self._controller.guard, plan)
+        self._change(plan)
 
     def _altered(
         self, image: ClusterImage, tp: TopicPartition, target: Sequence[int] | None, *, may_change_factor: bool
@@ -285,7 +309,7 @@ class ControllerTasks:
             return plan(image, part, results)
 
         while left:
-            self._writer.change(self._controller.guard, plan_part)
+            self._change(plan_part)
             del left[: len(part)]
         return results
 

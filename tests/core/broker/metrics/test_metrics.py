@@ -6,6 +6,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.messages import response
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
-from klammtest.requests import batch, fetch, metadata, produce
+from klammtest.requests import batch, create_topic, fetch, metadata, produce
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
 PLAIN = {
@@ -218,3 +220,46 @@ def test_a_metrics_port_in_use_is_one_line(watched: tuple[RunningBroker, str], t
     line = f"metrics.port: cannot listen on 127.0.0.1:{taken}: Address already in use"
     with pytest.raises(RuntimeError, match=line), running_broker(tmp_path, broker={"metrics.port": taken}):
         raise AssertionError("it started")
+
+
+def test_what_replicas_and_elections_have_come_to(tmp_path: Path) -> None:
+    """The other of two brokers stops: its partition is led here, and one in-sync replica is left."""
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 30_000}
+    ports = free_port(), free_port()
+    urls = [f"http://127.0.0.1:{port}/metrics" for port in ports]
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(
+                running_broker(
+                    tmp_path / str(number), coordination=tree, broker={"broker.id": number, "metrics.port": port}
+                )
+            )
+            for number, port in enumerate(ports)
+        )
+        with WireClient(first.bootstrap) as wire:
+            eventually(lambda: len(metadata(wire, []).brokers) == 2, "both brokers are known")
+            made = create_topic(wire, "t", 2, {"min.insync.replicas": "2"}, replication_factor=2)
+            assert made.error_code is ErrorCode.none
+        place = "klamm_server_replicamanager_"
+        leads = lambda: [value(scrape(url), f"{place}leadercount") for url in urls]  # noqa: E731
+        eventually(lambda: leads() == [1, 1], "each leads one partition")
+        found = [scrape(url) for url in urls]
+        assert [value(one, f"{place}atminisrpartitioncount") for one in found] == [1, 1]
+        assert [value(one, f"{place}reassigningpartitions") for one in found] == [0, 0]
+        assert [value(one, "klamm_server_replicafetchermanager_maxlag", clientId="Replica") for one in found] == [0, 0]
+        elections = "klamm_controller_controllerstats_leaderelectionrateandtimems"
+        assert value(found[0], f"{elections}_count") == 0
+        controller = "klamm_controller_kafkacontroller_preferredreplicaimbalancecount"
+        assert value(found[0], controller) == 0
+        assert second.stop() == 0
+        now = scrape(urls[0])
+        assert value(now, controller) == 1
+        assert value(now, f"{elections}_count") >= 1
+        assert value(now, "klamm_controller_controllerstats_uncleanleaderelections_total") == 0
+
+        def under() -> list[float]:
+            now = scrape(urls[0])
+            return [each.value for each in now["klamm_cluster_partition_underminisr"]]
+
+        eventually(lambda: under() == [1, 1], "both partitions are led here, under their minimum")
+        assert value(scrape(urls[0]), f"{place}atminisrpartitioncount") == 0

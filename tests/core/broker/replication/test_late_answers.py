@@ -34,7 +34,7 @@ class Follower:
         return FetchResult.APPENDED
 
 
-LOG = SimpleNamespace(log_start_offset=0, flushes=False, config=None)
+LOG = SimpleNamespace(log_start_offset=0, log_end_offset=100, flushes=False, config=None)
 
 
 def made() -> ReplicaFetcher:
@@ -74,6 +74,29 @@ def test_an_answer_to_a_request_of_a_former_role_is_not_taken() -> None:
         await fetcher._take(KEY, answer)
         assert [fetch.leader_epoch for fetch in second.answered] == [6]
         assert first.answered == []
+        await fetcher.stop()
+
+    asyncio.run(main())
+
+
+def test_the_lag_is_what_a_partition_lacks_of_what_its_leader_last_told() -> None:
+    async def main() -> None:
+        fetcher = made()
+        assert fetcher.max_lag == 0
+        for number, high_watermark in enumerate((105, 99)):
+            key = (UUID(int=1), number)
+            replica = SimpleNamespace(
+                key=key,
+                name=TopicPartition("t", number),
+                complete=lambda: None,
+                log=LOG,
+                is_in_sync=lambda _: True,
+            )
+            fetcher.add(cast(Any, replica), cast(Any, Follower(4)))
+            fetcher._correlation_id += 1
+            await fetcher._take(key, PartitionAnswer(ErrorCode.none, high_watermark, 0, None, b""))
+            await fetcher._take(key, PartitionAnswer(ErrorCode.not_leader_or_follower, -1, -1, None, b""))
+            assert fetcher.max_lag == 5
         await fetcher.stop()
 
     asyncio.run(main())

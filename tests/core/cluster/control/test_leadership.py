@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from klamm.core.cluster.brokers.reports import Reports
 from klamm.core.cluster.control.leadership import (
     Terms,
+    count_elections,
     elections,
     first_elections,
     is_led_elsewhere,
@@ -267,3 +268,19 @@ def test_who_has_left() -> None:
     assert is_led_elsewhere(image(nodes[:1], partition_image(0, 5, (0, 1))), 0), "the other one is dead"
     third = [*both, broker_node(2)]
     assert not is_led_elsewhere(image(third, partition_image(1, 5, (0, 1, 2))), 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "leader", "counted"),
+    [
+        pytest.param(partition_image(0, 5, REPLICAS), 1, (1, 0), id="in sync"),
+        pytest.param(partition_image(0, 5, REPLICAS, (0,), (1,)), 1, (1, 0), id="eligible"),
+        pytest.param(partition_image(NO_LEADER, 5, REPLICAS, (0,)), 2, (1, 1), id="unclean"),
+        pytest.param(partition_image(0, 5, REPLICAS), 0, (0, 0), id="it stays"),
+        pytest.param(partition_image(0, 5, REPLICAS), NO_LEADER, (0, 0), id="nobody"),
+    ],
+)
+def test_elections_are_counted(before: PartitionImage, leader: int, counted: tuple[int, int]) -> None:
+    after = replace(before.state, leader=leader, leader_epoch=6)
+    found = image([], before)
+    assert count_elections(found, {T0: after, TopicPartition("new", 0): after}) == counted

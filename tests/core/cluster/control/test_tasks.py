@@ -456,7 +456,9 @@ def test_preferred_leaders_are_elected(join: Joined) -> None:
 
 
 def test_an_unclean_election_is_made_only_on_demand(join: Joined) -> None:
-    first, _ = joined(join, 2)
+    told: list[int] = []
+    first, _ = join(0, on_elected=lambda unclean, _: told.append(unclean)), join(1)
+    eventually(lambda: len(first.image().brokers) == 2, "both brokers")
     first.create_topic("t", 1, 2, {}, {0: (1, 0)})
     assert first.elect([T0], unclean=True)[T0][0] is ErrorCode.election_not_needed
     first_state = with_isr(found(first).state, (1,), {}, 1)
@@ -467,6 +469,7 @@ def test_an_unclean_election_is_made_only_on_demand(join: Joined) -> None:
     eventually(lambda: found(first).leader == NO_LEADER, "no leader")
     assert first.elect([T0], unclean=True)[T0][0] is ErrorCode.none
     assert (found(first).leader, found(first).isr) == (0, (0,))
+    assert told == [1]
 
 
 def test_a_partition_is_moved(join: Joined) -> None:
