@@ -120,15 +120,16 @@ class Segment:
         self.next_offset = state.next_offset
         self.largest = LargestTimestamp(state.largest_ms, state.largest_offset)
 
-    def _indexed(self) -> SegmentState | None:
+    def _indexed(self, *, after_crash: bool = False) -> SegmentState | None:
         """Loads the indexes. Returns the state of the segment when they were written; None, and logs why, if they
-        cannot be used."""
+        cannot be used. `after_crash`: the segment may have grown since, so that they need not be there."""
         try:
             state = self._indexes.load()
             if state is not None:
                 return state
             if self._size:
-                _log.info(
+                _log.log(
+                    logging.DEBUG if after_crash else logging.INFO,
                     "%s: an index of %s is missing, or the two do not match each other: both are rebuilt",
                     self._tp, self.path,
                 )  # fmt: skip
@@ -169,7 +170,7 @@ class Segment:
         The clean pages of the last process are dropped from the page cache, because after a failed fsync they may
         differ from the disk.
         """
-        state = self._indexed()
+        state = self._indexed(after_crash=True)
         if state is not None and (state.size > self._size or state.next_offset > recovery_point):
             state = None
             self._remove_indexes()

@@ -45,6 +45,17 @@ def test_reopening_loses_nothing(tmp_path: Path, clean: bool, segment_bytes: int
     assert append(again, batch([b"more"], producer=(1, 0, COUNT)), leader_epoch=2) == (COUNT, COUNT)
 
 
+def test_an_ordinary_recovery_of_the_active_segment_is_no_news(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After kill -9 its indexes are behind, or were never written."""
+    fill(tmp_path).close(clean=False)
+    caplog.set_level(logging.INFO)
+    again = open_log(tmp_path)
+    assert values(again) == WANTED
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_a_tail_cut_anywhere_keeps_the_whole_batches(
