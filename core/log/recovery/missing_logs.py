@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import StorageError
-from ...records.partition import TopicPartition, some_of
+from ...records.partition import TopicPartition, counted, some_of
 from ..log_directory import META
 from ..segment.file_operations import storage
 from ..segment.naming import LOG, is_deleted, is_stray, parse_directory, partition_directory
@@ -64,7 +64,7 @@ class MissingLogs:
         gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
         if gone and not accept:
             raise StorageError(
-                f"log directory {directory} is empty, but the cluster has {len(gone)} partitions here "
+                f"log directory {directory} is empty, but the cluster has {counted(len(gone), 'partition')} here "
                 f"({some_of(gone)}): mount or restore it, or start once with {ACCEPT} to begin them again without "
                 "their records"
             )
@@ -98,8 +98,11 @@ class MissingLogs:
                     self.accepted.add(tp)
                 else:
                     self._ends[tp] = written.get(tp, _UNKNOWN)
-        for tp in sorted(self.accepted):
-            _log.warning("%s begins again at offset 0: its log is gone and %s was given", tp, ACCEPT)
+        if self.accepted:
+            _log.warning(
+                "%s: %s without a log (%s): each begins without records, as %s says, or copies another replica",
+                self._directory, counted(len(self.accepted), "partition"), some_of(self.accepted), ACCEPT,
+            )  # fmt: skip
 
     def _was_here(self, tp: TopicPartition) -> bool:
         """True if the broker has had a directory for the partition, by what the coordination knows."""

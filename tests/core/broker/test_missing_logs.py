@@ -101,7 +101,23 @@ def test_what_begins_again_has_another_leader_epoch(folder: Path, caplog: pytest
     shutil.rmtree(folder / "data" / f"{TOPIC}-0")
     with served(folder, accept_missing_logs=True) as wire:
         assert leader_epoch(wire, TOPIC) > 0
-    assert f"{TOPIC}-0 begins again at offset 0" in caplog.text
+    assert (
+        f"1 partition without a log ({TOPIC}-0): each begins without records, as --accept-missing-logs says"
+        in caplog.text
+    )
+
+
+def test_what_begins_again_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = [TopicPartition("t", number) for number in range(30)]
+    logs = LogManager(
+        tmp_path / "data", broker_id=0, cluster_id="c", codecs=codec_table(), expected=expected, accept_missing=True
+    )
+    logs.close()
+    (said,) = [record.getMessage() for record in caplog.records if "begins without records" in record.getMessage()]
+    assert said == (
+        f"{logs.directory}: 30 partitions without a log (t-0, t-1, t-2 and 27 more): each begins without records, as "
+        "--accept-missing-logs says, or copies another replica"
+    )
 
 
 def leader_epoch(wire: WireClient, topic: str) -> int:
