@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ import typer
 
 from ..config.describe import ConfigSource
 from ..config.sections.topic import TopicConfig
-from ..config.sections.topic_settings import name_problem
+from ..config.sections.topic_settings import name_problem, too_high_minimum
 from ..config.settings import Settings
 from ..errors import BrokerError, ConfigError, ErrorCode
 from ..records.partition import TopicPartition
@@ -77,7 +77,9 @@ def create(
             there = client.metadata().topics
             for name in settings.topics:
                 if name not in there:
-                    client.create_topics({name: _from_file(settings, name)}, exists_ok=True)
+                    new = _from_file(settings, name)
+                    client.create_topics({name: new}, exists_ok=True)
+                    _warn_of_minimum(client, name, new.configs)
                 typer.echo(f"{name}: {'exists' if name in there else 'created'}")
             return
         _check_name(topic)
@@ -88,6 +90,7 @@ def create(
             {**base.configs, **changes},
         )
         client.create_topics({topic: new})
+        _warn_of_minimum(client, topic, new.configs)
         typer.echo(f"{topic}: created")
 
 
@@ -143,6 +146,7 @@ def alter(
     with cluster_client(config, bootstrap) as (_, client), _nearest(client, topic):
         if given:
             client.alter_configs(topic, given)
+            _warn_of_minimum(client, topic, given)
         if partitions is not None:
             client.create_partitions(topic, partitions)
     typer.echo(f"{topic}: altered")
@@ -203,6 +207,17 @@ def _from_file(settings: Settings, topic: str) -> NewTopic:
         -1 if section.replication_factor is None else section.replication_factor,
         section.config,
     )
+
+
+def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, str | None]) -> None:
+    """Says on stderr if `min.insync.replicas` is above the number of the topic's replicas: it is accepted, as by
+    Kafka."""
+    if "min.insync.replicas" not in configs:
+        return
+    replicas = min(len(each.replicas) for each in client.topic(topic, all_led=False).partitions.values())
+    lowered = too_high_minimum(topic, configs, replicas)
+    if lowered:
+        typer.echo(f"klamm: {lowered}", err=True)
 
 
 def _pairs(given: Iterable[str] | None) -> dict[str, str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from ...interfaces.no_config import NoConfig
+from ...records.partition import counted
 from ..defaults import DEFAULT_ENVELOPE
 from ..section import ConfigPath, Int, Section, key
 from .topic import TopicConfig
 
-__all__ = ["TopicSettings", "check_names", "name_problem"]
+__all__ = ["TopicSettings", "check_names", "name_problem", "too_high_minimum"]
 
+_MINIMUM = "min.insync.replicas"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -34,6 +37,15 @@ class TopicSettings(Section):
 
     def topic_config(self, defaults: TopicConfig | None = None) -> TopicConfig:
         return TopicConfig.from_strings(self.config, defaults)
+
+
+def too_high_minimum(topic: str, configs: Mapping[str, str | None], replicas: int) -> str:
+    """Returns what to say of a topic's valid configs whose `min.insync.replicas` is above its number of replicas, at
+    which it is cut off; "" if it is not."""
+    given = configs.get(_MINIMUM)
+    if given is None or TopicConfig.from_strings({_MINIMUM: given}).min_insync_replicas <= replicas:
+        return ""
+    return f"topic {topic!r}: {_MINIMUM}={given} counts as {replicas}, since it has {counted(replicas, 'replica')}"
 
 
 def name_problem(name: Any) -> str:

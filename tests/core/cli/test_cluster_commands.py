@@ -45,6 +45,18 @@ def test_the_files_topics_are_created_once(klamm: Klamm) -> None:
     assert "\nretention.ms=-1\n" in shown
 
 
+def test_a_minimum_above_the_number_of_replicas_is_said(klamm: Klamm, broker: RunningBroker) -> None:
+    """It is accepted, as by Kafka; an acks=all that should wait for two has the one replica only."""
+    done = klamm("topics", "create", "lone", "--set", "min.insync.replicas=2")
+    said = "topic 'lone': min.insync.replicas={} counts as 1, since it has 1 replica"
+    assert (done.status, done.out, done.err) == (0, "lone: created\n", f"klamm: {said.format(2)}\n")
+    assert klamm("topics", "alter", "lone", "--set", "min.insync.replicas=3").err == f"klamm: {said.format(3)}\n"
+    assert klamm("topics", "alter", "lone", "--set", "min.insync.replicas=1").err == ""
+    assert klamm("topics", "alter", "lone", "--unset", "min.insync.replicas").err == ""
+    assert [number for number in range(5) if said.format(number) in broker.log()] == [2, 3]
+    klamm("topics", "delete", "lone")
+
+
 def test_a_topics_life(klamm: Klamm) -> None:
     assert klamm("topics", "create", "t", "-p", "2", "--set", "segment.bytes=1000").out == "t: created\n"
     done = klamm("topics", "create", "t")

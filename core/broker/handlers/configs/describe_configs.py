@@ -12,7 +12,7 @@ from typing import Any
 from ....cluster.image import TopicImage
 from ....config.describe import ConfigDescription, describe_topic
 from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
-from ....config.sections.topic_settings import name_problem
+from ....config.sections.topic_settings import name_problem, too_high_minimum
 from ....errors import BrokerError, ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
@@ -165,6 +165,9 @@ async def _alter(services: Services, resource: Alteration, validate_only: bool) 
     if not validate_only:
         await services.workers.coordination(services.cluster.alter_topic_config, topic.name, changes)
         log.info("topic %s: changed %s", topic.name, ", ".join(sorted(changes)))
+        lowered = too_high_minimum(topic.name, changes, min(len(each.replicas) for each in topic.partitions.values()))
+        if lowered:
+            log.warning("%s", lowered)
 
 
 def _changed(services: Services, topic: TopicImage, change: ConfigChange) -> str | None:

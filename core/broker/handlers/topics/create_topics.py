@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from ....config.describe import describe_topic
+from ....config.sections.topic_settings import too_high_minimum
 from ....errors import BrokerError, ConfigError, ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
@@ -63,6 +64,9 @@ async def _create(services: Services, plan: TopicPlan) -> UUID:
     log.info(
         "created topic %s: %d partitions, replication factor %d", plan.name, plan.partitions, plan.replication_factor
     )
+    lowered = too_high_minimum(plan.name, plan.configs, plan.replication_factor)
+    if lowered:
+        log.warning("%s", lowered)
     return topic_id
 
 
