@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import randrange
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from uuid import UUID
 
+from ...cluster.image import ClusterImage
+from ...config.sections.broker import BrokerConfig
 from ...errors import ErrorCode, KlammError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.partition_log import LogRead, ReadIsolation
@@ -21,18 +23,37 @@ from ...protocol.messages import Buffer
 from ...protocol.replica_fetch import PartitionFetch, PartitionKey, ReplicaFetchRequest
 from ...replication.fetch_sessions import FetchContext, FetchSessionCache, FetchSessionRequest
 from ...replication.replica_fetch import ReplicaFetch, ReplicaFetchData
+from ..access import AccessControl
 from ..network.context import Request
+from ..partitions import Partitions
+from ..workers import Workers
 from .parked_fetch import FollowerWait
 from .replica import Replica, monotonic_ms
 from .throttles import ReplicationThrottles
-
-if TYPE_CHECKING:
-    from ..services import Services
 
 CLUSTER_NAME: Final = "kafka-cluster"
 _SESSION_EVICTION_MS: Final = 120_000.0
 _ON_LOOP_BYTES: Final = 1 << 20
 Context = FetchContext[PartitionKey, PartitionFetch]
+
+
+class LeaderServices(Protocol):
+    """What serving followers needs of the broker."""
+
+    @property
+    def access(self) -> AccessControl: ...
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def workers(self) -> Workers: ...
 
 
 class FollowerFetches:
@@ -56,7 +77,7 @@ class FollowerFetches:
         self._on_caught_up = on_caught_up
         self._on_lost = on_lost
 
-    async def fetch(self, services: Services, request: Request, message: ReplicaFetchRequest) -> list[Buffer]:
+    async def fetch(self, services: LeaderServices, request: Request, message: ReplicaFetchRequest) -> list[Buffer]:
         """Answers a follower's Fetch, or lets it wait until a partition that it fetches is appended to."""
         session = FetchSessionRequest(message.session_id, message.session_epoch, message.partitions, message.forgotten)
         refused = (
@@ -106,7 +127,7 @@ class FollowerFetches:
                 self._sessions.end(session_id)
 
     def _follow(
-        self, services: Services, context: Context, session: FetchSessionRequest[PartitionKey, PartitionFetch]
+        self, services: LeaderServices, context: Context, session: FetchSessionRequest[PartitionKey, PartitionFetch]
     ) -> FollowerWait:
         """Returns what has changed for this session, which the appends of its partitions note from now on."""
         for closed in [known for known in self._waits if known not in self._sessions]:
@@ -128,7 +149,7 @@ class FollowerFetches:
         return wait
 
     @staticmethod
-    def _unfollow(services: Services, session_id: int, keys: Iterable[PartitionKey]) -> None:
+    def _unfollow(services: LeaderServices, session_id: int, keys: Iterable[PartitionKey]) -> None:
         for key in keys:
             replica = services.partitions.replica_by_id(key)
             if replica is not None:
@@ -149,7 +170,7 @@ class FollowerFetches:
 
     def _take_ends(
         self,
-        services: Services,
+        services: LeaderServices,
         message: ReplicaFetchRequest,
         context: Context,
         keys: Iterable[PartitionKey],
@@ -182,7 +203,7 @@ class FollowerFetches:
 
     async def _read_all(
         self,
-        services: Services,
+        services: LeaderServices,
         message: ReplicaFetchRequest,
         context: Context,
         answers: dict[PartitionKey, ReplicaFetchData | None],
@@ -214,7 +235,7 @@ class FollowerFetches:
             replica.traffic.replication_bytes_out += len(answer.records)
 
 
-def _is_known(services: Services, message: ReplicaFetchRequest) -> bool:
+def _is_known(services: LeaderServices, message: ReplicaFetchRequest) -> bool:
     """True if the follower fetches under the registration that this broker has read."""
     registration = services.image.registrations.get(message.replica_id)
     return registration is not None and registration.epoch == message.replica_epoch
@@ -235,7 +256,7 @@ def _read_now(replica: Replica, offset: int, limit: int, *, min_one: bool) -> Re
 
 
 async def _read_later(
-    services: Services, replica: Replica, offset: int, limit: int, *, min_one: bool
+    services: LeaderServices, replica: Replica, offset: int, limit: int, *, min_one: bool
 ) -> ReplicaFetchData:
     """Reads on a worker thread."""
     try:
@@ -258,7 +279,7 @@ def _is_news(answer: ReplicaFetchData | None) -> bool:
     )
 
 
-def _not_led(services: Services, key: PartitionKey) -> ErrorCode:
+def _not_led(services: LeaderServices, key: PartitionKey) -> ErrorCode:
     known = services.image.topic_by_id(UUID(bytes=key[0]))
     if known is None:
         return ErrorCode.unknown_topic_id
