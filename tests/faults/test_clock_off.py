@@ -13,9 +13,8 @@ import pytest
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
-from klamm.core.records.partition import TopicPartition
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
-from klammtest.requests import batch, fetch, produce
+from klammtest.requests import batch
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 from klammtest.zookeeper import ZooKeeperServer
@@ -23,36 +22,11 @@ from klammtest.zookeeper import ZooKeeperServer
 sys.path.insert(0, str(Path(__file__).parent))
 from skewed_clock import SkewedClock
 
-T0 = TopicPartition("t", 0)
 DAY_S = 86_400
 
 
 def append(cluster: BrokerCluster, value: bytes) -> int:
-    """Produces until it is acknowledged; returns the leader epoch."""
-    epochs: list[int] = []
-
-    def stored() -> bool:
-        state = cluster.state(T0)
-        if state is None or state.leader < 0:
-            return False
-        now = batch(value, timestamp_ms=round(time.time() * 1000))
-        try:
-            with WireClient(cluster.brokers[state.leader].bootstrap, timeout_s=10) as wire:
-                answer = produce(wire, "t", now, acks=-1)
-        except (OSError, IndexError):
-            return False
-        epochs.append(state.leader_epoch)
-        return answer.error_code is ErrorCode.none
-
-    eventually(stored, f"{value!r} is acknowledged")
-    return epochs[-1]
-
-
-def records(cluster: BrokerCluster) -> bytes:
-    state = cluster.state(T0)
-    assert state is not None
-    with WireClient(cluster.brokers[state.leader].bootstrap) as wire:
-        return bytes(fetch(wire, "t", 0).records)
+    return cluster.append("t", batch(value, timestamp_ms=round(time.time() * 1000)))
 
 
 def producer_id(cluster: BrokerCluster, broker: int) -> int:
@@ -103,6 +77,6 @@ def test_a_broker_whose_clock_is_a_day_off(zookeeper_server: ZooKeeperServer, tm
         assert epochs == sorted(epochs), "leader epochs never go back"
         assert len(set(ids)) == len(ids), "no producer id is given out twice"
         kept = (b"true time", b"without it", b"beside it", b"after it")
-        eventually(lambda: all(value in records(cluster) for value in kept), f"{kept} are there")
+        eventually(lambda: all(value in cluster.records("t") for value in kept), f"{kept} are there")
         for broker in cluster.brokers:
             assert "Traceback" not in broker.log()

@@ -17,7 +17,7 @@ from klammtest.broker import KLAMM, RunningBroker, running_broker
 from klammtest.clients.grouping import find_coordinator
 from klammtest.ports import free_port
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
-from klammtest.requests import batch, create_topic, fetch, metadata, produce
+from klammtest.requests import batch, create_topic, fetch, metadata
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -67,17 +67,7 @@ def one_line(said: str, words: str) -> bool:
 
 
 def acknowledged(cluster: BrokerCluster, value: bytes) -> None:
-    def stored() -> bool:
-        state = cluster.state(T0)
-        if state is None or state.leader < 0:
-            return False
-        try:
-            with WireClient(cluster.brokers[state.leader].bootstrap, timeout_s=10) as wire:
-                return produce(wire, "t", batch(value), acks=-1).error_code is ErrorCode.none
-        except (OSError, IndexError):
-            return False
-
-    eventually(stored, f"{value!r} is acknowledged")
+    cluster.append("t", batch(value))
 
 
 def records(cluster: BrokerCluster) -> bytes:

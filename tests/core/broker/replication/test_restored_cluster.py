@@ -19,7 +19,7 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import running_broker
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
-from klammtest.requests import batch, fetch, produce
+from klammtest.requests import batch
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -52,28 +52,14 @@ class Days:
     def append(self, *values: bytes, topic: str = "t", acks: int = -1) -> None:
         """Produces each value until it is acknowledged, as a producer does."""
         for value in values:
-            eventually(lambda value=value: self._append(topic, value, acks), f"{value!r} is acknowledged")
-
-    def _append(self, topic: str, value: bytes, acks: int) -> bool:
-        state = self.cluster.state(TopicPartition(topic, 0))
-        if state is None or state.leader < 0:
-            return False
-        try:
-            with WireClient(self.cluster.brokers[state.leader].bootstrap, timeout_s=10) as wire:
-                code: ErrorCode = produce(wire, topic, batch(value), acks=acks).error_code
-        except (OSError, IndexError):
-            return False
-        return code is ErrorCode.none
+            self.cluster.append(topic, batch(value), acks=acks)
 
     def has(self, *values: bytes, topic: str = "t") -> None:
         """Waits until consumers see all of these: the leader knows what is committed once followers have fetched."""
         eventually(lambda: all(value in self.records(topic) for value in values), f"{values} are there")
 
     def records(self, topic: str = "t") -> bytes:
-        state = self.cluster.state(TopicPartition(topic, 0))
-        assert state is not None
-        with WireClient(self.cluster.brokers[state.leader].bootstrap) as wire:
-            return bytes(fetch(wire, topic, 0).records)
+        return self.cluster.records(topic)
 
     def in_sync(self, *members: int, topic: str = "t") -> None:
         def reached() -> bool:

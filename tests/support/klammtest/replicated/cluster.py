@@ -21,8 +21,8 @@ from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker
 from klammtest.history import ReplicaLog, read_replica
 from klammtest.ports import free_port
-from klammtest.requests import create_topic
-from klammtest.waiting import within
+from klammtest.requests import create_topic, fetch, produce
+from klammtest.waiting import eventually, within
 from klammtest.wire import WireClient, part
 
 from .network import Network
@@ -199,6 +199,34 @@ class BrokerCluster:
 
     def await_in_sync(self, topic: str, partitions: int, limit_s: float = STEADY_S) -> bool:
         return within(lambda: self.in_sync(topic, partitions), limit_s)
+
+    # -- records of partition 0 --------------------------------------------------------------------------------------
+
+    def append(self, topic: str, records: bytes, *, acks: int = -1) -> int:
+        """Produces a batch until it is acknowledged, as a producer does; returns the leader epoch of that."""
+        epochs: list[int] = []
+
+        def stored() -> bool:
+            state = self.state(TopicPartition(topic, 0))
+            if state is None or state.leader < 0:
+                return False
+            try:
+                with WireClient(self.brokers[state.leader].bootstrap, timeout_s=10) as wire:
+                    code: ErrorCode = produce(wire, topic, records, acks=acks).error_code
+            except (OSError, IndexError):
+                return False
+            epochs.append(state.leader_epoch)
+            return code is ErrorCode.none
+
+        eventually(stored, f"{records!r} is acknowledged")
+        return epochs[-1]
+
+    def records(self, topic: str) -> bytes:
+        """Returns the batches that the leader shows."""
+        state = self.state(TopicPartition(topic, 0))
+        assert state is not None
+        with WireClient(self.brokers[state.leader].bootstrap) as wire:
+            return bytes(fetch(wire, topic, 0).records)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
