@@ -41,7 +41,7 @@ from ..log.state.seen_metadata import SeenMetadata
 from ..log.state.steady_clock import elapsed_ms
 from ..process_log import ProcessLog
 from ..protocol.software import THIRD_PARTY_CODECS
-from ..records.partition import TopicPartition, some_of
+from ..records.partition import TopicPartition, counted, some_of
 from ..replication.registrations import DOUBTED
 from ..transport.interface import Accept
 from ..transport.plaintext_transport import accept_plaintext
@@ -157,8 +157,8 @@ def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict
                     begun[tp] = found.leader_epoch
     if led and logs.missing.is_older:
         log.warning(
-            "%s is older than the coordination (restored from a backup?): %d partitions get new leader epochs",
-            logs.directory, led,
+            "%s is older than the coordination (restored from a backup?): new leader epochs for %s",
+            logs.directory, counted(led, "partition"),
         )  # fmt: skip
     return begun
 
@@ -625,4 +625,4 @@ class Broker:
         grace_ms = self._config.shutdown_drain_timeout_ms
         cut_off, _ = await asyncio.gather(self._connections.stop(grace_ms / 1000), services.groups.stop())
         if cut_off:
-            log.warning("cut off %d connections that did not take their answers in %d ms", cut_off, grace_ms)
+            log.warning("cut off %s that did not take their answers in %d ms", counted(cut_off, "connection"), grace_ms)

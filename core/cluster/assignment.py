@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from ..errors import BrokerError, ErrorCode
+from ..records.partition import counted
 
 Replicas = Mapping[int, tuple[int, ...]]
 """Broker ids by partition number."""
@@ -99,7 +100,9 @@ def checked_assignment(
         if len(set(replicas)) < len(replicas):
             raise _wrong(f"partition {number} names a broker more than once")
         if replication_factor not in (None, len(replicas)):
-            raise _wrong(f"partition {number} has {len(replicas)} replicas, others have {replication_factor}")
+            raise _wrong(
+                f"partition {number} has {counted(len(replicas), 'replica')}, others have {replication_factor}"
+            )
         replication_factor = len(replicas)
         assigned[number] = tuple(replicas)
     if set(assigned) != set(range(first_partition, first_partition + len(assigned))):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..errors import BrokerError, ErrorCode
 from ..interfaces.coordination import Set
-from ..records.partition import some_of
+from ..records.partition import counted, some_of
 from .change_writer import Plan
 from .feature_levels import NONE, REPLICATION, SUPPORTED, FinalizedFeatures
 from .image import ClusterImage
@@ -105,8 +105,8 @@ def _check_downgrade(image: ClusterImage, asked: FeatureUpdate, now: int) -> Non
         if copied:
             raise _refused(
                 asked,
-                f"{len(copied)} partitions have several replicas ({some_of(copied)}): reassign each to one first "
-                "(klamm cluster reassign TOPIC --replication-factor 1)",
+                f"{counted(len(copied), 'partition')} with several replicas ({some_of(copied)}): reassign each to one "
+                "first (klamm cluster reassign TOPIC --replication-factor 1)",
             )
 
 

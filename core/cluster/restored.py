@@ -16,7 +16,7 @@ from uuid import uuid4
 from ..errors import CoordinationError
 from ..interfaces.coordination import Coordination, Create
 from ..log.state.seen_metadata import SeenChange
-from ..records.partition import TopicPartition, some_of
+from ..records.partition import TopicPartition, counted, some_of
 from ..replication.registrations import DOUBTED
 from .change_writer import ChangeWriter, Plan
 from .changes import RING_SIZE, read_change
@@ -121,7 +121,7 @@ def _elected_since(image: ClusterImage, broker_id: int, leader_epoch: int) -> li
 
 def _refusal(led: list[TopicPartition]) -> RestoredError:
     return RestoredError(
-        f"the coordination is older than this broker's logs (restored from a backup?), and {len(led)} partitions "
-        f"of this broker ({some_of(led)}) have leaders that may lack records which are here: this broker does not "
+        f"the coordination is older than this broker's logs (restored from a backup?), and there are leaders of "
+        f"{counted(len(led), 'partition')} ({some_of(led)}) that may lack records which are here: this broker does not "
         'join, and its logs stay as they are; see docs/cluster.md, "The coordination was restored"'
     )

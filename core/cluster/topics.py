@@ -11,7 +11,7 @@ from uuid import UUID
 from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, ErrorCode
 from ..interfaces.coordination import Coordination, Create, Delete, NoNodeError, Operation, Set
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, counted
 from ..replication.partition_state import PartitionState
 from . import clock_floors
 from .assignment import Replicas, assign_replicas
@@ -166,7 +166,8 @@ class TopicChanges:
             count = len(topic.partitions)
             if total <= count:
                 raise BrokerError(
-                    ErrorCode.invalid_partitions, f"topic {name!r} has {count} partitions already; {total} is not more"
+                    ErrorCode.invalid_partitions,
+                    f"topic {name!r} has {counted(count, 'partition')} already; {total} is not more",
                 )
             _check_count(name, total - count)
             first = topic.partitions[0].replicas

@@ -26,7 +26,7 @@ from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, counted
 from .cleanup.retention import expired
 from .cleanup.swap import commit_swap
 from .damage import DamagedPlaces
@@ -868,8 +868,8 @@ class PartitionLog:
                 finally:  # a failed deletion may have deleted some of them
                     self._start = max(self._start, self._segments.first_offset)
                     _log.info(
-                        "%s: retention deleted %d segments (%s); the log start offset is %d",
-                        self.tp, before - len(self._segments), reason, self._start,
+                        "%s: retention deleted %s (%s); the log start offset is %d",
+                        self.tp, counted(before - len(self._segments), "segment"), reason, self._start,
                     )  # fmt: skip
                 self._epochs.truncate_start(self._start)
             return count

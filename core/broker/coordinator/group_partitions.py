@@ -25,7 +25,7 @@ from ...groups.offsets_topic import OFFSETS_TOPIC
 from ...interfaces.coordination import Check, Coordination, CoordinationUnavailableError
 from ...interfaces.offsets import GroupStore, OffsetStore, PartitionedStore, StoredGroup
 from ...records.codecs import CodecTable
-from ...records.partition import TopicPartition
+from ...records.partition import TopicPartition, counted
 from ..workers import Workers
 from .group_locks import GroupLocks
 from .group_metadata_manager import GroupMetadataManager
@@ -226,8 +226,8 @@ class GroupPartitions:
             self._locks.drop(group, ErrorCode.not_coordinator)
         if dropped or entry.active:
             log.info(
-                "%s-%d is not led here in epoch %d any more: %d groups were dropped",
-                OFFSETS_TOPIC, entry.role.number, entry.role.leader_epoch, len(dropped),
+                "%s-%d is not led here in epoch %d any more: %s dropped",
+                OFFSETS_TOPIC, entry.role.number, entry.role.leader_epoch, counted(len(dropped), "group"),
             )  # fmt: skip
 
     def _end(self, entry: GroupPartition) -> None:
@@ -253,7 +253,7 @@ class GroupPartitions:
             return
         entry.active, entry.loaded_ms = True, time.time_ns() // 1_000_000
         level = logging.INFO if loaded else logging.DEBUG
-        log.log(level, "%s: %d groups with members were loaded", entry.log.partition, loaded)
+        log.log(level, "%s: %s with members loaded", entry.log.partition, counted(loaded, "group"))
         await self._on_loaded(entry)
 
     async def _read_fence(self, fence: LeaderFence) -> None:

@@ -11,7 +11,7 @@ from ...interfaces.offsets import LogSlice
 from ...log.errors import FencedLeaderEpochError, OffsetOutOfRangeError, WouldBlockError
 from ...log.partition_log import AppendResult, ReadIsolation
 from ...records.codecs import CodecTable
-from ...records.partition import TopicPartition
+from ...records.partition import TopicPartition, counted
 from ..replication.replica import Replica
 from ..workers import Workers
 
@@ -80,7 +80,7 @@ class LedLog:
         if leader.is_under_min_isr:
             raise BrokerError(
                 ErrorCode.not_enough_replicas,
-                f"{self.partition}: {replica.in_sync} replicas are in sync, min.insync.replicas is "
+                f"{self.partition}: {counted(replica.in_sync, 'replica')} in sync, min.insync.replicas is "
                 f"{leader.min_insync_replicas}",
             )
         try:

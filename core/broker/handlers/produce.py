@@ -28,6 +28,7 @@ from ...protocol.produce.request import FastProduceRequest, ProducePartition, Pr
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE
+from ...records.partition import counted
 from ..append_placement import LONG_NS
 from ..network.context import ConnectionContext, Request
 from ..network.delayed_reply import DelayedReply
@@ -246,7 +247,7 @@ def _under_min_isr(led: Replica) -> BrokerError | None:
     leader = led.leader
     if leader is None or not leader.is_under_min_isr:
         return None
-    said = f"{led.in_sync} replicas are in sync, min.insync.replicas is {leader.min_insync_replicas}"
+    said = f"{counted(led.in_sync, 'replica')} in sync, min.insync.replicas is {leader.min_insync_replicas}"
     return BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}")
 
 

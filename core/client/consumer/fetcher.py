@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ...config.sections.consumer import ConsumerConfig
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.offsets import CommittedOffset
-from ...records.partition import TopicPartition, some_of
+from ...records.partition import TopicPartition, counted, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
 from ..network.metadata import TopicView
@@ -283,7 +283,7 @@ class Fetcher:
                 lacking = [p for p in absent if p.partition not in topic.partitions]
                 if lacking:
                     raise UnknownTopicError(
-                        f"topic {name!r} has {len(topic.partitions)} partitions; "
+                        f"topic {name!r} has {counted(len(topic.partitions), 'partition')}; "
                         f"there is no partition {lacking[0].partition}"
                     )
             except BrokerError as error:

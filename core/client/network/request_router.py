@@ -27,7 +27,7 @@ from ...protocol.apis import ApiKey
 from ...protocol.messages import Schema
 from ...protocol.software import declare_codecs
 from ...records.codecs import CodecTable
-from ...records.partition import TopicPartition
+from ...records.partition import TopicPartition, counted
 from ...transport.interface import Address, Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import (
@@ -316,7 +316,7 @@ class Caller:
                 absent = [tp for tp in missing if tp.topic == name and tp.partition not in found.partitions]
                 if absent:
                     raise UnknownTopicError(
-                        f"topic {name!r} has {len(found.partitions)} partitions; "
+                        f"topic {name!r} has {counted(len(found.partitions), 'partition')}; "
                         f"there is no partition {absent[0].partition}"
                     )
             unled = [tp for tp in missing if self.cluster.leader(tp) is None]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ...errors import ConfigError
 from ...interfaces.serde import Serializer
-from ...records.partition import TopicPartition
+from ...records.partition import TopicPartition, counted
 from ..errors import UnknownTopicError
 from .partition_queue import PartitionQueue
 from .partitioner import Partitioner, key_hash
@@ -87,7 +87,9 @@ class TopicWriter:
                     return queues[partition]
             except TypeError:  # it is not a number, as the line below shows
                 pass
-            raise UnknownTopicError(f"topic {self.topic!r} has {len(queues)} partitions; there is no {partition!r}")
+            raise UnknownTopicError(
+                f"topic {self.topic!r} has {counted(len(queues), 'partition')}; there is no {partition!r}"
+            )
         if self._partitioner is not None:
             return self._custom(self._partitioner, key, value)
         if key is not None:

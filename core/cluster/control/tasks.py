@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...config.sections.topic import TopicConfig
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.coordination import Coordination, Delete, Operation, Set
-from ...records.partition import TopicPartition, some_of
+from ...records.partition import TopicPartition, counted, some_of
 from ...replication.partition_state import NO_EPOCH, PartitionState
 from .. import clock_floors, features
 from ..brokers.incarnations import evict_operations
@@ -111,8 +111,8 @@ class ControllerTasks:
         if not states:
             return Plan(operations=[Delete(paths.RESTORED)])
         _log.error(
-            "the coordination was restored from an older backup: %d partitions (%s) wait for all of their replicas",
-            len(states), some_of(list(states)),
+            "the coordination was restored from an older backup: %s (%s) without a leader until all replicas are back",
+            counted(len(states), "partition"), some_of(list(states)),
         )  # fmt: skip
         return Plan(states)
 
@@ -122,9 +122,9 @@ class ControllerTasks:
         older = [tp for tp in changed if (found := image.partition(tp)) is not None and has_unknown_data(found.state)]
         if older:
             _log.warning(
-                "%d partitions have states of an earlier release, %s the first: they are taken over with the data that "
-                "their live replicas have now",
-                len(older), older[0],
+                "%s with states of an earlier release, %s the first: taken over with the data that the live replicas "
+                "have now",
+                counted(len(older), "partition"), older[0],
             )  # fmt: skip
 
     def _first_elections(self, image: ClusterImage, live: Collection[int]) -> dict[TopicPartition, PartitionState]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from ...records.partition import TopicPartition
+from ...records.partition import TopicPartition, counted
 from ..partition_log import PartitionLog
 from ..segment.file_operations import storage
 from ..segment.naming import LOG, parse_segment_file
@@ -68,7 +68,7 @@ def open_all(
     began = time.monotonic()
     total = sum(opening.bytes for opening in openings)
     if total:
-        _log.info("recovery: %d partitions, at most %d MiB to check", len(openings), total // _MIB)
+        _log.info("recovery: %s, at most %d MiB to check", counted(len(openings), "partition"), total // _MIB)
     with ThreadPoolExecutor(max(1, threads), "klamm-recovery") as pool:
         running = {pool.submit(open_one, opening): opening for opening in openings}
         try:
@@ -77,7 +77,7 @@ def open_all(
             pool.shutdown(cancel_futures=True)
             raise
     if total:
-        _log.info("recovery: %d partitions are open after %.1f s", len(openings), time.monotonic() - began)
+        _log.info("recovery: %s open after %.1f s", counted(len(openings), "partition"), time.monotonic() - began)
     return {opening.tp: future.result() for future, opening in running.items()}
 
 

@@ -94,7 +94,7 @@ def test_retention_says_which_rule_it_applied(tmp_path: Path, caplog: pytest.Log
         append(log, batch([b"x" * 100]))
     caplog.clear()
     assert log.apply_retention(START_MS) == 1
-    assert "deleted 1 segments (retention.bytes=400)" in caplog.text
+    assert "deleted 1 segment (retention.bytes=400)" in caplog.text
     assert log.apply_retention(START_MS + 1001) == 3
     assert "deleted 3 segments (retention.ms=1000)" in caplog.text
 

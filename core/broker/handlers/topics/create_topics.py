@@ -15,6 +15,7 @@ from ....config.sections.topic_settings import too_high_minimum
 from ....errors import BrokerError, ConfigError, ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
+from ....records.partition import counted
 from ...network.context import Request
 from ...services import Services
 from ...topic_creation import TopicPlan, added_replicas, create_topic, plan_topic
@@ -62,7 +63,10 @@ def _plan(services: Services, topic: Any) -> TopicPlan:
 async def _create(services: Services, plan: TopicPlan) -> UUID:
     topic_id = await services.workers.coordination(create_topic, services, plan)
     log.info(
-        "created topic %s: %d partitions, replication factor %d", plan.name, plan.partitions, plan.replication_factor
+        "created topic %s: %s, replication factor %d",
+        plan.name,
+        counted(plan.partitions, "partition"),
+        plan.replication_factor,
     )
     lowered = too_high_minimum(plan.name, plan.configs, plan.replication_factor)
     if lowered:
@@ -135,11 +139,12 @@ async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
     if topic.count <= len(known.partitions):
         raise BrokerError(
             ErrorCode.invalid_partitions,
-            f"topic {topic.name!r} has {len(known.partitions)} partitions already; {topic.count} is not more",
+            f"topic {topic.name!r} has {counted(len(known.partitions), 'partition')} already; "
+            f"{topic.count} is not more",
         )
     replicas = None
     if topic.assignments is not None:
         replicas = added_replicas(services, known, topic.count, [each.broker_ids for each in topic.assignments])
     if not validate_only:
         await services.workers.coordination(services.cluster.create_partitions, topic.name, topic.count, replicas)
-        log.info("topic %s now has %d partitions", topic.name, topic.count)
+        log.info("topic %s now has %s", topic.name, counted(topic.count, "partition"))

@@ -103,7 +103,7 @@ def test_what_is_refused(wire: WireClient, cluster: BrokerCluster) -> None:
     assert "a lower level needs the upgrade type of a safe downgrade" in refused(0, UPGRADE)
     assert "unsafe downgrades, which lose records, are not supported" in refused(0, UNSAFE)
     assert create_topic(wire, "copied", replication_factor=2).error_code is ErrorCode.none
-    assert "1 partitions have several replicas (copied-0)" in refused(0, SAFE, version=1, validate_only=True)
+    assert "1 partition with several replicas (copied-0)" in refused(0, SAFE, version=1, validate_only=True)
     assert level(wire) == 1
     wire.call(ApiKey.DELETE_TOPICS, 4, topic_names=("copied",), timeout=timedelta(seconds=20))
     assert update(wire, 0, SAFE, 1, validate_only=True) == (ErrorCode.none, "")

@@ -199,7 +199,7 @@ def test_a_new_disk_is_refused_and_then_filled(tmp_path: Path) -> None:
         it.in_sync(0, 1, 2)
         it.cluster.kill()
         shutil.rmtree(it.cluster.brokers[1].log_dir)
-        with pytest.raises(RuntimeError, match="is empty, but the cluster has 1 partitions here") as refused:
+        with pytest.raises(RuntimeError, match="is empty, but the cluster has 1 partition here") as refused:
             it.cluster.brokers[1].start()
         assert "Traceback" not in str(refused.value)
         it.cluster.start([1], "--accept-missing-logs")

@@ -390,7 +390,7 @@ def test_states_of_the_release_before_are_taken_over(join: Joined, caplog: pytes
     again = join(0)
     eventually(lambda: "earlier release" in caplog.text, "it has waited for the other replica")
     line = next(record.getMessage() for record in caplog.records if "earlier release" in record.getMessage())
-    assert line.startswith("3 partitions have states of an earlier release, ")
+    assert line.startswith("3 partitions with states of an earlier release, ")
     for number in (0, 1):
         led = eventually_led(again, 0, (0,), TopicPartition("t", number))
         assert led.leader_epoch > 7

@@ -146,7 +146,7 @@ def test_logs_are_opened_by_several_threads(tmp_path: Path, caplog: pytest.LogCa
     assert list(again.logs()) == sorted(partitions(20), key=str)
     lines = [r.getMessage() for r in caplog.records if r.name == "klamm.core.log.recovery.parallel_opening"]
     assert lines[0] == "recovery: 20 partitions, at most 0 MiB to check"
-    assert lines[-1].startswith("recovery: 20 partitions are open after ")
+    assert lines[-1].startswith("recovery: 20 partitions open after ")
     again.close()
 
 
