@@ -15,6 +15,7 @@ __all__ = [
     "DeliveryError",
     "ErrorCode",
     "KlammError",
+    "NoSpaceError",
     "PluginError",
     "ProtocolError",
     "SchemaError",
@@ -56,6 +57,10 @@ class StorageError(KlammError):
     """The log directory cannot be read or written, or belongs to another broker."""
 
     code = ErrorCode.kafka_storage_error
+
+
+class NoSpaceError(StorageError):
+    """A write failed because the disk is full, or the quota is used up."""
 
 
 class CoordinationError(KlammError):

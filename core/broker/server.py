@@ -67,6 +67,7 @@ from .partitions import Partitions
 from .producer_ids import ProducerIds
 from .replication.fetchers import Fetchers
 from .replication.follower_fetches import FollowerFetches
+from .replication.full_disk import FullDisk
 from .replication.isr_changes import IsrChanges
 from .replication.replica import monotonic_ms
 from .replication.replica_fetcher import FetcherSettings
@@ -474,6 +475,9 @@ class Broker:
         )
         isr_changes.start()
         self._stack.push_async_callback(isr_changes.stop)
+        full_disk = FullDisk(logs.space, cluster, workers, leadership.has_room_again)
+        full_disk.start()
+        self._stack.push_async_callback(full_disk.stop)
         cluster.on_change(leadership.changed)
         self._stack.push_async_callback(leadership.stop)
         await leadership.refresh()

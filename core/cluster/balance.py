@@ -54,15 +54,15 @@ def placement_of(image: ClusterImage) -> dict[TopicPartition, PlacedPartition]:
 
 
 def preferred_elections(
-    placement: Placement, live: Iterable[int], most_percent: int, *, leaving: Iterable[int] = ()
+    placement: Placement, live: Iterable[int], most_percent: int, *, unable: Iterable[int] = ()
 ) -> list[TopicPartition]:
     """Returns the partitions whose preferred leader, the first replica, should lead again.
 
     As Kafka's controller: those of a broker of which more than `most_percent` of the partitions that prefer it
-    (`leader.imbalance.per.broker.percentage`) are led by others. A preferred leader that cannot lead now, and a
-    partition that is being reassigned, are left out.
+    (`leader.imbalance.per.broker.percentage`) are led by others. A preferred leader that cannot lead now (`unable`:
+    leaving, or with a full disk), and a partition that is being reassigned, are left out.
     """
-    able = set(live) - set(leaving)
+    able = set(live) - set(unable)
     preferred: Counter[int] = Counter(partition.replicas[0] for partition in placement.values())
     elsewhere: dict[int, list[TopicPartition]] = {}
     for tp, partition in sorted(placement.items()):

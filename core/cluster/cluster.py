@@ -334,8 +334,8 @@ class Cluster:
         `most_percent` of the partitions that prefer it are led by others. Returns the partitions that were elected.
         """
         image = self._image
-        leaving = [number for number, found in image.registrations.items() if found.leaving]
-        chosen = preferred_elections(placement_of(image), image.brokers, most_percent, leaving=leaving)
+        unable = [number for number, found in image.registrations.items() if not found.takes_records]
+        chosen = preferred_elections(placement_of(image), image.brokers, most_percent, unable=unable)
         if not chosen or not self.is_controller:
             return []
         try:
@@ -379,10 +379,20 @@ class Cluster:
         """Says that this broker is leaving, in every registration from now on: the controller moves leaders off it and
         takes it out of in-sync replicas."""
         with self._change_lock:
-            self._writer.change(lambda _: (), self._leave)  # the operations have their own checks
+            self._change_registration(self._registration.leave)
 
-    def _leave(self, _: ClusterImage) -> Plan | None:
-        operations = self._registration.leave()
+    def set_full(self, full: bool) -> None:
+        """Says that this broker's disk is full, or has room again, in every registration from now on. The controller
+        moves leaders off a full broker and takes it out of in-sync replicas, where others have room."""
+        with self._change_lock:
+            self._change_registration(lambda: self._registration.mark_full(full))
+
+    def _change_registration(self, change: Callable[[], list[Operation]]) -> None:
+        """Applies operations that have checks of their own."""
+        self._writer.change(lambda _: (), lambda _: self._registered_as(change()))
+
+    @staticmethod
+    def _registered_as(operations: list[Operation]) -> Plan | None:
         return Plan(operations=operations) if operations else None
 
     def has_left(self) -> bool:

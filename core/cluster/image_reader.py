@@ -189,7 +189,12 @@ def _broker_node(broker_id: int, node: BrokerIdNode, stat: Stat) -> BrokerNode:
     """Returns the image of a registration. A broker of an older release has an endpoint of its own fields only, and
     unknown data."""
     registration = BrokerRegistration(
-        broker_id, stat.creation_id, node.incarnation, node.data or (UNKNOWN_DATA,), leaving=node.state == "leaving"
+        broker_id,
+        stat.creation_id,
+        node.incarnation,
+        node.data or (UNKNOWN_DATA,),
+        leaving=node.state == "leaving",
+        full=node.state == "full",
     )
     endpoints = {}
     for text in node.endpoints:

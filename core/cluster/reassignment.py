@@ -148,7 +148,7 @@ def _restricted(
         return None
     leader, epoch = state.leader, state.leader_epoch
     if leader not in able or registrations[leader].epoch != state.leader_broker_epoch:
-        leader = next((replica for replica in able if not registrations[replica].leaving), able[0])
+        leader = next((replica for replica in able if registrations[replica].takes_records), able[0])
         epoch += 1
     kept_elr = [member for member in state.elr if member in after.replicas]
     elr = next_elr(isr, kept_elr, (), effective_min_isr(min_insync_replicas, after))

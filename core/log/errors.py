@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ..errors import ErrorCode, KlammError, StorageError
+from ..errors import ErrorCode, KlammError, NoSpaceError, StorageError
 
 __all__ = [
     "FencedLeaderEpochError",
@@ -15,6 +15,7 @@ __all__ = [
     "InvalidTopicNameError",
     "LogClosedError",
     "MessageTooLargeError",
+    "NoSpaceError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
     "RecordError",

@@ -21,7 +21,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from ..config.sections.topic import TopicConfig
-from ..errors import KlammError, StorageError
+from ..errors import KlammError, NoSpaceError, StorageError
 from ..faults import fault_point
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
@@ -35,6 +35,7 @@ from .data_ids import (
     read_identity,
     write_identity,
 )
+from .disk_space import DiskSpace
 from .log_directory import DirectoryLock, claim_meta, leave_clean_marker, rename_directory, take_clean_marker
 from .partition_log import PartitionLog
 from .recovery.loader import OpenFrom
@@ -140,6 +141,7 @@ class LogManager:
         self._on_visible = on_visible
         self._tuning = tuning
         self._files = OpenFiles(tuning.open_files)
+        self.space = DiskSpace(self.directory)
         self._lock = Lock()
         self._checkpoint_lock = Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -226,6 +228,7 @@ class LogManager:
         )  # fmt: skip
         log.on_truncated = self._truncated
         log.on_flush_failed = self._flush_failed
+        log.on_no_space = self.space.ran_out
         return log
 
     # -- partitions ----------------------------------------------------------------------------------------------
@@ -384,7 +387,13 @@ class LogManager:
         self._for_each("maintenance", lambda log: self._maintain(log, now_ms, deleting_ms))
         self._move_recovery_points(now_ms)
         self._remove_deleted(now_ms)
-        self.write_checkpoints()
+        try:
+            self.write_checkpoints()
+        except NoSpaceError as error:
+            known = self.space.is_full
+            self.space.ran_out(None, error)
+            if not known:
+                raise
 
     def apply_retention(self, now_ms: int) -> None:
         """Applies `retention.ms` and `retention.bytes` to every log; `run_maintenance` removes the segments' files.
@@ -400,7 +409,14 @@ class LogManager:
                 try:
                     work(log)
                 except KlammError as error:
-                    _log.error("%s: %s failed: %s", tp, what, error)
+                    self._failed(tp, what, error)
+
+    def _failed(self, tp: TopicPartition, what: str, error: KlammError) -> None:
+        """Logs the error, but not one of each partition while the disk is full."""
+        if not isinstance(error, NoSpaceError) or not self.space.is_full:
+            _log.error("%s: %s failed: %s", tp, what, error)
+        if isinstance(error, NoSpaceError):
+            self.space.ran_out(tp, error)
 
     def _for_deleting(self, now_ms: int) -> int:
         with self._lock:
@@ -425,7 +441,7 @@ class LogManager:
             try:
                 log.flush(snapshot=log.rescan_exceeds(self._tuning.max_rescan_bytes))
             except KlammError as error:
-                _log.error("%s: maintenance failed: %s", log.tp, error)
+                self._failed(log.tp, "maintenance", error)
             if time.monotonic() > until:
                 break
 

@@ -34,6 +34,7 @@ from .errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
     LogClosedError,
+    NoSpaceError,
     OffsetOutOfRangeError,
     WouldBlockError,
 )
@@ -135,6 +136,8 @@ class PartitionLog:
         manager sets it to correct its checkpoints."""
         self.on_flush_failed: Callable[[], None] | None = None
         """Called after a flush has failed. The manager sets it to note that in the directory's data identity."""
+        self.on_no_space: Callable[[TopicPartition, NoSpaceError], None] | None = None
+        """Called, with the lock, after an append has failed for lack of room; must not block. The manager sets it."""
         self.verify_on_read = verify_on_read
         self.decompressed_max_bytes = decompressed_max_bytes
         self._clock = clock
@@ -313,7 +316,7 @@ class PartitionLog:
     def lead(self, leader_epoch: int) -> None:
         """Accepts clients' appends of this epoch only (R11); it begins at the log end offset if it has not begun."""
         with self._lock:
-            self._epochs.assign(leader_epoch, self._end, durable=False)
+            self._epochs.begin(leader_epoch, self._end, durable=False)
             self._role = LogRole(leads=leader_epoch)
 
     def follow(self, leader_epoch: int) -> None:
@@ -356,11 +359,12 @@ class PartitionLog:
         """Stores that `epoch` begins at the log end offset, so the first append need not write it.
 
         Without `durable` the caller makes the epochs of many logs durable together (`sync_leader_epochs`) before it
-        appends: no CRC covers the epoch in a batch, so the epoch file must contain every epoch that a batch has.
+        appends: no CRC covers the epoch in a batch, so the epoch file must contain every epoch that a batch has. On a
+        full disk the file is written before the first batch.
         """
         with self._lock:
             self._check_open()
-            self._epochs.assign(epoch, self._end, durable=durable)
+            self._epochs.begin(epoch, self._end, durable=durable)
 
     @property
     def leader_epochs_durable(self) -> bool:
@@ -412,7 +416,11 @@ class PartitionLog:
             if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
                 rewrite_base(batch, 0, self._end, leader_epoch)
                 header = header.rebased(self._end, leader_epoch)
-                self._store(batch, header, now_ms)
+                try:
+                    self._store(batch, header, now_ms)
+                except NoSpaceError as error:
+                    self._ran_out_of_space(error)
+                    raise
             advanced = commit and self._advance_high_watermark(self._end)
             flush = self._held_back and self._must_flush()
         finally:
@@ -447,14 +455,16 @@ class PartitionLog:
                     f"{self.tp}: the leader of epoch {leader_epoch} sent a batch of epoch {chain.epochs[-1][0]}"
                 )
             self._check_continues(chain)
-            if chain.first_offset > self._end:
-                self._segments.allow_gaps()
-            for epoch, base in chain.epochs:
-                self._epochs.assign(epoch, base, durable=False)
             try:
+                if chain.first_offset > self._end:
+                    self._segments.allow_gaps()
+                for epoch, base in chain.epochs:
+                    self._epochs.assign(epoch, base, durable=False)
                 self._store_run(records, chain, now_ms)
-            except StorageError:
+            except StorageError as error:
                 self._forget_unwritten_epochs()
+                if isinstance(error, NoSpaceError):
+                    self._ran_out_of_space(error)
                 raise
             flush = self._held_back and self._must_flush()
         if flush:
@@ -527,6 +537,7 @@ class PartitionLog:
             if (
                 self._closed is not None
                 or leader_epoch != self._epochs.latest
+                or self._epochs.unwritten
                 or (leads != leader_epoch and leads != ANY_EPOCH)
                 or active.next_offset > base
                 or not active.has_room(size, last, largest_ms, now_ms)
@@ -541,6 +552,8 @@ class PartitionLog:
                 active.append_next(batch, base, last, largest_ms)
             except StorageError as error:
                 self._write_failed(active, error)
+                if isinstance(error, NoSpaceError):
+                    self._ran_out_of_space(error)
                 raise
             if header is not None:
                 self._producers.state.update(header, now_ms)
@@ -654,6 +667,10 @@ class PartitionLog:
         """Takes the log offline unless the failed write has left the segment unchanged."""
         if active.next_offset != self._end or active.file.size() != active.size:
             self._fail(f"a write failed ({error})")
+
+    def _ran_out_of_space(self, error: NoSpaceError) -> None:
+        if self.on_no_space is not None:
+            self.on_no_space(self.tp, error)
 
     # -- flushing ------------------------------------------------------------------------------------------------
 

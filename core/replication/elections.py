@@ -68,8 +68,10 @@ def _among_trusted_members(
     """
     sound = [member for member in trusted if standings[member] is Standing.SOUND]
     live = _prefer_staying([member for member in state.isr if member in sound], registrations)
+    live = _prefer_with_room(live, state, registrations, min_insync_replicas)
     if not live:
         live_elr = _prefer_staying([member for member in state.elr if member in sound], registrations)
+        live_elr = [member for member in live_elr if not registrations[member].full] or live_elr
         live = [member for member in replicas if member in live_elr][:1]
     if not live:
         return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
@@ -96,6 +98,26 @@ def _leads_under_its_registration(state: PartitionState, registration: BrokerReg
 def _prefer_staying(live: list[int], registrations: Registrations) -> list[int]:
     """Leaves out brokers that are leaving, if others remain."""
     return [member for member in live if not registrations[member].leaving] or live
+
+
+def _prefer_with_room(
+    live: list[int], state: PartitionState, registrations: Registrations, min_insync_replicas: int
+) -> list[int]:
+    """Leaves out members whose disk is full, if others have room: a record would wait for them.
+
+    A leader stays, with a full disk, while fewer others than the minimum have room. Another one could accept no record
+    with acks=all either, and would not show the last committed ones, since it does not know that they are.
+    """
+    room = [member for member in live if not registrations[member].full]
+    leader = state.leader
+    if (
+        0 < len(room) < min_insync_replicas
+        and leader in live
+        and leader not in room
+        and _leads_under_its_registration(state, registrations[leader])
+    ):
+        return [member for member in live if member == leader or member in room]
+    return room or live
 
 
 def _without_trusted_members(

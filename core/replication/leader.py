@@ -301,14 +301,14 @@ class PartitionLeader:
         self._look_at_isr()
 
     def _may_join(self, registration: BrokerRegistration, now_ms: float) -> bool:
-        """Returns True if the follower may join: caught up, registered as the one that fetches, not leaving, and
-        holding every committed record (R4).
+        """Returns True if the follower may join: caught up, registered as the one that fetches, neither leaving
+        nor without room on its disk, and holding every committed record (R4).
         """
         follower = self._followers.get(registration.broker_id)
         return (
             follower is not None
             and registration.broker_id not in self.state.isr
-            and not registration.leaving
+            and registration.takes_records
             and follower.broker_epoch == registration.epoch
             and follower.is_caught_up(self._log.log_end_offset, now_ms, self._settings.replica_lag_time_max_ms)
             and follower.log_end_offset >= self._least_end_to_join

@@ -17,7 +17,8 @@ class BrokerRegistration:
     """A live broker's registration.
 
     `epoch` grows with every registration (the creation id of its path). `incarnation` names the registration: it is a
-    separate path that a transaction can check. `data_ids` are those of its log directory, newest first.
+    separate path that a transaction can check. `data_ids` are those of its log directory, newest first. `full`: its
+    disk has no room, so that it stores no more records; it serves those that it has.
     """
 
     broker_id: int
@@ -25,10 +26,16 @@ class BrokerRegistration:
     incarnation: str
     data_ids: tuple[str, ...]
     leaving: bool = False
+    full: bool = False
 
     @property
     def data_id(self) -> str:
         return self.data_ids[0]
+
+    @property
+    def takes_records(self) -> bool:
+        """True if the broker may join an ISR (R4), and is to lead rather than one that may not."""
+        return not self.leaving and not self.full
 
 
 Registrations = Mapping[int, BrokerRegistration]

@@ -247,6 +247,7 @@ def _of_cluster(
         "server_replicamanager_offlinereplicacount": one(
             lambda: sum(log.offline is not None for log in watched.logs.logs().values())
         ),
+        "server_replicamanager_fulldiskpartitioncount": one(lambda: len(watched.logs.space.refused)),
         "server_replicamanager_underreplicatedpartitions": one(
             lambda: sum(led.in_sync < len(led.replicas) for led in watched.partitions)
         ),

@@ -123,6 +123,8 @@ DEFINITIONS = (
     MetricSpec("server_replicamanager_offlinereplicacount", _G, (),
                "Logs that went offline here, after a disk error or damage.",
                "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"),
+    MetricSpec("server_replicamanager_fulldiskpartitioncount", _G, (),
+               "Partitions of which a write failed because the disk is full; 0 once it has room again."),
     MetricSpec("server_replicamanager_underreplicatedpartitions", _G, (),
                "Partitions led here of which a replica is not in sync.",
                "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"),

@@ -15,7 +15,7 @@ from struct import Struct
 from time import monotonic_ns
 from typing import Final
 
-from ...errors import ErrorCode, KlammError, ProtocolError, describe_error, describe_failure
+from ...errors import ErrorCode, KlammError, NoSpaceError, ProtocolError, describe_error, describe_failure
 from ...protocol.apis import ApiKey
 from ...protocol.headers import request_frame
 from ...protocol.replica_fetch import (
@@ -41,6 +41,8 @@ _HEADER: Final = 5
 """Bytes of a response's header: correlation id, no tagged fields."""
 _REDIALS_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 _LEAST_BACKOFF_S: Final = 0.02
+_FULL_DISK_BACKOFF_S: Final = 5.0
+"""What does not fit on a full disk is fetched again after this time at most, and at once when there is room again."""
 _SILENCE_MS: Final = 4_000
 _LONGEST_THROTTLED_S: Final = 1.0
 """A throttled partition is left out for at most this time, so that a higher rate takes effect soon."""
@@ -182,8 +184,8 @@ class ReplicaFetcher:
             self._some.clear()
         self._loop.call_later(delay_s, self._want, key, fetched)
 
-    def _back_off(self, key: PartitionKey, fetched: _Fetched) -> None:
-        delay_s = min(_LEAST_BACKOFF_S * 2**fetched.failures, self._settings.backoff_ms / 1000)
+    def _back_off(self, key: PartitionKey, fetched: _Fetched, longest_s: float = 0.0) -> None:
+        delay_s = min(_LEAST_BACKOFF_S * 2**fetched.failures, longest_s or self._settings.backoff_ms / 1000)
         fetched.failures = min(fetched.failures + 1, 10)
         self._leave_out(key, fetched, delay_s)
 
@@ -270,6 +272,10 @@ class ReplicaFetcher:
                 result = fetched.follower.on_answer(fetched.sent, data)
                 if monotonic_ns() - begun > LONG_NS:
                     appends.took_long()
+        except NoSpaceError:  # `FullDisk` says so
+            if self._fetched.get(key) is fetched:
+                self._back_off(key, fetched, _FULL_DISK_BACKOFF_S)
+            return
         except KlammError as error:
             if self._fetched.get(key) is fetched:
                 _log.warning("%s: what broker %d sent is not stored: %s", fetched.replica.name, self.leader, error)

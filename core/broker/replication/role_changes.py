@@ -20,7 +20,7 @@ from ...cluster.reassignment import effective_min_isr
 from ...config.section import LONG_MAX
 from ...config.sections.broker import BrokerConfig
 from ...config.sections.topic import TopicConfig
-from ...errors import ConfigError, CoordinationError, KlammError, StorageError, describe_error
+from ...errors import ConfigError, CoordinationError, KlammError, NoSpaceError, StorageError, describe_error
 from ...log.manager import LogManager
 from ...log.partition_log import PartitionLog
 from ...records.partition import TopicPartition
@@ -116,6 +116,12 @@ class RoleChanges:
             log.error("the cluster's image could not be applied: %s", describe_error(error))
             if self._unfinished and not self._stopped:  # what was not reached has no role until then
                 self._loop.call_later(_RETRY_S, self.refresh_soon)
+
+    def has_room_again(self) -> None:
+        """Tries again to serve the partitions whose files could not be written."""
+        if self._refused:
+            self._unfinished = True
+            self.refresh_soon()
 
     @property
     def complete(self) -> bool:
@@ -370,14 +376,18 @@ class RoleChanges:
             except KlammError as error:
                 self._refuse(name, error)
         for name, failed in self._logs.sync_leader_epochs().items():
-            if opened.pop(name, None) is not None:
+            if isinstance(failed, NoSpaceError):  # what is there is served; an append writes the epochs first, or fails
+                self._logs.space.ran_out(name, failed)
+            elif opened.pop(name, None) is not None:
                 self._refuse(name, failed)
         for name in opened:
             self._refused.pop(name, None)
         return opened, behind
 
     def _refuse(self, name: TopicPartition, error: KlammError) -> None:
-        if self._refused.get(name) != str(error):  # logged once, not with every change of the image
+        if isinstance(error, NoSpaceError):  # `FullDisk` says so
+            self._logs.space.ran_out(name, error)
+        elif self._refused.get(name) != str(error):  # logged once, not with every change of the image
             log.error("partition %s cannot be served: %s", name, error)
         self._refused[name] = str(error)
 

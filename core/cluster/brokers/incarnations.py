@@ -25,9 +25,16 @@ class FoundRegistration(NamedTuple):
     session_id: int
 
 
-def registration_fields(incarnation: str, data_ids: tuple[str, ...], *, leaving: bool) -> dict[str, object]:
+def registration_fields(
+    incarnation: str, data_ids: tuple[str, ...], *, leaving: bool, full: bool = False
+) -> dict[str, object]:
     """Returns the fields of `/brokers/ids/<id>` that `BrokerIdNode` does not have."""
-    return {"incarnation": incarnation, "data": list(data_ids), "state": "leaving" if leaving else "serving"}
+    return {"incarnation": incarnation, "data": list(data_ids), "state": state_of(leaving=leaving, full=full)}
+
+
+def state_of(*, leaving: bool, full: bool) -> str:
+    """Returns the field `state`. A broker that leaves is not asked whether it has room."""
+    return "leaving" if leaving else "full" if full else "serving"
 
 
 def register_operations(
@@ -74,6 +81,7 @@ def _decode(broker_id: int, epoch: int, data: bytes) -> BrokerRegistration:
         str(node["incarnation"]),
         tuple(str(data_id) for data_id in node["data"]),
         leaving=node.get("state") == "leaving",
+        full=node.get("state") == "full",
     )
     if not registration.data_ids:
         raise ValueError("no data id")

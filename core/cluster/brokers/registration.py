@@ -26,6 +26,7 @@ from ...interfaces.coordination import (
     NodeExistsError,
     NoNodeError,
     Operation,
+    SessionExpiredError,
     Set,
     Stat,
 )
@@ -34,11 +35,10 @@ from ..feature_levels import SUPPORTED
 from ..image import Endpoint
 from ..tree import paths
 from ..tree.nodes import BrokerIdNode
-from .incarnations import register_operations
+from .incarnations import register_operations, state_of
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10
-_LEAVING: Final = "leaving"
 FEATURES: Final = {name: {"min_version": low, "max_version": high} for name, (low, high) in SUPPORTED.items()}
 """What this release supports, as in Kafka's `/brokers/ids` (KIP-584)."""
 
@@ -92,6 +92,7 @@ class Registration:
         self._sessions: set[int] = set()
         self._own: OwnRegistration | None = None
         self._leaving = False
+        self._full = False
 
     @property
     def own(self) -> OwnRegistration | None:
@@ -200,13 +201,33 @@ class Registration:
         it is marked already or there is none. They apply to this registration alone: a later one
         is left as it is."""
         self._leaving = True
+        return self._change_state()
+
+    def mark_full(self, full: bool) -> list[Operation]:
+        """Does as `leave` for a broker whose disk is full, or is no more. Raises `SessionExpiredError` while there is
+        no registration: one that is being made may have been written with the state before."""
+        self._full = full
+        if self._own_node() is None:
+            raise SessionExpiredError("this broker is not registered, so nobody can be told of its disk")
+        return self._change_state()
+
+    def _own_node(self) -> tuple[BrokerIdNode, Stat] | None:
+        """Returns the registration that `own` is, if it is still there."""
         found = self._found()
         own = self.own
-        if found is None or own is None or not self._is_mine(found[1], own.epoch):
+        return None if found is None or own is None or not self._is_mine(found[1], own.epoch) else found
+
+    def _change_state(self) -> list[Operation]:
+        found = self._own_node()
+        if found is None:
             return []
         node, stat = found
-        wanted = node.model_copy(update={"state": _LEAVING})
+        wanted = node.model_copy(update={"state": self._state})
         return [] if wanted == node else self._changes(node, wanted, stat)
+
+    @property
+    def _state(self) -> str:
+        return state_of(leaving=self._leaving, full=self._full)
 
     def unregister(self) -> None:
         """Deletes the registration if it is this session's."""
@@ -239,7 +260,7 @@ class Registration:
             directory_id=identity.directory_id,
             incarnation=incarnation,
             data=identity.data_ids,
-            state=_LEAVING if self._leaving else "serving",
+            state=self._state,
             inter_broker_listener=identity.inter_broker_listener or first.listener,
         )
 

@@ -150,12 +150,12 @@ def elected_state(
 
 def _is_settled(state: PartitionState, registrations: Registrations) -> bool:
     """Returns True if `elect` changes nothing, as of nearly all partitions at nearly all times: every member is in
-    sync, live, sound and stays, and the leader leads under its registration."""
+    sync, live, sound, with room and stays, and the leader leads under its registration."""
     if state.elr or state.leader == NO_LEADER:
         return False
     for member in state.isr:
         found = registrations.get(member)
-        if found is None or found.leaving or found.data_ids[0] != state.data_ids[member]:
+        if found is None or not found.takes_records or found.data_ids[0] != state.data_ids[member]:
             return False
     leader = registrations.get(state.leader)
     return leader is not None and leader.epoch == state.leader_broker_epoch
@@ -169,10 +169,10 @@ def above_floor(before: PartitionState, after: PartitionState, floor: int) -> Pa
 
 
 def new_state(replicas: tuple[int, ...], registrations: Registrations, controller_epoch: int) -> PartitionState:
-    """Returns the first state of a partition: all live replicas are in sync, and the first that is not leaving
-    leads."""
+    """Returns the first state of a partition: all live replicas are in sync, and the first leads that is not
+    leaving and has room."""
     isr = tuple(replica for replica in replicas if replica in registrations)
-    leader = next((replica for replica in isr if not registrations[replica].leaving), isr[0])
+    leader = next((replica for replica in isr if registrations[replica].takes_records), isr[0])
     data_ids = {replica: registrations[replica].data_id for replica in isr}
     return PartitionState(leader, 0, registrations[leader].epoch, isr, (), data_ids, controller_epoch)
 
@@ -213,6 +213,8 @@ def preferred_election(
     sound = standing(registration, state.data_ids.get(preferred)) is Standing.SOUND
     if registration is None or registration.leaving or preferred not in state.isr or not sound:
         return ErrorCode.preferred_leader_not_available, f"broker {preferred} is not in sync, or is not live"
+    if registration.full:
+        return ErrorCode.preferred_leader_not_available, f"the disk of broker {preferred} is full"
     moved = replace(
         state,
         leader=preferred,

@@ -55,8 +55,8 @@ class BrokerIdNode(NodeData):
     """`/brokers/ids/<id>`. The fields from `directory_id` on are Klamm's own.
 
     A broker that holds the lock of the log directory `directory_id` may replace the path. `incarnation` names the
-    registration, `data` is the data ids of the log directory, newest first, `state` is `serving` or `leaving`. A broker
-    of an older release has none of these three.
+    registration, `data` is the data ids of the log directory, newest first, `state` is `serving`, `full` (no room on
+    its disk) or `leaving`. A broker of an older release has none of these three.
     """
 
     version: int = 5

@@ -11,11 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from ...errors import StorageError
+from ...errors import NoSpaceError, StorageError
 from ...faults import fault_point
 
 MOST_CACHED: Final = 512 * 1024  # copying that many bytes takes about as long as waking a thread
 _FILE_MODE: Final = 0o644
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
@@ -38,7 +39,13 @@ class storage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, OSError):
-            raise StorageError(f"{self._what}: {error.strerror or error}") from error
+            raise storage_error(self._what, error) from error
+
+
+def storage_error(what: str, error: OSError) -> StorageError:
+    """Returns the error of an operation of the disk; `what` has failed."""
+    kind = NoSpaceError if error.errno in _NO_SPACE else StorageError
+    return kind(f"{what}: {error.strerror or error}")
 
 
 class _Scratch(threading.local):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from ... import faults
 from ...config.sections.topic import TopicConfig
-from ...errors import CorruptRecordError, StorageError
+from ...errors import CorruptRecordError, NoSpaceError, StorageError
 from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ...records.partition import TopicPartition
 from ..recovery.resync import is_unfinished, scan_past_damage
-from .file_operations import OpenFile, remove, rename, storage
+from .file_operations import OpenFile, remove, rename, storage, storage_error
 from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
 from .index_file import SegmentState
 from .log_file import LogFile
@@ -255,13 +255,14 @@ class Segment:
     def _undo_write(self, position: int, error: OSError) -> None:
         with storage(f"cannot write {self.path} ({error.strerror}), nor truncate it to its former size"):
             self.file.truncate(position)
-        if self._refused_at != position:  # logged once, not for every batch while the disk is full
+        failed = storage_error(f"cannot write {self.path}", error)
+        if self._refused_at != position and not isinstance(failed, NoSpaceError):  # logged once, not for every batch
             self._refused_at = position
             _log.error(
                 "%s: cannot write %s: %s; batches are refused until a write succeeds",
                 self._tp, self.path, error.strerror,
             )  # fmt: skip
-        raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+        raise failed from error
 
     def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """True if a batch of `size` bytes may be appended, by Kafka's rule. An empty segment accepts any batch."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from ...errors import StorageError
+from ...errors import NoSpaceError, StorageError
 from ..segment.file_operations import storage, write_atomically
 from .checksummed import VERSION, seal, versioned_lines
 
@@ -22,7 +22,8 @@ NO_OFFSET: Final = -1
 
 class LeaderEpochs:
     """Holds the epochs and writes the file at each change: durably, unless the caller of `assign` leaves that to
-    `sync`. Not thread-safe: the log's lock guards it."""
+    `sync`. While the disk has no room, epochs are removed, and begun by `begin`, in memory only: `unwritten`. The next
+    `assign` of a batch writes the file first. Not thread-safe: the log's lock guards it."""
 
     def __init__(self, path: Path, entries: Sequence[tuple[int, int]] = ()) -> None:
         self._path = path
@@ -31,6 +32,8 @@ class LeaderEpochs:
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         """The latest epoch; -1 if none is known. Set by this class only; no property, because every append reads it."""
         self._durable = True
+        self.unwritten = False
+        """True if the file must be written before the next batch, which calls `assign`. Set by this class only."""
 
     @property
     def first_start_offset(self) -> int:
@@ -70,16 +73,27 @@ class LeaderEpochs:
         return self._epochs, self._starts
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
-        """Adds `epoch`, which begins at `start_offset`; does nothing if it or a later one has begun. Without `durable`
+        """Adds `epoch`, which begins at `start_offset`, if neither it nor a later one has begun. Without `durable`
         the caller must call `sync` before it writes a batch of the epoch."""
         if epoch > self.latest:
             self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
+        elif self.unwritten:
+            self._replace(self._epochs, self._starts, durable=durable)
+
+    def begin(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
+        """Adds `epoch`, as `assign` does, before there is a batch of it; on a full disk it is not written yet."""
+        try:
+            if epoch > self.latest:
+                self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
+        except NoSpaceError:
+            self._keep_unwritten([*self._epochs, epoch], [*self._starts, start_offset])
 
     def sync(self, *, written: bool = False) -> None:
         """Makes the file durable; `written`: the caller has synced the whole file system since it changed."""
-        if written:
+        if written and not self.unwritten:
             self._durable = True
         elif not self._durable:
+            self.unwritten = True  # until it has succeeded
             self._replace(self._epochs, self._starts)
 
     def epoch_at(self, offset: int) -> int:
@@ -101,12 +115,12 @@ class LeaderEpochs:
         """Removes epochs that begin at or after `offset`."""
         keep = sum(start < offset for start in self._starts)
         if keep < len(self._starts):
-            self._replace(self._epochs[:keep], self._starts[:keep])
+            self._remove(self._epochs[:keep], self._starts[:keep])
 
     def clear(self) -> None:
         """Removes all epochs."""
         if self._epochs:
-            self._replace([], [])
+            self._remove([], [])
 
     def truncate_start(self, offset: int) -> None:
         """Removes epochs that ended before `offset`; the epoch that contains `offset` now begins there."""
@@ -121,4 +135,16 @@ class LeaderEpochs:
         write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"), durable=durable)
         self._epochs, self._starts = epochs, starts
         self.latest = epochs[-1] if epochs else NO_EPOCH
-        self._durable = durable
+        self._durable, self.unwritten = durable, False
+
+    def _remove(self, epochs: list[int], starts: list[int]) -> None:
+        """Replaces the entries by fewer, whose file need not be written before the next batch is."""
+        try:
+            self._replace(epochs, starts)
+        except NoSpaceError:
+            self._keep_unwritten(epochs, starts)
+
+    def _keep_unwritten(self, epochs: list[int], starts: list[int]) -> None:
+        self._epochs, self._starts = epochs, starts
+        self.latest = epochs[-1] if epochs else NO_EPOCH
+        self._durable, self.unwritten = False, True

@@ -35,6 +35,7 @@ class SeenMetadata:
     def __init__(self, directory: Path) -> None:
         self._path = directory / SEEN_METADATA
         self._last = self._read()
+        self._failing = False
 
     @property
     def last(self) -> SeenChange | None:
@@ -42,15 +43,19 @@ class SeenMetadata:
         return self._last
 
     def note(self, seen: SeenChange) -> None:
-        """Stores the change if it is another than the last. A failure to write is logged: the broker goes on without
-        this protection."""
+        """Stores the change if it is another than the last. The first failure to write is logged: the broker goes
+        on without this protection."""
         if seen == self._last:
             return
         self._last = seen
         try:
             write_atomically(self._path, seal(f"{VERSION}\n{json.dumps(seen)}\n"), durable=False)
         except StorageError as error:
-            _log.warning("a restored coordination might not be noticed: %s", error)
+            if not self._failing:
+                _log.warning("a restored coordination might not be noticed: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
 
     def _read(self) -> SeenChange | None:
         with storage(f"cannot read {self._path}"):

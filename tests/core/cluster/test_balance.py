@@ -44,7 +44,7 @@ def test_preferred_leaders_are_restored_where_too_many_lead_elsewhere() -> None:
     assert preferred_elections(placement, {1, 2}, 10) == [TopicPartition("t", 10), TopicPartition("t", 11)]
     assert preferred_elections(placement, {1, 2}, 0) == [TopicPartition("t", n) for n in (0, 10, 11)]
     assert preferred_elections(placement, {1}, 0) == [TopicPartition("t", 0)], "2 is away"
-    assert preferred_elections(placement, {1, 2}, 0, leaving={2}) == [TopicPartition("t", 0)]
+    assert preferred_elections(placement, {1, 2}, 0, unable={2}) == [TopicPartition("t", 0)]
 
 
 def test_a_preferred_leader_that_is_not_in_sync_is_left_out() -> None:

@@ -13,9 +13,11 @@ DATA = {0: "a0", 1: "a1", 2: "a2"}
 STATE = PartitionState(0, 5, 100, (0, 1, 2), (), DATA, 3)
 
 
-def registered(broker: int, *data_ids: str, epoch: int | None = None, leaving: bool = False) -> BrokerRegistration:
+def registered(
+    broker: int, *data_ids: str, epoch: int | None = None, leaving: bool = False, full: bool = False
+) -> BrokerRegistration:
     return BrokerRegistration(
-        broker, 100 + broker if epoch is None else epoch, f"i{broker}", data_ids or (DATA[broker],), leaving
+        broker, 100 + broker if epoch is None else epoch, f"i{broker}", data_ids or (DATA[broker],), leaving, full
     )
 
 
@@ -131,3 +133,59 @@ def test_a_leader_that_is_leaving_hands_over_and_leaves_the_isr() -> None:
 def test_the_last_live_member_leads_though_it_is_leaving() -> None:
     state = replace(STATE, isr=(0,), data_ids={0: "a0"})
     assert elect(state, REPLICAS, live(registered(0, leaving=True), registered(1)), {}, 1, 4) is None
+
+
+def full(*brokers: int) -> dict[int, BrokerRegistration]:
+    return ALL | live(*(registered(broker, full=True) for broker in brokers))
+
+
+def test_a_leader_whose_disk_is_full_hands_over() -> None:
+    elected = elect(STATE, REPLICAS, full(0), {}, 2, 4)
+    assert elected == PartitionState(1, 6, 101, (1, 2), (), {1: "a1", 2: "a2"}, 4)
+    assert elect(elected, REPLICAS, full(0), {}, 2, 4) is None
+    assert elect(elected, REPLICAS, ALL, {}, 2, 4) is None, "it joins again by its leader's proposal"
+
+
+def test_a_follower_whose_disk_is_full_leaves_the_isr_and_stays_eligible_below_the_minimum() -> None:
+    elected = elect(STATE, REPLICAS, full(1), {}, 2, 4)
+    assert elected == PartitionState(0, 5, 100, (0, 2), (), {0: "a0", 2: "a2"}, 4)
+    below = elect(STATE, REPLICAS, full(1, 2), {}, 2, 4)
+    assert below == PartitionState(0, 5, 100, (0,), (1, 2), DATA, 4)
+    dead = live(registered(1, full=True), registered(2, full=True))
+    after = elect(below, REPLICAS, dead, {}, 2, 4)
+    assert after == PartitionState(1, 6, 101, (1,), (2, 0), DATA, 4), "what is stored is still served"
+
+
+def test_nothing_changes_if_the_disks_of_all_are_full() -> None:
+    assert elect(STATE, REPLICAS, full(0, 1, 2), {}, 2, 4) is None
+    assert elect(replace(STATE, isr=(0,), data_ids={0: "a0"}), REPLICAS, full(0, 1, 2), {}, 1, 4) is None
+    assert elect(replace(STATE, isr=(0,), elr=(1, 2)), REPLICAS, full(0, 1, 2), {}, 2, 4) is None
+
+
+def test_a_full_leader_stays_while_too_few_others_have_room() -> None:
+    """Another could take no acks=all either, and would not know which of the last records are committed."""
+    elected = elect(STATE, REPLICAS, full(0, 1), {}, 2, 4)
+    assert elected == PartitionState(0, 5, 100, (0, 2), (), {0: "a0", 2: "a2"}, 4)
+    assert elect(elected, REPLICAS, full(0, 1), {}, 2, 4) is None
+    joined = replace(elected, isr=(0, 1, 2), data_ids=DATA)
+    handed_over = elect(joined, REPLICAS, full(0), {}, 2, 4)
+    assert handed_over is not None
+    assert (handed_over.leader, handed_over.isr) == (1, (1, 2))
+    alone = elect(STATE, REPLICAS, full(0, 1), {}, 1, 4)
+    assert alone is not None
+    assert (alone.leader, alone.isr) == (2, (2,)), "with a minimum of one it takes all records"
+
+
+def test_one_with_room_is_elected_rather_than_a_full_one() -> None:
+    back = full(1) | live(registered(0, epoch=200, full=True))
+    elected = elect(STATE, REPLICAS, back, {}, 2, 4)
+    assert elected is not None
+    assert (elected.leader, elected.isr, elected.elr) == (2, (2,), (0, 1))
+    of_elr = elect(replace(STATE, isr=(0,), elr=(1, 2)), REPLICAS, live(*list(full(1).values())[1:]), {}, 2, 4)
+    assert of_elr is not None
+    assert of_elr.leader == 2
+
+
+def test_who_leaves_hands_over_to_one_that_is_full() -> None:
+    elected = elect(STATE, REPLICAS, full(1, 2) | live(registered(0, leaving=True)), {}, 2, 4)
+    assert elected == PartitionState(1, 6, 101, (1, 2), (), {1: "a1", 2: "a2"}, 4)

@@ -208,3 +208,19 @@ def test_a_reassignment_adds_and_drops_followers_in_the_same_epoch() -> None:
     assert leader.maximal_isr == {0, 3}
     assert leader.next_proposal(brokers, 4.0) is None, "the dropped follower fetches, and does not join again"
     assert leader.epoch == 5
+
+
+def test_an_idle_follower_whose_disk_is_full_does_not_join() -> None:
+    """It is at the leader's end, as long as nothing is appended."""
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 2)
+    appended(log, 3)
+    for replica in (1, 2):
+        fetch(leader, replica, 3)
+    full = BROKERS | {1: replace(BROKERS[1], full=True)}
+    assert not leader.wants_member(1, full[1], 1.0)
+    assert not leader.wants_change(full, 1.0, 0.0)
+    assert leader.next_proposal(full, 1.0) is None
+    proposal = leader.next_proposal(BROKERS, 1.0)
+    assert proposal is not None
+    assert proposal.state.isr == (0, 1, 2)

@@ -79,6 +79,8 @@ class Site:
     java: bool = False
     """The Java client instead of confluent-kafka."""
     topic: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the brokers, beside and before those of `BROKER`."""
     log_dirs: Mapping[int, Path] = field(default_factory=dict)
 
     @property
@@ -138,14 +140,14 @@ class Scene:
 
     # -- what must hold after a fault --------------------------------------------------------------------------------
 
-    def require_progress(self, at: int, partitions: set[int] | None = None) -> None:
+    def require_progress(self, at: int, partitions: set[int] | None = None, limit_s: float = LIMIT_S) -> None:
         """Counts it as wrong if some producer's records, sent from now on to these partitions, or to all, are not
         acknowledged in time.
         """
         for sender in self.senders:
-            if not sender.await_progress(LIMIT_S, partitions):
+            if not sender.await_progress(limit_s, partitions):
                 states = self.cluster.states(self.topic, PARTITIONS)
-                self.total.wrong(at, f"{sender.name} has no acknowledgement within {LIMIT_S:.0f} s: {_text(states)}")
+                self.total.wrong(at, f"{sender.name} has no acknowledgement within {limit_s:.0f} s: {_text(states)}")
                 return
 
     def require_in_sync(self, at: int | str) -> None:
@@ -161,13 +163,14 @@ class Scene:
         self.total.injected += 1
         healed = time.monotonic()
         self.require_progress(at)
-        self._longest("again-ms", time.monotonic() - healed)
+        self.longest("again-ms", time.monotonic() - healed)
         self.require_in_sync(at)
-        self._longest("in-sync-ms", time.monotonic() - healed)
+        self.longest("in-sync-ms", time.monotonic() - healed)
         for sender in self.senders:
-            self._longest(f"gap-{sender.name}-ms", sender.longest_gap_s)
+            self.longest(f"gap-{sender.name}-ms", sender.longest_gap_s)
 
-    def _longest(self, figure: str, seconds: float) -> None:
+    def longest(self, figure: str, seconds: float) -> None:
+        """Keeps the longest time of a figure."""
         self.total.figures[figure] = max(self.total.figures.get(figure, 0), round(seconds * 1000))
 
     # -- a life ------------------------------------------------------------------------------------------------------
@@ -362,7 +365,7 @@ def scene_on(site: Site, run: Run, total: Result) -> Iterator[Scene]:
                 run.folder / "brokers",
                 coordination.section,
                 size=site.size,
-                broker=BROKER,
+                broker={**BROKER, **site.broker},
                 network=net,
                 fronts=fronts,
                 environments=environments,

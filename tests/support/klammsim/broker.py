@@ -110,6 +110,8 @@ class SimBroker:
         self.cut_off = False
         """From the coordination."""
         self.leaving = False
+        self.full = False
+        """True while the disk has no room for records."""
         self.tainted = False
         """True if data was lost, until the broker is in the ISR with its present data."""
         self.log = self._new_log()
@@ -130,6 +132,7 @@ class SimBroker:
         self.own: BrokerRegistration | None = None
         self.incarnation = ""
         self._registered_at: float | None = None
+        self._says_full = self._restating = self._restated = False
         self._registering = self._looking = self._look_again = self._electing = self._writing = False
         self._fetch_sent = float("-inf")
         self._reported: tuple[int, str] | None = None
@@ -201,6 +204,7 @@ class SimBroker:
 
     def _new_incarnation(self) -> None:
         self._incarnations += 1
+        self._restating = self._restated = False
         self.incarnation = f"incarnation-{self.id}-{self._incarnations}"
 
     def register_again(self) -> None:
@@ -230,6 +234,7 @@ class SimBroker:
     def replace_disk(self) -> None:
         self.kill()
         self.log = self._new_log()
+        self.full = False
         self.identity = DataIdentity((self._draw_data_id(),), f"boot-{self.boot}")
         self.tainted = True
 
@@ -290,7 +295,7 @@ class SimBroker:
         found = yield from read_registration(self.id)
         if found is not None and found.registration.incarnation == incarnation:
             return True
-        fields = registration_fields(incarnation, self.identity.data_ids, leaving=self.leaving)
+        fields = registration_fields(incarnation, self.identity.data_ids, leaving=self.leaving, full=self._says_full)
         replaced = None if found is None else found.registration
         try:
             yield from transact(*register_operations(self.id, incarnation, json.dumps(fields).encode(), replaced))
@@ -303,12 +308,45 @@ class SimBroker:
         if self.own is None or self.leaving:
             return
         self.leaving = True
+        if self._restated:
+            self._restate()
+            return
         fields = registration_fields(self.incarnation, self.identity.data_ids, leaving=True)
 
         def steps() -> Steps[None]:
             yield from transact(*renew_operations(self.id, self.incarnation, json.dumps(fields).encode()))
 
         self.world.converse(self, steps(), lambda _: None, lambda: None)
+
+    def _ran_out_of_room(self) -> None:
+        """Called for each write that fails for lack of room."""
+        self._says_full = True
+        self._restate()
+
+    def _restate(self) -> None:
+        """Writes to the registration whether the disk is full, or that the broker leaves, if it does not say so."""
+        own = self.own
+        if own is None or self._restating or (own.full, own.leaving) == (self._says_full, self.leaving):
+            return
+        self._restating = self._restated = True
+        incarnation = self.incarnation
+        fields = registration_fields(incarnation, self.identity.data_ids, leaving=self.leaving, full=self._says_full)
+
+        def steps() -> Steps[None]:
+            found = yield from find(paths.broker(self.id))
+            if found is None or json.loads(found[0])["incarnation"] != incarnation:
+                return
+            change = Set(paths.broker(self.id), json.dumps(fields).encode(), found[1].version)
+            try:
+                yield from transact(Check(incarnation_path(incarnation)), change)
+            except (NoNodeError, BadVersionError):
+                return
+
+        def done() -> None:
+            if self.incarnation == incarnation:
+                self._restating = False
+
+        self.world.converse(self, steps(), lambda _: done(), done)
 
     # -- reading the metadata ------------------------------------------------------------------------------------
 
@@ -495,6 +533,9 @@ class SimBroker:
             return
         epoch = partition.leader.epoch
         offset = self.log.offset_of(value)
+        if offset is None and self.full:
+            self._ran_out_of_room()
+            return
         if offset is None:
             offset = self.log.append(value, epoch)
         partition.appended(epoch, offset + 1, Waiter(value, offset))
@@ -561,6 +602,9 @@ class SimBroker:
         leader = self.world.brokers[follower.leader]
 
         def answered(answer: ReplicaFetchData) -> None:
+            if answer.records and self.full and self._follows(follower):
+                self._ran_out_of_room()
+                return
             result = follower.on_answer(request, answer) if self._follows(follower) else FetchResult.STALE
             if result is FetchResult.STALE:
                 return
@@ -598,6 +642,10 @@ class SimBroker:
             self.look()
         if self._registered_at is None:
             self._register()
+        if self._says_full and not self.full:
+            self._says_full = False
+        if self._restated or self._says_full or (self.own is not None and self.own.full):
+            self._restate()
         delay = TICK / 4 + chance() * TICK * 3 / 4
         self._tick_due = world.now + delay
         world.at_process(delay, self, self.process, self._tick)

@@ -96,7 +96,7 @@ def _may_join_under_any_epoch(leader: PartitionLeader, registration: BrokerRegis
     return (
         follower is not None
         and registration.broker_id not in leader.state.isr
-        and not registration.leaving
+        and registration.takes_records
         and follower.is_caught_up(leader._log.log_end_offset, now_ms, leader._settings.replica_lag_time_max_ms)
         and follower.log_end_offset >= leader._least_end_to_join
     )

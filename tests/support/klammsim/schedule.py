@@ -23,6 +23,7 @@ from .world import QUIET, Conditions, Counts, World
 
 STEPS: Final = 700
 SEEDS_PER_DISK_LOG: Final = 50
+SEEDS_PER_FULL_DISKS: Final = 5
 HEALING: Final = 1_500.0
 _SESSION_ENDS: Final = (3.0, 60.0, 120.0)
 
@@ -72,6 +73,7 @@ class Schedule:
         self.faults: list[str] = []
         """The faults that occurred, in order; a fault's index is its number in `skipped`."""
         self._calm = False
+        self._fills_disks = has_full_disks(plan.seed)
         self._values = 0
         self._sessions: list[int] = []
         """Of the processes that were killed: each lives on for a while."""
@@ -104,6 +106,8 @@ class Schedule:
             self._delete_old_records()
         if chance() < self.plan.faults:
             self._fault()
+        if self._fills_disks and chance() < self.plan.faults / 3:
+            self._strike(self._fill_up, self._victim())
 
     def _produce(self, value: int) -> None:
         """Sends a record to every broker that believes it leads: clients learn of a new leader late."""
@@ -121,12 +125,8 @@ class Schedule:
     # -- faults --------------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        world, random = self.world, self.world.random
-        broker = random.choice(world.brokers)
-        state = world.state
-        if state is not None and state.leader >= 0 and random.random() < 0.5:
-            broker = world.brokers[state.leader]
-        kind = random.random()
+        broker = self._victim()
+        kind = self.world.random.random()
         for most, strike in (
             (0.22, self._kill),
             (0.29, self._lose_power),
@@ -140,13 +140,33 @@ class Schedule:
             (1.00, self._suspect),
         ):
             if kind < most:
-                number = len(self.faults)
-                name = strike.__name__.strip("_").replace("_", " ")
-                self.faults.append(f"{world.now:.0f} {name} {broker.id}")
-                if number not in self.plan.skipped:
-                    world.counts.faults[name] = world.counts.faults.get(name, 0) + 1
-                    strike(broker)
+                self._strike(strike, broker)
                 return
+
+    def _victim(self) -> SimBroker:
+        world, random = self.world, self.world.random
+        broker = random.choice(world.brokers)
+        state = world.state
+        if state is not None and state.leader >= 0 and random.random() < 0.5:
+            broker = world.brokers[state.leader]
+        return broker
+
+    def _strike(self, strike: Callable[[SimBroker], None], broker: SimBroker) -> None:
+        world, number = self.world, len(self.faults)
+        name = strike.__name__.strip("_").replace("_", " ")
+        self.faults.append(f"{world.now:.0f} {name} {broker.id}")
+        if number not in self.plan.skipped:
+            world.counts.faults[name] = world.counts.faults.get(name, 0) + 1
+            strike(broker)
+
+    def _fill_up(self, broker: SimBroker) -> None:
+        """The disk has no room for a while; what is stored stays."""
+        broker.full = True
+
+        def empty() -> None:
+            broker.full = False
+
+        self.world.at(self.world.random.choice((10.0, 60.0, 200.0)), empty)
 
     def _kill(self, broker: SimBroker) -> None:
         if broker.up:
@@ -279,7 +299,7 @@ class Schedule:
         world.conditions = QUIET
         world.cuts.clear()
         for broker in world.brokers:
-            broker.cut_off = False
+            broker.cut_off = broker.full = False
             if broker.paused and broker.up:
                 broker.resume()
             if broker.up and broker.leaving:
@@ -291,6 +311,12 @@ class Schedule:
 def run_schedule(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()) -> Counts:
     """Runs one seed's schedule, with logs in memory."""
     return Schedule(plan_of(seed, steps, skipped)).run()
+
+
+def has_full_disks(seed: int) -> bool:
+    """Returns True for every fifth seed, in which disks fill up besides. The others are as they were before there was
+    this fault: some of them have found others."""
+    return seed % SEEDS_PER_FULL_DISKS == SEEDS_PER_FULL_DISKS - 1
 
 
 def has_disk_logs(seed: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,12 +28,34 @@ def test_partitions_get_their_roles_after_an_unexpected_error(tmp_path: Path) ->
         address = f"127.0.0.1:{broker.advertised[0].port}"
 
         def served() -> bool:
-            with WireClient(address) as wire:
-                code: ErrorCode = produce(wire, "t", batch(b"v")).error_code
-            return code is ErrorCode.none
+            return _is_served(address)
 
         with fault_hook(fail_thrice):
             with suppress(OSError, AssertionError), WireClient(address) as wire:
                 create_topic(wire, "t")  # the connection is closed if this request meets the error
             eventually(served, "the partition is served")
         assert len(planted) == 3
+
+
+def test_a_partition_without_room_for_its_files_is_served_when_there_is_room(tmp_path: Path) -> None:
+    """The cluster changes no more meanwhile."""
+    full = True
+
+    def no_room(point: str) -> None:
+        if full and point == "files.write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tmp_path / "tree.db")}) as broker:
+        address = f"127.0.0.1:{broker.advertised[0].port}"
+        with fault_hook(no_room):
+            with suppress(OSError, AssertionError), WireClient(address) as wire:
+                create_topic(wire, "t")
+            assert not _is_served(address)
+            full = False
+            eventually(lambda: _is_served(address), "the partition is served")
+
+
+def _is_served(address: str) -> bool:
+    with WireClient(address) as wire:
+        code: ErrorCode = produce(wire, "t", batch(b"v")).error_code
+    return code is ErrorCode.none

@@ -18,7 +18,7 @@ from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.interfaces.coordination import Coordination, NoNodeError
+from klamm.core.interfaces.coordination import Coordination, NoNodeError, SessionExpiredError
 from klamm.core.replication.registrations import BrokerRegistration
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
@@ -209,3 +209,23 @@ def test_unregister_leaves_what_is_anothers(coordination_case: CoordinationCase)
     assert first.exists(paths.broker(0)) is not None
     second.close()
     eventually(lambda: first.exists(paths.broker(0)) is None, "the end of the second's path")
+
+
+def test_a_registration_says_whether_the_disk_is_full(coordination: Coordination) -> None:
+    mine = registration(coordination, "dir")
+    with pytest.raises(SessionExpiredError, match="not registered"):
+        mine.mark_full(True)
+    epoch = mine.register()
+    assert read_image(coordination).registrations[0].full
+    assert mine.mark_full(True) == []
+    coordination.transaction(mine.mark_full(False))
+    assert not read_image(coordination).registrations[0].full
+    coordination.transaction(mine.mark_full(True))
+    found = run_steps(coordination, read_registration(0))
+    assert found is not None
+    assert (found.registration.full, found.registration.epoch) == (True, epoch)
+    coordination.transaction(mine.leave())
+    found = run_steps(coordination, read_registration(0))
+    assert found is not None
+    assert (found.registration.full, found.registration.leaving) == (False, True)
+    assert mine.mark_full(False) == []

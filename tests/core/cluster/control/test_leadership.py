@@ -166,10 +166,10 @@ def test_a_state_of_the_release_before_is_taken_over() -> None:
 BROKERS = st.dictionaries(
     st.integers(0, 2),
     st.builds(
-        lambda epoch, data, leaving: (epoch, data, leaving),
+        lambda epoch, data, state: (epoch, data, state),
         st.integers(1, 2),
         st.sampled_from([("data",), ("new", "data"), ("other",), ("",)]),
-        st.booleans(),
+        st.sampled_from(["serving", "leaving", "full"]),
     ),
 )
 
@@ -183,7 +183,7 @@ BROKERS = st.dictionaries(
     st.integers(1, 2),
 )
 def test_what_is_passed_over_is_what_the_rule_leaves_as_it_is(
-    brokers: dict[int, tuple[int, tuple[str, ...], bool]],
+    brokers: dict[int, tuple[int, tuple[str, ...], str]],
     members: tuple[int, ...],
     in_sync: int,
     eligible: int,
@@ -196,8 +196,8 @@ def test_what_is_passed_over_is_what_the_rule_leaves_as_it_is(
     leader_now = leader if leader in isr else NO_LEADER
     state = PartitionState(leader_now, 5, epoch if leader_now != NO_LEADER else -1, isr, elr, data_ids, 4)
     nodes = [
-        broker_node(number, epoch=found, data_ids=data, leaving=leaving)
-        for number, (found, data, leaving) in brokers.items()
+        broker_node(number, epoch=found, data_ids=data, leaving=said == "leaving", full=said == "full")
+        for number, (found, data, said) in brokers.items()
     ]
     found = image(nodes, PartitionImage(state, REPLICAS))
     assert elected(found) == elect(state, REPLICAS, found.registrations, {}, 1, 4)
@@ -215,7 +215,19 @@ def test_a_change_has_at_most_so_many_partitions() -> None:
     assert len(first_elections(found, {}, Reports(), TERMS, 5)) == 5
 
 
-def test_new_partitions_are_led_by_the_first_that_stays() -> None:
+def test_a_broker_whose_disk_is_full_hands_over_and_gets_nothing_back() -> None:
+    nodes = [broker_node(0, full=True), broker_node(1)]
+    found = elected(image(nodes, partition_image(0, 5, REPLICAS, (0, 1))))
+    assert found is not None
+    assert (found.leader, found.leader_epoch, found.isr) == (1, 6, (1,))
+    refused = preferred_election(partition_image(1, 5, (0, 1)), {node.id: node.registration for node in nodes}, TERMS)
+    assert refused == (ErrorCode.preferred_leader_not_available, "the disk of broker 0 is full")
+
+
+def test_new_partitions_are_led_by_the_first_that_stays_and_has_room() -> None:
+    for passed_over in (broker_node(1, leaving=True), broker_node(1, full=True)):
+        brokers = {node.id: node.registration for node in (passed_over, broker_node(2, epoch=8))}
+        assert new_state((0, 1, 2), brokers, 4).leader == 2
     brokers = {node.id: node.registration for node in (broker_node(1, leaving=True), broker_node(2, epoch=8))}
     state = new_state((0, 1, 2), brokers, 4)
     assert state == PartitionState(2, 0, 8, (1, 2), (), {1: "data-1", 2: "data-2"}, 4)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from klamm.core.errors import StorageError
+from klamm.core import faults
+from klamm.core.errors import NoSpaceError, StorageError
 from klamm.core.log.state.leader_epochs import LeaderEpochs
 
 
@@ -67,3 +69,54 @@ def test_a_damaged_file_is_an_error(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(StorageError, match="is damaged"):
         LeaderEpochs.read(path)
+
+
+@pytest.fixture
+def full_disk(epochs: LeaderEpochs) -> Iterator[None]:
+    """The disk has no room from now on."""
+    faults.install(faults.ScriptedFaults("files.write@1+=ENOSPC"))
+    yield
+    faults.install(None)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_epochs_are_removed_on_a_full_disk_and_written_before_the_next_batch(
+    epochs: LeaderEpochs, tmp_path: Path
+) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    epochs.truncate_end(20)
+    assert (epochs.latest, epochs.durable) == (2, False)
+    for change in (
+        lambda: epochs.assign(2, 20),
+        lambda: epochs.assign(6, 20),
+        epochs.sync,
+        lambda: epochs.sync(written=True),
+    ):
+        with pytest.raises(NoSpaceError):
+            change()
+    assert LeaderEpochs.read(path).latest == 5
+    faults.install(None)
+    epochs.assign(2, 20)
+    assert LeaderEpochs.read(path).latest == 2
+    assert epochs.durable
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_an_epoch_begins_on_a_full_disk_and_is_written_before_its_first_batch(
+    epochs: LeaderEpochs, tmp_path: Path
+) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    epochs.begin(6, 30)
+    assert (epochs.latest, epochs.unwritten, epochs.end_offset(5, 40)) == (6, True, (5, 30))
+    with pytest.raises(NoSpaceError):
+        epochs.assign(6, 30)
+    assert LeaderEpochs.read(path).latest == 5
+    faults.install(None)
+    epochs.assign(6, 30)
+    assert (LeaderEpochs.read(path).latest, epochs.unwritten, epochs.durable) == (6, False, True)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_log_restarts_on_a_full_disk(epochs: LeaderEpochs) -> None:
+    epochs.clear()
+    assert (epochs.latest, epochs.durable) == (-1, False)

@@ -15,10 +15,11 @@ def broker_node(
     data_ids: tuple[str, ...] = (),
     *,
     leaving: bool = False,
+    full: bool = False,
 ) -> BrokerNode:
     """Returns a live broker, whose data id is `data-<number>` unless `data_ids` are given."""
     found = data_ids or (f"data-{number}",)
-    registration = BrokerRegistration(number, epoch, f"incarnation-{number}-{epoch}", found, leaving)
+    registration = BrokerRegistration(number, epoch, f"incarnation-{number}-{epoch}", found, leaving, full)
     return BrokerNode(number, registration, {"PLAINTEXT": Endpoint(host, port)}, "PLAINTEXT")
 
 

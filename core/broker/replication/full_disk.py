@@ -1,0 +1,120 @@
+"""Says that this broker's disk is full, so that others lead and nobody waits for its replicas, and that it has room
+again.
+
+The registration says so (`Cluster.set_full`); the controller then acts, by the rules of `core.replication.elections`.
+The logs stay open and serve what they have. Whether there is room is tried at growing intervals, which begin longer
+if the disk was full a short time ago: one that fills up again at once must not move leaders each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from ...cluster.cluster import Cluster
+from ...errors import KlammError
+from ...log.disk_space import DiskSpace
+from ...records.partition import some_of
+from ..workers import Workers
+
+_log = logging.getLogger(__name__)
+FIRST_TRY_S: Final = 1.0
+_LONGEST_S: Final = 5.0
+_LONGEST_AFTER_RELAPSES_S: Final = 60.0
+_RELAPSE_S: Final = 60.0
+_LINES_S: Final = 60.0
+
+
+class FullDisk:
+    """Belongs to the event loop. `on_room` is called when there is room again."""
+
+    def __init__(self, space: DiskSpace, cluster: Cluster, workers: Workers, on_room: Callable[[], None]) -> None:
+        self._space = space
+        self._cluster = cluster
+        self._workers = workers
+        self._on_room = on_room
+        self._loop = asyncio.get_running_loop()
+        self._full = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._registered: bool | None = False
+        """What the registration says; None while that is unknown, after a write that was not answered."""
+        self._relapses = 0
+        self._over_at = float("-inf")
+        self._said_at = float("-inf")
+
+    def start(self) -> None:
+        self._space.on_full = self._on_full
+        if self._space.is_full:
+            self._full.set()
+        self._task = self._loop.create_task(self._run())
+
+    def _on_full(self) -> None:
+        self._loop.call_soon_threadsafe(self._full.set)
+
+    async def stop(self) -> None:
+        self._space.on_full = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._full.wait()
+            self._full.clear()
+            relapsed = self._loop.time() - self._over_at < _RELAPSE_S
+            self._relapses = self._relapses + 1 if relapsed else 0
+            try:
+                await self._until_room(min(FIRST_TRY_S * 2**self._relapses, _LONGEST_AFTER_RELAPSES_S))
+            except Exception as error:  # it must go on, or the disk would count as full for ever
+                _log.exception("the full disk is looked at again: %s", error)
+                await asyncio.sleep(_LONGEST_S)
+                self._full.set()
+
+    async def _until_room(self, delay_s: float) -> None:
+        said = False
+        while True:
+            await self._register(full=True)
+            said = self._say_full() or said
+            await asyncio.sleep(delay_s)
+            if await self._workers.disk(self._space.has_room):
+                break
+            delay_s = max(delay_s, min(delay_s * 2, _LONGEST_S))
+        self._space.clear()
+        self._over_at = self._loop.time()
+        if said:
+            _log.info("the disk has room again, its partitions take records")
+        while self._registered is not False and not self._space.is_full:
+            if not await self._register(full=False):
+                await asyncio.sleep(FIRST_TRY_S)
+        self._on_room()
+
+    async def _register(self, *, full: bool) -> bool:
+        """Writes the registration if it does not say so; returns False if it must be tried again."""
+        if self._registered is full:
+            return True
+        if full and len(self._cluster.image().brokers) < 2:  # nobody can take over
+            return False
+        self._registered = None
+        try:
+            await self._workers.coordination(self._cluster.set_full, full)
+        except KlammError as error:
+            _log.info("the others could not be told of this broker's disk, it is tried again: %s", error)
+            return False
+        self._registered = full
+        return True
+
+    def _say_full(self) -> bool:
+        """Logs one line a minute at most; returns True if it did."""
+        now = self._loop.time()
+        if now - self._said_at < _LINES_S:
+            return False
+        self._said_at = now
+        refused = self._space.refused
+        _log.error(
+            "the disk is full: %s; writes of %s have failed so far; what is stored is served, and brokers with room "
+            "lead meanwhile, if there are any",
+            self._space.why, some_of(refused) or "no partition",
+        )  # fmt: skip
+        return True

@@ -1,0 +1,204 @@
+"""A full disk: logs say so, stay open, and go on by themselves when there is room again."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from klamm.core import faults
+from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.errors import NoSpaceError, StorageError
+from klamm.core.faults import ScriptedFaults
+from klamm.core.log.disk_space import DiskSpace
+from klamm.core.log.manager import LogManager
+from klamm.core.log.partition_log import PartitionLog
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.partition import TopicPartition
+from klammtest.logs import (
+    START_MS,
+    TOPIC_ID,
+    TP,
+    ManualClock,
+    append,
+    append_checked,
+    batch,
+    codec_table,
+    from_request,
+    open_log,
+    read_all,
+)
+
+OTHER = TopicPartition("events", 1)
+
+
+def follower_batches(base: int, *, epoch: int) -> bytes:
+    """A batch of one record, as a leader has stored it."""
+    return bytes(encode_batch([(START_MS, None, b"x", ())], base_offset=base, leader_epoch=epoch))
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    yield
+    faults.install(None)
+
+
+def fill_up(*points: str) -> None:
+    """Makes every write at these points fail, from now on."""
+    faults.install(ScriptedFaults(", ".join(f"{point}@1+=ENOSPC" for point in points)))
+
+
+def noting(log: PartitionLog) -> list[TopicPartition]:
+    said: list[TopicPartition] = []
+    log.on_no_space = lambda tp, error: said.append(tp)
+    return said
+
+
+def test_no_room_is_told_from_other_errors(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    said = noting(log)
+    for code in ("ENOSPC", "EDQUOT"):
+        faults.install(ScriptedFaults(f"log.append.before_write={code}"))
+        with pytest.raises(NoSpaceError):
+            append(log, batch())
+    assert said == [TP, TP]
+    faults.install(ScriptedFaults("log.append.before_write=EIO"))
+    with pytest.raises(StorageError) as caught:
+        append(log, batch())
+    assert not isinstance(caught.value, NoSpaceError)
+    assert said == [TP, TP]
+
+
+@pytest.mark.parametrize("point", ["log.append.after_write", "files.write"])
+def test_each_way_to_append_says_so(tmp_path: Path, point: str) -> None:
+    """The last ones begin a leader epoch, and a segment."""
+    log = open_log(tmp_path, segment_bytes=1000)
+    append(log, batch())
+    said = noting(log)
+    fill_up(point)
+    with pytest.raises(NoSpaceError):
+        log.append_as_leader(batch(), 1)
+    with pytest.raises(NoSpaceError):
+        log.append_as_leader(batch([b"x" * 900]), 1)
+    log.follow(2)
+    with pytest.raises(NoSpaceError):
+        log.append_as_follower(follower_batches(1, epoch=2), 2)
+    assert said
+    assert set(said) == {TP}
+    assert log.offline is None
+    faults.install(None)
+    assert log.append_as_follower(follower_batches(1, epoch=2), 2) == 2
+
+
+def test_the_fast_path_says_so(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch())
+    said = noting(log)
+    fill_up("log.append.before_write")
+    with pytest.raises(NoSpaceError):
+        append_checked(log, from_request(batch()))
+    assert said == [TP]
+
+
+def test_a_follower_of_a_full_disk_drops_epochs_that_it_could_not_fill(tmp_path: Path) -> None:
+    """After a gap that compaction has left, the epoch begins above the log's end; its file cannot be corrected."""
+    log = open_log(tmp_path)
+    log.follow(2)
+    log.append_as_follower(follower_batches(0, epoch=1), 2)
+
+    def full(name: str) -> None:
+        if name == "log.append.before_write":
+            fill_up("files.write")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    faults.install(full)
+    with pytest.raises(NoSpaceError):
+        log.append_as_follower(follower_batches(5, epoch=2), 2)
+    assert (log.offline, log.leader_epoch, log.log_end_offset) == (None, 1, 1)
+    faults.install(None)
+    assert log.append_as_follower(follower_batches(5, epoch=2), 2) == 6
+    assert log.end_offset_for_epoch(2) == (2, 6)
+
+
+def test_a_deposed_leader_cuts_its_log_on_a_full_disk(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([b"a"]), leader_epoch=1)
+    append(log, batch([b"b"]), leader_epoch=2)
+    log.follow(3)
+    fill_up("files.write")
+    log.truncate_to(1, 3)
+    assert (log.offline, log.log_end_offset, log.leader_epoch) == (None, 1, 1)
+    assert [record.value for record in read_all(log)] == [b"a"]
+    with pytest.raises(NoSpaceError):
+        log.append_as_follower(follower_batches(1, epoch=1), 3)
+    faults.install(None)
+    log.append_as_follower(follower_batches(1, epoch=1), 3)
+    log.close(clean=False)
+    assert open_log(tmp_path).end_offset_for_epoch(2) == (-1, -1)
+
+
+def test_a_log_leads_on_a_full_disk_and_stores_its_epoch_before_a_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([b"a"]), leader_epoch=1)
+    fill_up("files.write")
+    log.begin_leader_epoch(2, durable=False)
+    log.lead(2)
+    assert [record.value for record in read_all(log)] == [b"a"]
+    for one in (batch([b"b"]), from_request(batch([b"b"]))):
+        with pytest.raises(NoSpaceError):
+            log.append_as_leader(one, 2)
+    faults.install(None)
+    append_checked(log, from_request(batch([b"b"])), leader_epoch=2)
+    log.close(clean=False)
+    assert open_log(tmp_path).end_offset_for_epoch(1) == (1, 1)
+
+
+def test_the_first_failure_and_the_names_are_noted(tmp_path: Path) -> None:
+    space = DiskSpace(tmp_path)
+    calls: list[str] = []
+    space.on_full = lambda: calls.append("full")
+    for tp in (TP, TP, None, OTHER):
+        space.ran_out(tp, NoSpaceError(f"no room for {tp}"))
+    assert (calls, space.is_full, space.refused) == (["full"], True, {TP, OTHER})
+    assert space.why == "no room for events-0"
+    space.clear()
+    assert (space.is_full, space.refused) == (False, set())
+    space.ran_out(None, NoSpaceError("a checkpoint"))
+    assert space.why == "a checkpoint"
+    assert (calls, space.refused) == (["full", "full"], set())
+
+
+def test_room_is_found_out_by_writing(tmp_path: Path) -> None:
+    space = DiskSpace(tmp_path)
+    assert space.has_room()
+    fill_up("files.write")
+    assert not space.has_room()
+    fill_up("files.rename")
+    assert not space.has_room()
+    assert list(tmp_path.iterdir()) == []
+    assert not DiskSpace(tmp_path / "away").has_room()
+
+
+def test_maintenance_of_a_full_disk_is_quiet_after_its_first_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = LogManager(tmp_path, broker_id=3, cluster_id="c1", codecs=codec_table(), clock=ManualClock())
+    for tp in (TP, OTHER):
+        append(manager.create(tp, TOPIC_ID, TopicConfig()), batch())
+    fill_up("files.write")
+    with pytest.raises(NoSpaceError):
+        manager.run_maintenance(0)
+    assert manager.space.is_full
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        manager.run_maintenance(0)
+        for tp in (TP, OTHER):
+            with pytest.raises(NoSpaceError):
+                manager.logs()[tp].append_as_leader(batch(), 5)
+    assert caplog.records == []
+    assert manager.space.refused == {TP, OTHER}
+    faults.install(None)
+    manager.close()
