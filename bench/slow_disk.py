@@ -1,7 +1,7 @@
 """Measures what others wait while a disk holds writers up: `python bench/slow_disk.py [--delay 50] [--seconds 10]`.
 
 A broker whose writes to segments take `--delay` ms (a preloaded library, `klammtest.replicated.disk`). Four producers
-send batches of 64 KB, each to a partition of its own; meanwhile a connection of its own asks for ApiVersions every 5 ms.
+send batches of 64 KB, each to a partition of its own; meanwhile another connection asks for ApiVersions every 5 ms.
 Prints how long it waited, and how many batches were stored. `--command` is another broker's `klamm`.
 """
 

@@ -33,7 +33,7 @@ from ..records.partition import TopicPartition
 from ..replication.leader import ProposalOutcome
 from ..replication.partition_state import PartitionState
 from .tree import paths
-from .tree.nodes import TopicNode
+from .tree.nodes import MetadataVersionNode, TopicNode
 from .tree.steps import Steps, find, get, transact
 
 CHANGES: Final = paths.CHANGES
@@ -56,10 +56,11 @@ States = Mapping[TopicPartition, StoredState]
 
 @dataclass(frozen=True, slots=True)
 class MetadataStates:
-    """Every partition's state at one version of the metadata."""
+    """Every partition's state at one version of the metadata. `by`: the change that led to it, where that was read."""
 
     version: int
     states: States
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +254,18 @@ def read_changes(after: int, version: int) -> Steps[list[MetadataChange] | None]
 def read_change(version: int) -> Steps[MetadataChange | None]:
     """Reads the change that led to `version`; returns None if the ring does not have it."""
     return change_at(version, (yield from find(ring_path(version))))
+
+
+def lacks_change(version: int, by: str) -> Steps[bool]:
+    """Returns True if the metadata do not have the change `by` that led to `version`: they were restored from an older
+    backup. False as well if they have had so many changes since that the ring cannot tell."""
+    data, stat = yield from get(paths.METADATA_VERSION)
+    if version >= stat.version:
+        return version > stat.version or by != MetadataVersionNode.decode(paths.METADATA_VERSION, data or b"{}").by
+    if stat.version - version >= RING_SIZE:
+        return False
+    change = yield from read_change(version)
+    return change is not None and change.by != by
 
 
 def change_at(version: int, found: tuple[bytes, Stat] | None) -> MetadataChange | None:

@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 from tenacity import (
@@ -30,6 +31,7 @@ from ..errors import BrokerError, CoordinationError, ErrorCode, KlammError
 from ..interfaces.coordination import (
     Coordination,
     CoordinationUnavailableError,
+    Operation,
     SessionEvent,
     SessionExpiredError,
     Watch,
@@ -46,7 +48,7 @@ from .brokers.clocks import warn_of_clocks
 from .brokers.registration import BrokerIdentity, DisplacedError, Registration
 from .brokers.reports import report_offline, report_recovered, report_suspect
 from .change_writer import ChangeWriter, Plan
-from .changes import leader_guard
+from .changes import lacks_change, leader_guard
 from .clock_floors import producer_id_floor
 from .control.cold_start import ColdStart
 from .control.controller import Controller
@@ -54,13 +56,14 @@ from .control.leadership import is_led_elsewhere
 from .control.tasks import ControllerTasks, OnElected, Refusals
 from .features import FeatureUpdate, check_supported
 from .image import EMPTY_IMAGE, BrokerNode, ClusterImage, Endpoint
-from .image_reader import read_features, read_image
+from .image_reader import MetadataWentBackError, read_features, read_image
 from .producer_ids import allocate_block, skip_used
 from .reassignment import ReplicaAssignment
 from .restored import check_history, highest_epoch
 from .topics import TopicChanges
 from .tree import paths
 from .tree.bootstrap import create_base_paths
+from .tree.steps import run_steps
 
 OnChange = Callable[[ClusterImage], None]
 OnDisplaced = Callable[[DisplacedError], None]
@@ -118,6 +121,8 @@ class Cluster:
         self._seen = seen
         self._checked = False
         """True once the coordination of this session is known not to be older than `seen`."""
+        self._went_back = False
+        """True from when the coordination was found to be older than `seen` until its tree is read."""
         self._offline: Collection[TopicPartition] = ()
         self._new_id = new_id
         self._clock = clock
@@ -466,6 +471,11 @@ class Cluster:
         for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION, *reported, *configs):
             self._watches.append(self._coordination.watch(path, self._wake.set))
         self._check_history()
+        if self._went_back:
+            # A registration and a lease that the backup has are of another time: they would not tell the states that
+            # are made from now on from those of the backup.
+            self._controller.resign()
+            self._registration.begin_anew()
         check_supported(self.broker_id, read_features(self._coordination))
         self._broker_epoch = self._registration.register()
         if self._offline:
@@ -473,7 +483,7 @@ class Cluster:
         skip_used(self._coordination, self.broker_id, self._highest_used())
         elected = self._controller.elect()
         # The whole tree, which may have been restored from a backup.
-        image = self._read(whole=True)
+        image = self._read(whole=True, first=True)
         self._cold_start.registered(self._broker_epoch, image.version)
         if elected:
             self._control(image)
@@ -481,7 +491,11 @@ class Cluster:
     def _check_history(self) -> None:
         """Raises `RestoredError` if this broker must not join, since the coordination is older than its logs."""
         if self._seen is not None:
-            check_history(self._coordination, self.broker_id, self._seen.last, self._stop.wait)
+            own = self._registration.own  # of this session, if the broker has not lost it
+            noticed = check_history(
+                self._coordination, self.broker_id, self._seen.last, self._stop.wait, in_session=own is not None
+            )
+            self._went_back = self._went_back or noticed
         self._checked = True
 
     def _control(self, image: ClusterImage) -> None:
@@ -498,12 +512,19 @@ class Cluster:
                 raise
             self._wake.set()
 
-    def _read(self, *, whole: bool = False) -> ClusterImage:
+    def _read(self, *, whole: bool = False, first: bool = False) -> ClusterImage:
         """Reads the image and calls the callbacks if it has changed. `whole`: read everything, reuse nothing of the
-        last image."""
+        last image. `first`: of a session.
+
+        Raises `MetadataWentBackError` if the coordination is older than the last image, but not at the first read; the
+        worker then joins again.
+        """
         with self._image_lock:
             previous = self._image
-            image = read_image(self._coordination, None if whole or not previous.cluster_id else previous)
+            image = replace(self._newest(previous, whole=whole, first=first), history=previous.history)
+            if self._went_back and (first or self._seen is None):
+                image = replace(image, history=previous.history + 1)
+                self._went_back = False
             self._image = image
             if not whole and self.is_controller:
                 warn_of_clocks(previous, image, self._clock())
@@ -514,6 +535,21 @@ class Cluster:
             if image != previous:
                 self._publish(image)
             return image
+
+    def _newest(self, previous: ClusterImage, *, whole: bool, first: bool) -> ClusterImage:
+        if not previous.cluster_id or first:
+            return read_image(self._coordination)
+        try:
+            if whole and run_steps(self._coordination, lacks_change(previous.version, previous.by)):
+                raise MetadataWentBackError("the coordination was restored from an older backup")
+            return read_image(self._coordination, None if whole else previous)
+        except MetadataWentBackError:
+            self._went_back = True
+            if self._seen is None:
+                return read_image(self._coordination)
+            self._checked, self._expired = False, True
+            self._wake.set()
+            raise
 
     def _publish(self, image: ClusterImage) -> None:
         for callback in self._callbacks:

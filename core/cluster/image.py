@@ -128,7 +128,8 @@ class TopicImage:
 class ClusterImage:
     """`controller_id` is -1 while there is no controller. `version`, that of `/admin/metadata_version`, grows with
     every change of topics and partition states, and `by` names the last one; `brokers` were read after them (R10).
-    `restored`: the states are of an older backup, and none is to be trusted."""
+    `restored`: the states up to that leader epoch are of an older backup, and none is to be trusted. `history` grows
+    when the coordination was found to be older than it was: what is missing since was not deleted."""
 
     cluster_id: str
     controller_id: int
@@ -137,7 +138,8 @@ class ClusterImage:
     version: int = -1
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     by: str = ""
-    restored: bool = False
+    restored: int | None = None
+    history: int = 0
     features: FinalizedFeatures = NO_FEATURES
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..interfaces.coordination import Coordination, NoNodeError, Stat
+from ..interfaces.coordination import Coordination, CoordinationUnavailableError, NoNodeError, Stat
 from ..replication.registrations import BrokerRegistration
-from .changes import RING_SIZE, MetadataChange, StoredState, change_at, ring_path
+from .changes import RING_SIZE, MetadataChange, StoredState, change_at, lacks_change, ring_path
 from .feature_levels import FinalizedFeatures
 from .image import BrokerNode, ClusterImage, Endpoint, PartitionImage, TopicImage
 from .tree import paths
@@ -19,13 +19,19 @@ from .tree.nodes import (
     ControllerNode,
     FeaturesNode,
     MetadataVersionNode,
+    RestoredNode,
     TopicNode,
 )
 from .tree.states import UNKNOWN_DATA, decode_state
+from .tree.steps import run_steps
 
-__all__ = ["metadata_version", "read_features", "read_image"]
+__all__ = ["MetadataWentBackError", "metadata_version", "read_features", "read_image"]
 
 _ATTEMPTS = 5
+
+
+class MetadataWentBackError(CoordinationUnavailableError):
+    """The coordination does not have the change that an image was read at: it was restored from an older backup."""
 
 
 class _Topics(NamedTuple):
@@ -41,6 +47,8 @@ def read_image(coordination: Coordination, previous: ClusterImage | None = None)
 
     Registrations are read after the states (R10). If older releases, which write no ring, change the metadata all the
     time, the image may mix two versions; the watch that follows corrects it.
+
+    Raises `MetadataWentBackError` if the coordination is older than `previous`.
     """
     found = _read_topics(
         coordination, None if previous is None else _Topics(previous.version, previous.topics, previous.by)
@@ -61,7 +69,7 @@ def read_image(coordination: Coordination, previous: ClusterImage | None = None)
         version=found.version,
         broker_configs={_name(path): ConfigNode.decode(path, data[path][0]).config for path in configs if path in data},
         by=found.by,
-        restored=paths.RESTORED in data,
+        restored=_restored(data.get(paths.RESTORED)),
         features=_features(data.get(paths.FEATURES)),
     )
 
@@ -76,6 +84,10 @@ def _features(found: tuple[bytes, Stat] | None) -> FinalizedFeatures:
     if found is None:
         return FinalizedFeatures()
     return FinalizedFeatures(FeaturesNode.decode(paths.FEATURES, found[0]).features, found[1].version)
+
+
+def _restored(found: tuple[bytes, Stat] | None) -> int | None:
+    return None if found is None else RestoredNode.decode(paths.RESTORED, found[0]).leader_epoch
 
 
 def _name(path: str) -> str:
@@ -95,13 +107,23 @@ def _get_many(coordination: Coordination, wanted: Sequence[str]) -> dict[str, tu
     return {path: data for path, data in found if data is not None}
 
 
-def _read_topics(coordination: Coordination, known: _Topics | None) -> _Topics:
+def _read_topics(coordination: Coordination, previous: _Topics | None) -> _Topics:
+    known = previous
     for _ in range(_ATTEMPTS):
         version, by = metadata_version(coordination)
         if known is not None and 0 <= version - known.version < RING_SIZE:
             caught_up = _catch_up(coordination, known, version, by)
             if caught_up is not None:
                 return caught_up
+        if (
+            previous is not None
+            and known is previous
+            and run_steps(coordination, lacks_change(previous.version, previous.by))
+        ):
+            raise MetadataWentBackError(
+                f"the coordination does not have change {previous.version} of the metadata any more: it was restored "
+                "from an older backup"
+            )
         # What changes during this read is in the ring, in whole topics and states, and is applied in the next round.
         known = _Topics(version, _read_all(coordination), by)
     assert known is not None
@@ -115,13 +137,17 @@ def metadata_version(coordination: Coordination) -> tuple[int, str]:
 
 
 def _catch_up(coordination: Coordination, known: _Topics, version: int, by: str) -> _Topics | None:
-    """Applies the changes since `known`; returns None if the ring does not have them all."""
+    """Applies the changes since `known`; returns None if the ring does not have them all, or has another change than
+    the one that led to `known`."""
     if version == known.version:
         return known if by == known.by else None
-    numbers = range(known.version + 1, version + 1)
+    numbers = range(known.version, version + 1)
     entries = coordination.get_many([ring_path(number) for number in numbers])
+    last = change_at(known.version, entries[0])
+    if last is not None and last.by != known.by:
+        return None
     topics = dict(known.topics)
-    for number, entry in zip(numbers, entries, strict=True):
+    for number, entry in zip(numbers[1:], entries[1:], strict=True):
         change = change_at(number, entry)
         if change is None or not _apply(topics, change):
             return None

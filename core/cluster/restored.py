@@ -1,9 +1,9 @@
 """Notices a coordination that was restored from an older backup (docs/cluster.md, R13).
 
 Its states name in-sync replicas that may have fallen behind since: if one of them led, the others would cut records
-that were acknowledged. A broker that starts compares the last change of the metadata that it has seen with what the
-coordination has. If it is not there, the broker makes `/admin/restored`, and the controller then takes every state for
-doubted: a partition waits for all of its replicas, and the one whose log has the most leads.
+that were acknowledged. A broker that starts, or reads the metadata again, compares the last change that it has seen
+with what the coordination has. If it is not there, the broker makes `/admin/restored`, and the controller then takes
+every state for doubted: a partition waits for all of its replicas, and the one whose log has the most leads.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from ..errors import CoordinationError
 from ..interfaces.coordination import Coordination, Create
 from ..log.state.seen_metadata import SeenChange
 from ..records.partition import TopicPartition, counted, some_of
-from ..replication.registrations import DOUBTED
+from ..replication.partition_state import PartitionState
+from ..replication.registrations import DOUBTED, Registrations
 from .change_writer import ChangeWriter, Plan
-from .changes import RING_SIZE, read_change
+from .changes import lacks_change
 from .image import ClusterImage
-from .image_reader import metadata_version, read_image
+from .image_reader import read_image
 from .tree import paths
 from .tree.nodes import RestoredNode
 from .tree.steps import run_steps
@@ -37,15 +38,7 @@ class RestoredError(CoordinationError):
 def is_older(coordination: Coordination, seen: SeenChange) -> bool:
     """Returns True if the coordination does not have the change `seen`; False as well if it has had so many changes
     since that it cannot tell."""
-    version, by = metadata_version(coordination)
-    if seen.version > version:
-        return True
-    if seen.version == version:
-        return seen.by != by
-    if version - seen.version >= RING_SIZE:
-        return False
-    change = run_steps(coordination, read_change(seen.version))
-    return change is not None and change.by != seen.by
+    return run_steps(coordination, lacks_change(seen.version, seen.by))
 
 
 def highest_epoch(before: ClusterImage, now: ClusterImage) -> int:
@@ -59,30 +52,35 @@ def check_history(
     broker_id: int,
     seen: SeenChange | None,
     sleep: Callable[[float], object] = time.sleep,
-) -> None:
-    """Makes `/admin/restored` if the coordination is older than what this broker has seen. `sleep` waits for some
-    seconds.
+    *,
+    in_session: bool = False,
+) -> bool:
+    """Makes `/admin/restored` if the coordination is older than what this broker has seen; returns whether it is.
+    `sleep` waits for some seconds. `in_session`: the backup has the session that this broker still has, and perhaps
+    those of other brokers that are running: live leaders are then of the time before the restore.
 
     Raises `RestoredError` if partitions of this broker have got leaders since the restore: they were elected by what
     the backup says, and this broker's logs would be cut to theirs. Such a state has a leader epoch that is higher than
     any that this broker has seen (it follows the clock), or a live leader. Leaders that the backup has as live are gone
-    within one session time-out and a half, which this waits for.
+    within one session time-out and a half, which this waits for unless `in_session`.
     """
     if seen is None or not is_older(coordination, seen):
-        return
+        return False
     image = read_image(coordination)
     deadline = time.monotonic() + coordination.session_timeout_s * 1.5
-    while _live_leaders(image, broker_id) and time.monotonic() < deadline:
+    while not in_session and _live_leaders(image, broker_id) and time.monotonic() < deadline:
         sleep(_LOOK_S)
         image = read_image(coordination)
 
     def plan(found: ClusterImage) -> Plan | None:
-        elected = [*_live_leaders(found, broker_id), *_elected_since(found, broker_id, seen.leader_epoch)]
+        elected = _elected_since(found, broker_id, seen.leader_epoch)
+        if not in_session:
+            elected += _live_leaders(found, broker_id)
         if elected:
             raise _refusal(sorted(set(elected)))
-        if found.restored:
+        if found.restored is not None:
             return None
-        node = RestoredNode(broker=broker_id, seen=seen.version, found=found.version)
+        node = RestoredNode(broker=broker_id, seen=seen.version, found=found.version, leader_epoch=seen.leader_epoch)
         return Plan(operations=[Create(paths.RESTORED, node.encode())])
 
     name = f"{broker_id}-{uuid4().hex}"
@@ -93,6 +91,7 @@ def check_history(
         "whose log has the most leads",
         seen.version, image.version,
     )  # fmt: skip
+    return True
 
 
 def _live_leaders(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
@@ -100,22 +99,27 @@ def _live_leaders(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
     return [
         tp
         for tp, partition in image.partitions()
-        if broker_id in partition.replicas
-        and partition.leader != broker_id
-        and (leader := image.registrations.get(partition.leader)) is not None
-        and leader.epoch == partition.state.leader_broker_epoch
+        if broker_id in partition.replicas and has_live_leader(partition.state, image.registrations, broker_id)
     ]
 
 
+def elected_since(state: PartitionState, leader_epoch: int) -> bool:
+    """Returns True if the state has a leader epoch that is higher than any that this broker has seen, but for one that
+    waits for its replicas by this rule."""
+    return state.leader_epoch > leader_epoch and DOUBTED not in state.data_ids.values()
+
+
+def has_live_leader(state: PartitionState, registrations: Registrations, broker_id: int) -> bool:
+    """Returns True if another live broker leads."""
+    leader = None if state.leader == broker_id else registrations.get(state.leader)
+    return leader is not None and leader.epoch == state.leader_broker_epoch
+
+
 def _elected_since(image: ClusterImage, broker_id: int, leader_epoch: int) -> list[TopicPartition]:
-    """Returns the partitions with a replica here whose leader epoch is higher than any that this broker has seen, but
-    for those that wait for their replicas by this rule."""
     return [
         tp
         for tp, partition in image.partitions()
-        if broker_id in partition.replicas
-        and partition.leader_epoch > leader_epoch
-        and DOUBTED not in partition.state.data_ids.values()
+        if broker_id in partition.replicas and elected_since(partition.state, leader_epoch)
     ]
 
 

@@ -72,6 +72,13 @@ class Partition(Generic[W]):
         self._rest()
         return failed
 
+    def forget_metadata(self) -> list[W]:
+        """Rests, and takes metadata of any version next: those of a coordination that was restored from an older
+        backup count from there. Returns what `rest` does."""
+        failed = self.rest()
+        self.state, self.version = None, -1
+        return failed
+
     def on_metadata(
         self, state: PartitionState, version: int, own: BrokerRegistration | None, now_ms: float
     ) -> list[W]:

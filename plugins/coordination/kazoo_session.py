@@ -78,13 +78,16 @@ def _repeated(hosts: str) -> str:
 
 
 class _ShortConnectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships no types
-    """Waits at most `connect_timeout_s` for a connection; kazoo itself would wait a whole session time-out."""
+    """Waits at most `connect_timeout_s` for a connection; kazoo itself would wait a whole session time-out. Calls
+    `before_connect` at each attempt."""
 
-    def __init__(self, connect_timeout_s: float) -> None:
+    def __init__(self, connect_timeout_s: float, before_connect: Callable[[], None]) -> None:
         super().__init__()
         self._connect_timeout_s = connect_timeout_s
+        self._before_connect = before_connect
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        self._before_connect()
         return super().create_connection(*args, **{**kwargs, "timeout": self._connect_timeout_s})
 
 
@@ -173,11 +176,13 @@ class KazooSession:
         self._closing = False
         self._expired = False
         self._session_id = 0
+        self._session_timeout_s = session_timeout_s
+        self._lost_at: float | None = None
         self._stopping = threading.Lock()
         self._client = KazooClient(
             hosts=_repeated(hosts),
             timeout=session_timeout_s,
-            handler=_ShortConnectHandler(session_timeout_s / _TRIES_A_SESSION),
+            handler=_ShortConnectHandler(session_timeout_s / _TRIES_A_SESSION, self._forget_zxid),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             logger=_kazoo_log,
         )
@@ -244,6 +249,17 @@ class KazooSession:
                     f"{path}: ZooKeeper at {self._hosts} was unreachable for {self._request_timeout_s:g} s"
                 )
 
+    def _forget_zxid(self) -> None:
+        """Lets a server answer that is behind what this client has seen, once there was none for a session time-out.
+
+        A server refuses such a client. Of an ensemble it may be behind for a moment, and another one answers. A server
+        that was restored from a backup is behind for good, and the client would never learn that its session is over,
+        or that the tree is an older one.
+        """
+        lost_at = self._lost_at
+        if lost_at is not None and time.monotonic() - lost_at > self._session_timeout_s:
+            self._client.last_zxid = 0
+
     def _on_state(self, state: str) -> None:
         """Called on kazoo's connection thread, which must not block."""
         with self._changed:
@@ -251,10 +267,12 @@ class KazooSession:
                 return
             if state == KazooState.CONNECTED:
                 self._connected, self._behind, event = True, True, SessionEvent.CONNECTED
+                self._lost_at = None
                 client_id = self._client.client_id
                 self._session_id = client_id[0] if client_id else 0
             elif state == KazooState.SUSPENDED:
                 self._connected, event = False, SessionEvent.SUSPENDED
+                self._lost_at = time.monotonic()
             else:
                 self._connected, event = False, SessionEvent.EXPIRED
                 self._expired = True

@@ -458,7 +458,7 @@ class DeletedTopics:
         were not deleted: its version is lower."""
         before, now = self._seen, self._image()
         self._seen = now
-        if now is before or now.version <= before.version:
+        if now is before or now.version <= before.version or now.history != before.history:
             return {}
         ids = {topic.topic_id for topic in now.topics.values()}
         return {topic.topic_id: topic.name for topic in before.topics.values() if topic.topic_id not in ids}

@@ -168,6 +168,10 @@ class Replica:
         """Takes no part until the next metadata, as before its log is prepared for a new leader epoch."""
         self._fail(self.partition.rest())
 
+    def forget_metadata(self) -> None:
+        """Rests until the next metadata, of whatever version: they are of a restored coordination."""
+        self._fail(self.partition.forget_metadata())
+
     def _fail(self, waiters: list[DelayedProduce]) -> None:
         for waiter in waiters:
             waiter.completed(ErrorCode.not_leader_or_follower)

@@ -155,7 +155,8 @@ class RoleChanges:
                     f"{self.image.cluster_id}: they stay as they are; restore the coordination's data"
                 )
             for _ in range(_ROUNDS):
-                own = self._cluster.own_registration
+                # States of an older backup give no role: a follower would cut its log to that of a leader of that time.
+                own = self._cluster.own_registration if image.restored is None else None
                 if image is self.image and own == self._own and not self._behind and not self._unfinished:
                     break
                 await self._apply(image, own)
@@ -189,6 +190,10 @@ class RoleChanges:
                 "deleted, their logs are set aside"
             )
             self._known = {}
+            self._taken = {}
+            for replica in self._partitions.replicas():
+                self._fetchers.remove(replica.key)
+                replica.forget_metadata()
         wanted = self._assignments(image, own)
         # A topic may have been deleted and created again between two images: no client may get the id of the new one
         # with the records of the old one.
@@ -422,7 +427,7 @@ def _is_kept(replica: Replica, wanted: Assignment | None) -> bool:
 
 def _went_back(before: ClusterImage, now: ClusterImage) -> bool:
     """Returns True if the coordination has lost changes: its count of changes otherwise only grows."""
-    return now.version < before.version
+    return before.cluster_id != "" and (now.version < before.version or now.history != before.history)
 
 
 def _flushed_within(config: TopicConfig, most_ms: int) -> TopicConfig:

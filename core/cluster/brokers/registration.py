@@ -229,6 +229,13 @@ class Registration:
     def _state(self) -> str:
         return state_of(leaving=self._leaving, full=self._full)
 
+    def begin_anew(self) -> None:
+        """Deletes the registration if it is this session's, and forgets all sessions: the coordination is another one
+        since it was restored from a backup, and may have a registration of any of this broker's processes."""
+        self.unregister()
+        self._own = None
+        self._sessions.clear()
+
     def unregister(self) -> None:
         """Deletes the registration if it is this session's."""
         found = self._found()

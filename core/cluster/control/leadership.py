@@ -7,7 +7,7 @@ none is used again after a restore of coordination and logs from one backup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -31,15 +31,13 @@ class Terms(NamedTuple):
     """What new states are made under: the controller's epoch, the least leader epoch that begins, and the broker's
     defaults for topics.
 
-    States from before the broker epoch `held_below` stay as they are until all replicas of the partition are live: one
-    of them may know that the states are of an older backup. `away`: brokers whose registration is left from before, as
-    in a backup."""
+    States from before the broker epoch `held_below` stay as they are until all replicas of the partition have
+    registered since: one of them may know that the states are of an older backup. Registrations may be of it, too."""
 
     controller_epoch: int
     epoch_floor: int
     defaults: TopicConfig
     held_below: int = NO_EPOCH
-    away: frozenset[int] = frozenset()
 
 
 def elections(
@@ -49,7 +47,7 @@ def elections(
     for topic in image.topics.values():
         settings = _settings(topic, terms.defaults)
         for number, partition in topic.partitions.items():
-            if _is_held(partition, registrations, terms):
+            if is_held(partition.state, partition.replicas, registrations, terms.held_below):
                 continue
             tp = TopicPartition(topic.name, number)
             elected = elected_state(tp, partition, registrations, reports, terms, settings)
@@ -57,36 +55,39 @@ def elections(
                 yield tp, elected
 
 
-def _is_held(partition: PartitionImage, registrations: Registrations, terms: Terms) -> bool:
-    if partition.state.leader_broker_epoch >= terms.held_below:
+def is_held(state: PartitionState, replicas: Sequence[int], registrations: Registrations, held_below: int) -> bool:
+    """Returns True if the election waits for replicas: see `Terms`."""
+    if state.leader_broker_epoch >= held_below:
         return False
-    return any(replica not in registrations or replica in terms.away for replica in partition.replicas)
+    return any((found := registrations.get(replica)) is None or found.epoch < held_below for replica in replicas)
 
 
-def is_held(image: ClusterImage, terms: Terms) -> bool:
+def holds_elections(image: ClusterImage, terms: Terms) -> bool:
     """Returns True if a partition's election waits for replicas."""
-    return any(_is_held(partition, image.registrations, terms) for _, partition in image.partitions())
+    return any(
+        is_held(partition.state, partition.replicas, image.registrations, terms.held_below)
+        for _, partition in image.partitions()
+    )
 
 
-def doubted(image: ClusterImage, terms: Terms, first_epoch: int, count: int) -> dict[TopicPartition, PartitionState]:
+def doubted(image: ClusterImage, terms: Terms, leader_epoch: int, count: int) -> dict[TopicPartition, PartitionState]:
     """Returns `count` states at most that are not doubted yet, as doubted: without a leader, and with all replicas as
-    in-sync ones of which nobody knows what they have (R13).
-
-    A state from `first_epoch` on, a broker epoch, was made after the coordination was restored.
-    """
+    in-sync ones of which nobody knows what they have (R13). A state above `leader_epoch` was made after the restore."""
 
     def found() -> Iterator[tuple[TopicPartition, PartitionState]]:
         for tp, partition in image.partitions():
             state = partition.state
-            if state.leader_broker_epoch >= first_epoch or DOUBTED in state.data_ids.values():
-                continue
-            ids = dict.fromkeys(partition.replicas, DOUBTED)
-            after = PartitionState(
-                NO_LEADER, state.leader_epoch + 1, NO_EPOCH, partition.replicas, (), ids, terms.controller_epoch
-            )
-            yield tp, above_floor(state, after, terms.epoch_floor)
+            if state.leader_epoch <= leader_epoch and DOUBTED not in state.data_ids.values():
+                yield tp, doubted_state(state, partition.replicas, terms)
 
     return dict(islice(found(), count))
+
+
+def doubted_state(state: PartitionState, replicas: tuple[int, ...], terms: Terms) -> PartitionState:
+    """Returns the state as doubted, in a new leader epoch."""
+    ids = dict.fromkeys(replicas, DOUBTED)
+    after = PartitionState(NO_LEADER, state.leader_epoch + 1, NO_EPOCH, replicas, (), ids, terms.controller_epoch)
+    return above_floor(state, after, terms.epoch_floor)
 
 
 def first_elections(

@@ -12,7 +12,7 @@ from ...config.sections.topic import TopicConfig
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.coordination import Coordination, Delete, Operation, Set
 from ...records.partition import TopicPartition, counted, some_of
-from ...replication.partition_state import NO_EPOCH, PartitionState
+from ...replication.partition_state import PartitionState
 from .. import clock_floors, features
 from ..brokers.incarnations import evict_operations
 from ..brokers.reports import Reports, read_reports
@@ -33,7 +33,7 @@ from .leadership import (
     count_elections,
     doubted,
     first_elections,
-    is_held,
+    holds_elections,
     min_insync_replicas,
     preferred_election,
     unclean_election,
@@ -68,7 +68,6 @@ class ControllerTasks:
         self._coordination = coordination
         self._controller = controller
         self._writer = writer
-        self._is_reachable = is_reachable
         self._evictions = Evictions(coordination, is_reachable)
         self._clock = clock
         self._defaults = defaults
@@ -90,11 +89,11 @@ class ControllerTasks:
 
     def holds_elections(self, image: ClusterImage) -> bool:
         """Returns True if elections wait for brokers that have not come back yet."""
-        return self._controller.lease is not None and is_held(image, self._terms())
+        return self._controller.lease is not None and holds_elections(image, self._terms())
 
     def _next_step(self, image: ClusterImage) -> Plan | None:
-        if image.restored:
-            return self._doubt(image)
+        if image.restored is not None:
+            return self._doubt(image, image.restored)
         finalized = features.newest_levels(image)
         if finalized is not None:
             return finalized
@@ -105,9 +104,10 @@ class ControllerTasks:
         finished = self._completed(image)
         return _reassigned(image, finished) if finished else None
 
-    def _doubt(self, image: ClusterImage) -> Plan:
-        """Takes all states for doubted, as many as one change may have; then none is restored any more."""
-        states = doubted(image, self._terms(), self._cold_start.broker_epoch, self._writer.most_states)
+    def _doubt(self, image: ClusterImage, leader_epoch: int) -> Plan:
+        """Takes all states up to that leader epoch for doubted, as many as one change may have; then none is restored
+        any more."""
+        states = doubted(image, self._terms(), leader_epoch, self._writer.most_states)
         if not states:
             return Plan(operations=[Delete(paths.RESTORED)])
         _log.error(
@@ -129,16 +129,7 @@ class ControllerTasks:
 
     def _first_elections(self, image: ClusterImage, live: Collection[int]) -> dict[TopicPartition, PartitionState]:
         registrations = {number: found for number, found in image.registrations.items() if number in live}
-        terms = self._terms()
-        if terms.held_below != NO_EPOCH:
-            terms = terms._replace(away=self._away(image, terms.held_below))
-        return first_elections(image, registrations, self._reports(), terms, self._writer.most_states)
-
-    def _away(self, image: ClusterImage, held_below: int) -> frozenset[int]:
-        """Returns the brokers that registered before this one and refuse connections: a restored backup has the
-        registrations of its time, until their sessions end."""
-        older = (node for node in image.brokers.values() if node.epoch < held_below)
-        return frozenset(node.id for node in older if not self._is_reachable(node))
+        return first_elections(image, registrations, self._reports(), self._terms(), self._writer.most_states)
 
     def _evict(self, node: BrokerNode) -> None:
         """Ends a registration, and elects in the same change."""

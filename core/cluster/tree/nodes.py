@@ -144,12 +144,14 @@ class MetadataVersionNode(NodeData):
 
 class RestoredNode(NodeData):
     """`/admin/restored`: a broker had seen the change `seen` of the metadata when they were at `found`, or at another
-    change of that number."""
+    change of that number. `leader_epoch` is the highest that it had seen: that of a state of the backup is no higher,
+    and that of a state which was made since is, since they follow the clock."""
 
     version: int = 1
     broker: int
     seen: int
     found: int
+    leader_epoch: int = 2**31 - 1
 
 
 class FeaturesNode(NodeData):

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
+from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.cold_start import ColdStart
-from klamm.core.cluster.image_reader import read_image
+from klamm.core.cluster.control.leadership import Terms, doubted, is_held
+from klamm.core.cluster.image import ClusterImage, Endpoint, PartitionImage, TopicImage
+from klamm.core.cluster.image_reader import MetadataWentBackError, read_image
 from klamm.core.cluster.restored import is_older
+from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
-from klamm.core.interfaces.coordination import Coordination
+from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.interfaces.coordination import Coordination, Create, Delete, Set
 from klamm.core.log.state.seen_metadata import SEEN_METADATA, SeenChange, SeenMetadata
+from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
 from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from klamm.core.replication.registrations import DOUBTED, BrokerRegistration
+from klammtest.waiting import eventually
+from klammtest.zookeeper import CoordinationCase
 
 
 def test_a_change_that_is_not_there_tells(coordination: Coordination) -> None:
@@ -73,6 +82,87 @@ def test_a_cold_start_holds_what_is_older_for_a_while() -> None:
     again.registered(77, 5)
     again.saw(6, "another/1")
     assert again.held_below() == NO_EPOCH, "the cluster is running"
+
+
+def test_a_cold_start_takes_older_registrations_for_those_of_a_backup() -> None:
+    state = PartitionState(0, 9, 100, (0, 1), (), {0: "d0", 1: "d1"}, 1)
+    both = {number: registration(number) for number in (0, 1)}
+    assert is_held(state, (0, 1), both, 101), "0 has not registered since"
+    assert not is_held(state, (0, 1), both, NO_EPOCH), "the wait is over"
+    again = both | {0: BrokerRegistration(0, 102, "i0b", ("d0",))}
+    assert not is_held(state, (0, 1), again, 101)
+    assert is_held(state, (0, 1, 2), again, 101), "2 is absent"
+    assert not is_held(PartitionState(0, 10, 102, (0,), (), {0: "d0"}, 1), (0, 1, 2), again, 101), "elected since"
+
+
+def test_states_that_were_made_since_are_not_doubted() -> None:
+    topic = TopicImage("t", UUID(int=1), {
+        0: PartitionImage(PartitionState(0, 9, 100, (0, 1), (), {0: "d0", 1: "d1"}, 1), (0, 1)),
+        1: PartitionImage(PartitionState(1, 50, 101, (1,), (), {1: "d1"}, 2), (0, 1)),
+    })  # fmt: skip
+    image = ClusterImage("c", 0, {}, {"t": topic}, version=3, restored=20)
+    terms = Terms(2, 0, TopicConfig())
+    found = doubted(image, terms, 20, 10)
+    doubted_one = PartitionState(NO_LEADER, 10, NO_EPOCH, (0, 1), (), dict.fromkeys((0, 1), DOUBTED), 2)
+    assert found == {TopicPartition("t", 0): doubted_one}
+
+
+def test_metadata_that_went_back_are_not_read_as_changes(coordination: Coordination) -> None:
+    """Also when other changes have brought them to the version again that was read."""
+    create_base_paths(coordination, uuid4)
+    writer = ChangeWriter(coordination, lambda _: read_image(coordination), "w")
+    for _ in range(2):
+        writer.change(lambda _: [], lambda _: Plan())
+    before = read_image(coordination)
+    coordination.transaction([Delete(paths.METADATA_VERSION), Create(paths.METADATA_VERSION, b"{}")])
+    other = ChangeWriter(coordination, lambda _: read_image(coordination), "x")
+    for version in range(4):
+        with pytest.raises(MetadataWentBackError):
+            read_image(coordination, before)
+        assert read_image(coordination).version == version
+        other.change(lambda _: [], lambda _: Plan())
+
+
+@pytest.fixture
+def members(coordination_case: CoordinationCase, tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
+    made: list[Cluster] = []
+
+    def join(number: int) -> Cluster:
+        own = tmp_path / str(number)
+        own.mkdir()
+        endpoints = [Endpoint("127.0.0.1", 9092 + number)]
+        cluster = Cluster(
+            coordination_case.open(), number, endpoints, data_ids=(f"d{number}",), directory_id=f"directory-{number}",
+            seen=SeenMetadata(own),
+        )  # fmt: skip
+        cluster.register()
+        made.append(cluster)
+        return cluster
+
+    yield join
+    for cluster in made:
+        cluster.close()
+
+
+def test_a_running_member_registers_anew_when_the_metadata_went_back(
+    members: Callable[[int], Cluster], coordination_case: CoordinationCase
+) -> None:
+    """Its session goes on, as one that the backup has: its states are doubted all the same."""
+    cluster = members(0)
+    cluster.create_topic("t", 1, 1)
+    epoch, history, begun = cluster.broker_epoch, cluster.image().history, cluster.image().topics["t"].partitions[0]
+    path = paths.partition_state("t", 0)
+    seen: list[PartitionState] = []
+    cluster.on_change(lambda image: seen.append(image.topics["t"].partitions[0].state))
+    tree = coordination_case.open()
+    # "isr 0, 1" is of the time of the backup.
+    older = PartitionState(0, begun.leader_epoch, epoch, (0, 1), (), {0: "d0", 1: "d1"}, 1)
+    tree.transaction([Set(path, older.encode()), Delete(paths.METADATA_VERSION), Create(paths.METADATA_VERSION, b"{}")])
+    eventually(lambda: cluster.broker_epoch > epoch, "it has registered anew")
+    eventually(lambda: tree.exists(paths.RESTORED) is None and seen, "the states are doubted")
+    eventually(lambda: any(DOUBTED in state.data_ids.values() for state in seen), "the state was doubted")
+    assert cluster.image().history == history + 1
+    assert cluster.own_registration is not None
 
 
 def test_the_file_survives_and_a_damaged_one_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
