@@ -21,15 +21,22 @@ from klamm.core.cluster.changes import (
     change_operations,
     controller_guard,
     incarnation_path,
+    lacks_change,
     leader_guard,
     read_states,
     write_change,
 )
+from klamm.core.cluster.control.cold_start import ColdStart
+from klamm.core.cluster.control.leadership import Terms, above_floor, doubted_state, is_held
+from klamm.core.cluster.restored import elected_since, has_live_leader
 from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import MetadataVersionNode, RestoredNode
 from klamm.core.cluster.tree.steps import Steps, children, find, get, transact
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.interfaces.coordination import (
     BadVersionError,
     Check,
+    CoordinationUnavailableError,
     Create,
     Delete,
     NodeExistsError,
@@ -40,22 +47,25 @@ from klamm.core.interfaces.coordination import (
 )
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity
+from klamm.core.log.state.seen_metadata import SeenChange
+from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
 from klamm.core.replication.follower import FetchResult
 from klamm.core.replication.leader import ProposalOutcome
 from klamm.core.replication.partition import Partition
-from klamm.core.replication.partition_state import NO_LEADER
-from klamm.core.replication.registrations import BrokerRegistration, Standing, standing
+from klamm.core.replication.partition_state import NO_LEADER, PartitionState
+from klamm.core.replication.registrations import DOUBTED, BrokerRegistration, Standing, standing
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from .coordination import SimCoordination
 from .crashing_log import CrashingLog
-from .scene import RECOVERED, REPLICAS, TP
+from .scene import RECOVERED, REPLICAS, SESSION_TIMEOUT, TP
 
 if TYPE_CHECKING:
     from .world import World
 
 TICK: Final = 8.0
+_DEFAULTS: Final = TopicConfig()
 
 
 class Waiter(NamedTuple):
@@ -82,6 +92,8 @@ class View:
     lease: Lease | None
     """This broker's lease, if it is the controller."""
     begun: float
+    restored: int | None = None
+    """The leader epoch in `/admin/restored`, if that is there."""
 
 
 class Seen(NamedTuple):
@@ -122,6 +134,8 @@ class SimBroker:
         self._incarnations = 0
         self._queue: list[Callable[[], None]] = []
         self.coordination = SimCoordination(world.tree)
+        self.seen_change: SeenChange | None = None
+        """The last change of the metadata that it has seen: a file in the log directory (R13)."""
         self._start()
 
     def _start(self) -> None:
@@ -136,6 +150,16 @@ class SimBroker:
         self._registering = self._looking = self._look_again = self._electing = self._writing = False
         self._fetch_sent = float("-inf")
         self._reported: tuple[int, str] | None = None
+        self._checked = not self.world.restorable
+        """True once the coordination is known not to be older than what the broker has seen."""
+        self._first_look = True
+        """Of a session: it finds what it finds."""
+        self._history = 0
+        """How often the coordination was found to be older: what was asked before is not believed."""
+        self._doubts = False
+        """True from when it was found to be older until the broker has registered anew."""
+        name = f"incarnation-{self.id}-"
+        self._cold_start = ColdStart(name, lambda: 2 * SESSION_TIMEOUT, lambda: self.world.now)
         self._watches: list[Watch] = []
         self._tick_due = self.world.now
 
@@ -199,6 +223,7 @@ class SimBroker:
             for path in (paths.METADATA_VERSION, paths.BROKER_IDS, paths.CONTROLLER, RECOVERED)
         ]
         self._registered_at, self._registering, self._electing = None, False, False
+        self._checked = not self.world.restorable
         self._new_incarnation()
         self._register()
 
@@ -237,6 +262,7 @@ class SimBroker:
         self.full = False
         self.identity = DataIdentity((self._draw_data_id(),), f"boot-{self.boot}")
         self.tainted = True
+        self.seen_change = None
 
     def _lost_data(self, records: int) -> None:
         self._data_lost = self.tainted = True
@@ -283,7 +309,7 @@ class SimBroker:
             if session_id != self.coordination.session_id:
                 return
             self._registering = False
-            if registered:
+            if registered and self._checked:
                 self._registered_at = self.world.now
                 self.look()
             else:
@@ -292,6 +318,8 @@ class SimBroker:
         self.world.converse(self, self._register_steps(self.incarnation), done, lambda: done(False))
 
     def _register_steps(self, incarnation: str) -> Steps[bool]:
+        if not self._checked and not (yield from self._check_history_steps()):
+            return False
         found = yield from read_registration(self.id)
         if found is not None and found.registration.incarnation == incarnation:
             return True
@@ -348,6 +376,58 @@ class SimBroker:
 
         self.world.converse(self, steps(), lambda _: done(), done)
 
+    # -- a coordination that was restored from an older state (R13) ------------------------------------------------
+
+    def _check_history_steps(self) -> Steps[bool]:
+        """Makes `/admin/restored` if the coordination is older than what this broker has seen; returns False if the
+        broker must not register yet. See `klamm.core.cluster.restored.check_history`.
+        """
+        seen = self.seen_change
+        if seen is not None and (yield from lacks_change(seen.version, seen.by)):
+            states = yield from read_states(None, [TP])
+            registrations = yield from read_registrations()
+            state = states.states[TP].state
+            if elected_since(state, seen.leader_epoch):
+                self.world.violated(f"broker {self.id} comes after others have led by an older state: {state}")
+            if not self._doubts and has_live_leader(state, registrations, self.id):
+                return False
+            if (yield from find(paths.RESTORED)) is None:
+                node = RestoredNode(
+                    broker=self.id, seen=seen.version, found=states.version, leader_epoch=seen.leader_epoch
+                )
+                made = Create(paths.RESTORED, node.encode())
+                by = f"{self.incarnation}/r{self.world.now}"
+                try:
+                    yield from transact(*change_operations([], states, {}, by, operations=[made]))
+                except (BadVersionError, NodeExistsError):
+                    return False
+            if self._doubts:
+                yield from self._resign_steps()
+            assert self.partition is not None
+            self.partition.forget_metadata()
+            self.view = None
+            self._history += 1
+        self._checked, self._doubts, self._first_look = True, False, True
+        return True
+
+    def _resign_steps(self) -> Steps[None]:
+        """Ends the lease of the controller that the older state has of this session."""
+        controller = yield from find(paths.CONTROLLER)
+        if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
+            yield from transact(Delete(paths.CONTROLLER, controller[1].version))
+
+    def _has_gone_back_steps(self) -> Steps[bool]:
+        seen = None if self._first_look else self.seen_change
+        return seen is not None and (yield from lacks_change(seen.version, seen.by))
+
+    def _went_back(self) -> None:
+        """Gives up all roles, and registers anew in the session, which the older state has as well."""
+        self.own, self.view = None, None
+        assert self.partition is not None
+        self.partition.forget_metadata()
+        self._checked, self._doubts = False, True
+        self.register_again()
+
     # -- reading the metadata ------------------------------------------------------------------------------------
 
     def look(self) -> None:
@@ -362,12 +442,16 @@ class SimBroker:
             if session_id != self.coordination.session_id:
                 return
             self._looking = False
-            if view is not None:
+            if view is not None and history == self._history:
                 self._see(view)
-            if self._look_again and self.up:
+            if (self._look_again or history != self._history) and self.up:
                 self.look()
 
-        known = self.view.states if self.view is not None else None
+        if not self._checked:
+            self._looking = False
+            return  # what it reads might be older than what it has seen
+        whole = self.view is None or (self.world.restorable and self._first_look)
+        known, history = None if whole or self.view is None else self.view.states, self._history
         steps = self._look_steps(known)
         self.world.converse(self, steps, done, lambda: done(None), lambda: self._known_view(known))
 
@@ -383,6 +467,7 @@ class SimBroker:
         seen = self._seen
         if (
             seen is None
+            or self.world.restorable
             or known is not seen.view.states
             or seen.changes != self.world.tree.changes
             or seen.session_id != self.coordination.session_id
@@ -396,7 +481,14 @@ class SimBroker:
     def _look_steps(self, known: MetadataStates | None) -> Steps[View]:
         begun = self.world.now
         changes, session_id, self._seen = self.world.tree.changes, self.coordination.session_id, None
-        states = yield from read_states(known, [TP])
+        states = yield from self._read_states_steps(known)
+        restored = None
+        if self.world.restorable:
+            if (yield from self._has_gone_back_steps()):
+                self._went_back()
+                raise CoordinationUnavailableError("the coordination was restored from an older state")
+            if (found := (yield from find(paths.RESTORED))) is not None:
+                restored = RestoredNode.decode(paths.RESTORED, found[0]).leader_epoch
         registrations = yield from read_registrations()
         recovered = {}
         for name in (yield from children(RECOVERED)):
@@ -409,17 +501,37 @@ class SimBroker:
         if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
             lease = Lease(int(epoch), stat.version)  # read before the broker saw that the lease is its own
         holder = controller[0].decode() if controller is not None else None
-        view = View(states, registrations, recovered, holder, lease, begun)
+        view = View(states, registrations, recovered, holder, lease, begun, restored)
+        if self.world.restorable:
+            return view
         if changes == self.world.tree.changes and session_id == self.coordination.session_id != 0:
             self._seen = Seen(view, session_id, changes)
         return view
 
+    def _read_states_steps(self, known: MetadataStates | None) -> Steps[MetadataStates]:
+        """Reads the states and, where that matters, the name of the last change."""
+        while True:
+            states = yield from read_states(known, [TP])
+            if not self.world.restorable:
+                return states
+            data, stat = yield from get(paths.METADATA_VERSION)
+            if stat.version == states.version:
+                by = MetadataVersionNode.decode(paths.METADATA_VERSION, data or b"{}").by
+                return MetadataStates(states.version, states.states, by)
+
     def _see(self, view: View) -> None:
+        if self.world.restorable:
+            last, state = self.seen_change, view.states.states[TP].state
+            epoch = max(state.leader_epoch, last.leader_epoch if last is not None else -1)
+            self.seen_change, self._first_look = SeenChange(view.states.version, view.states.by, epoch), False
         self.view = view
         own = view.registrations.get(self.id)
         self.own = own if own is not None and own.incarnation == self.incarnation else None
         if self.own is None and self._registered_at is not None and view.begun > self._registered_at:
             self.register_again()  # the broker was evicted
+        if self.own is not None and self.own.epoch != self._cold_start.broker_epoch:
+            self._cold_start.registered(self.own.epoch, view.states.version)
+        self._cold_start.saw(view.states.version, view.states.by)
         self._take_metadata()
         self._report_recovered_end()
         self._control()
@@ -430,7 +542,8 @@ class SimBroker:
             return
         stored = self.view.states.states[TP].state
         before, followed = self.partition.leader, self.partition.follower
-        self.partition.on_metadata(stored, self.view.states.version, self.own, self.world.now)
+        own = self.own if self.view.restored is None else None
+        self.partition.on_metadata(stored, self.view.states.version, own, self.world.now)
         leader = self.partition.leader
         if leader is not None and leader is not before:
             self.world.on_leading(self, leader.epoch)
@@ -489,8 +602,11 @@ class SimBroker:
         if self._elected_none is not None and all(map(is_, judged, self._elected_none)):
             return  # the same objects: `elect` is a function of them, and has returned None
         self._elected_none = None
+        state = view.states.states[TP].state
+        if self.world.restorable and self._control_restored(view, view.lease, state):
+            return
         elected = elect(
-            view.states.states[TP].state,
+            state,
             REPLICAS,
             view.registrations,
             view.recovered,
@@ -500,11 +616,26 @@ class SimBroker:
         if elected is None:
             self._elected_none = judged
             return
-        operations = change_operations(
-            controller_guard(view.lease.version), view.states, {TP: elected}, f"{self.incarnation}/c"
-        )
+        self._write_as_controller(view, view.lease, {TP: above_floor(state, elected, self.world.epoch_floor)})
+
+    def _control_restored(self, view: View, lease: Lease, state: PartitionState) -> bool:
+        """Does what R13 asks of the controller; returns True if it may not elect now."""
+        if view.restored is not None:
+            if state.leader_epoch <= view.restored and DOUBTED not in state.data_ids.values():
+                terms = Terms(lease.epoch, self.world.epoch_floor, _DEFAULTS)
+                self._write_as_controller(view, lease, {TP: doubted_state(state, REPLICAS, terms)})
+            else:
+                self._write_as_controller(view, lease, {}, Delete(paths.RESTORED))
+            return True
+        return is_held(state, REPLICAS, view.registrations, self._cold_start.held_below())
+
+    def _write_as_controller(
+        self, view: View, lease: Lease, states: dict[TopicPartition, PartitionState], *operations: Operation
+    ) -> None:
+        by = f"{self.incarnation}/c{self.world.now}" if self.world.restorable else f"{self.incarnation}/c"
+        written = change_operations(controller_guard(lease.version), view.states, states, by, operations=operations)
         self._electing = True
-        self.world.converse(self, write_change(operations), self._elected, lambda: self._elected(None))
+        self.world.converse(self, write_change(written), self._elected, lambda: self._elected(None))
 
     def _elected(self, outcome: ProposalOutcome | None) -> None:
         self._electing = False
@@ -558,7 +689,8 @@ class SimBroker:
         if proposal is None:
             return
         guard = leader_guard(self.own.incarnation, [added.incarnation for added in proposal.added])
-        operations = change_operations(guard, self.view.states, {TP: proposal.state}, f"{self.own.incarnation}/l")
+        by = f"{self.own.incarnation}/l{self.world.now}" if self.world.restorable else f"{self.own.incarnation}/l"
+        operations = change_operations(guard, self.view.states, {TP: proposal.state}, by)
 
         def done(outcome: ProposalOutcome) -> None:
             leader.on_outcome(proposal, outcome)

@@ -47,6 +47,15 @@ class _Node:
     """The names, sorted."""
 
 
+@dataclass(frozen=True)
+class TreeCopy:
+    """A backup of a tree, with the sessions of its time."""
+
+    nodes: dict[str, tuple[tuple[bytes, Stat], tuple[str, ...]]]
+    sessions: frozenset[int]
+    creations: int
+
+
 class SimTree:
     """The service: nodes, sessions and watches. `observer` sees each transaction that was applied, before watches."""
 
@@ -60,7 +69,8 @@ class SimTree:
         self._creations = 0
         self.changes = 0
         """The number of transactions that were applied: while it stays, every read has the same answer as before."""
-        self._sessions: dict[int, SimCoordination] = {}
+        self._sessions: dict[int, SimCoordination | None] = {}
+        """The owner of a session that only a backup has is not there."""
         self._opened = 0
         self._watches: list[_SimWatch] = []
 
@@ -75,8 +85,9 @@ class SimTree:
     def end_session(self, session_id: int) -> None:
         """Removes the session's ephemeral paths and watches; its owner is not told."""
         with self.lock:
-            if self._sessions.pop(session_id, None) is None:
+            if session_id not in self._sessions:
                 return
+            del self._sessions[session_id]
             self._watches = [watch for watch in self._watches if watch.session_id != session_id]
             owned = [path for path, node in self._nodes.items() if node.found[1].ephemeral_owner == session_id]
             self.apply([Delete(path) for path in owned], 0)
@@ -91,6 +102,30 @@ class SimTree:
 
     def is_live(self, session_id: int) -> bool:
         return session_id in self._sessions
+
+    # -- backups -------------------------------------------------------------------------------------------------
+
+    def copy(self) -> TreeCopy:
+        nodes = {path: (node.found, node.children) for path, node in self._nodes.items()}
+        return TreeCopy(nodes, frozenset(self._sessions), self._creations)
+
+    def restore(self, copy: TreeCopy) -> list[int]:
+        """Puts the copy in the tree's place, as under clients that connect again: who has a session of the copy keeps
+        it, with its watches, which are all called; any other session is over. Returns the sessions of the copy whose
+        owners are gone.
+        """
+        for session_id in set(self._sessions) - copy.sessions:
+            self.expire(session_id)
+        with self.lock:
+            self._nodes = {path: _Node(found, children) for path, (found, children) in copy.nodes.items()}
+            self._creations = copy.creations
+            self.changes += 1
+            gone = sorted(copy.sessions - set(self._sessions))
+            self._sessions |= dict.fromkeys(gone)
+            fired = list(self._watches)
+        for watch in fired:
+            watch.fire()
+        return gone
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from klamm.core.cluster.brokers.incarnations import read_registrations
 from klamm.core.cluster.changes import MetadataStates, change_operations
+from klamm.core.cluster.control.cold_start import ColdStart
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.steps import Steps
 from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set
@@ -25,7 +26,7 @@ from klamm.core.replication.delayed_produce import DelayedProduces
 from klamm.core.replication.follower import FetchResult, PartitionFollower
 from klamm.core.replication.leader import IsrProposal, PartitionLeader, ProposalOutcome
 from klamm.core.replication.partition import Partition
-from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.partition_state import NO_EPOCH, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration, Standing
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
@@ -216,8 +217,8 @@ def _retry_is_done(replica: Partition[Waiter], leader_epoch: int, end_offset: in
     return True
 
 
-def _unversioned(*arguments: object) -> list[Operation]:
-    operations = change_operations(*arguments)  # type: ignore[arg-type]
+def _unversioned(*arguments: object, **more: object) -> list[Operation]:
+    operations = change_operations(*arguments, **more)  # type: ignore[arg-type]
     return [replace(operation, version=ANY_VERSION) if isinstance(operation, Set) else operation
             for operation in operations]  # fmt: skip
 
@@ -234,6 +235,15 @@ def _registrations_first(viewer: SimBroker, known: MetadataStates | None) -> Ste
 
 def _renew_whatever_is_there(broker_id: int, _: str, data: bytes) -> list[Operation]:
     return [Set(paths.broker(broker_id), data)]
+
+
+def _never_lacks(*_: object) -> Steps[bool]:
+    yield from ()
+    return False
+
+
+def _held_never(_: ColdStart) -> int:
+    return NO_EPOCH
 
 
 def _no_guard(*_: object) -> list[Operation]:
@@ -361,6 +371,18 @@ MUTATIONS: Final = {
         Mutation(
             "controller-epoch-unchecked", "guard", "a deposed controller's write is not refused",
             ((broker, "controller_guard", _no_guard),),
+        ),
+        Mutation(
+            "restored-unchecked", "R13", "a broker takes a coordination that lacks what it has seen for the newest",
+            ((broker, "lacks_change", _never_lacks),),
+        ),
+        Mutation(
+            "cold-start-elects", "R13", "the first broker of a cluster that starts elects by what it finds",
+            ((ColdStart, "held_below", _held_never),),
+        ),
+        Mutation(
+            "restored-while-they-run", "R13", "a broker that runs does not notice that the coordination went back",
+            ((SimBroker, "_has_gone_back_steps", _never_lacks),),
         ),
     )
 }  # fmt: skip

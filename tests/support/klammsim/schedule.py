@@ -16,6 +16,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.interfaces.coordination import Delete, Operation
 
 from .broker import SimBroker
+from .coordination import TreeCopy
 from .crashing_log import CrashingLog, OnCommitted
 from .disk_log import disk_logs
 from .memory_log import MemoryLog
@@ -24,8 +25,19 @@ from .world import QUIET, Conditions, Counts, World
 STEPS: Final = 700
 SEEDS_PER_DISK_LOG: Final = 50
 SEEDS_PER_FULL_DISKS: Final = 5
+SEEDS_PER_RESTORE: Final = 10
 HEALING: Final = 1_500.0
 _SESSION_ENDS: Final = (3.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The coordination gets the state again that it had at step `copied`, at step `restored` or as soon as it may.
+    `running`: while brokers run; else all are killed before, and start again."""
+
+    copied: int
+    restored: int
+    running: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,7 @@ class Plan:
     """Probability of a fault at each step."""
     conditions: Conditions
     skipped: frozenset[int] = frozenset()
+    restore: Restore | None = None
 
 
 def plan_of(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()) -> Plan:
@@ -57,7 +70,14 @@ def plan_of(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()
             max_lag=random.choice((30.0, 30.0, 100.0)),
         ),
         skipped,
+        _restore_of(seed, steps) if seed % SEEDS_PER_RESTORE == SEEDS_PER_RESTORE - 3 else None,
     )
+
+
+def _restore_of(seed: int, steps: int) -> Restore:
+    random = Random(f"restore {seed}")
+    copied = random.randint(10, steps // 2)
+    return Restore(copied, copied + random.randint(10, steps // 3), random.random() < 0.5)
 
 
 class Schedule:
@@ -69,10 +89,17 @@ class Schedule:
 
     def __init__(self, plan: Plan, make_log: Callable[[str, OnCommitted], CrashingLog] = MemoryLog) -> None:
         self.plan = plan
-        self.world = World(plan.seed, plan.min_insync_replicas, plan.conditions, make_log)
+        self.world = World(
+            plan.seed, plan.min_insync_replicas, plan.conditions, make_log, restorable=plan.restore is not None
+        )
         self.faults: list[str] = []
         """The faults that occurred, in order; a fault's index is its number in `skipped`."""
         self._calm = False
+        """After a restore, until all replicas are in sync: a broker that is late does not join any more."""
+        self._steps = 0
+        self._copy: TreeCopy | None = None
+        self._copied = -1
+        """The version of the metadata in `_copy`."""
         self._fills_disks = has_full_disks(plan.seed)
         self._values = 0
         self._sessions: list[int] = []
@@ -95,6 +122,9 @@ class Schedule:
 
     def _step(self) -> None:
         chance = self.world.chance
+        self._steps += 1
+        if self.plan.restore is not None:
+            self._back_up_or_restore(self.plan.restore)
         if chance() < 0.25:
             if self._values and chance() < 0.15:
                 random = self.world.random
@@ -104,9 +134,9 @@ class Schedule:
                 self._produce(self._values)
         if chance() < 0.01:
             self._delete_old_records()
-        if chance() < self.plan.faults:
+        if chance() < self.plan.faults and not self._calm:
             self._fault()
-        if self._fills_disks and chance() < self.plan.faults / 3:
+        if self._fills_disks and not self._calm and chance() < self.plan.faults / 3:
             self._strike(self._fill_up, self._victim())
 
     def _produce(self, value: int) -> None:
@@ -293,6 +323,46 @@ class Schedule:
         if controller is not None and controller[1].ephemeral_owner == broker.coordination.session_id:
             operations.append(Delete(paths.CONTROLLER))
         self.world.tree.apply(operations, 0)
+
+    def _back_up_or_restore(self, plan: Restore) -> None:
+        """Restores once a broker has seen a change that the copy lacks: only then can it be noticed. Of those that
+        run meanwhile each has.
+        """
+        world = self.world
+        if self._calm:
+            self._calm = not world.is_healthy()
+        elif self._steps == plan.copied:
+            self._copy, self._copied = world.tree.copy(), world.version()
+        elif self._copy is not None and self._steps >= plan.restored:
+            aware = [broker for broker in world.brokers if self._has_seen_more(broker)]
+            running = [broker for broker in world.brokers if broker.up]
+            if "lose all power" in world.counts.faults:
+                return  # what all members have lost, and another replica still has, would be there again
+            if not aware or (plan.running and any(b not in aware or b.paused or b.cut_off for b in running)):
+                return
+            copy, self._copy = self._copy, None
+            number = len(self.faults)
+            self.faults.append(f"{world.now:.0f} restore {'running' if plan.running else 'stopped'}")
+            if number not in self.plan.skipped:
+                world.counts.faults["restore"] = world.counts.faults.get("restore", 0) + 1
+                self._restore(copy, running=plan.running)
+
+    def _has_seen_more(self, broker: SimBroker) -> bool:
+        return broker.seen_change is not None and broker.seen_change.version > self._copied
+
+    def _restore(self, copy: TreeCopy, *, running: bool) -> None:
+        world, random = self.world, self.world.random
+        self._calm = True
+        world.cuts.clear()
+        killed = [] if running else [broker for broker in world.brokers if broker.up]
+        for broker in killed:
+            broker.kill()
+        sessions = [broker.coordination.session_id for broker in world.brokers if not broker.up]
+        for session_id in {*world.restore(copy), *sessions}:
+            world.at(random.choice(_SESSION_ENDS), partial(world.tree.expire, session_id))
+        for broker in world.brokers:
+            if not broker.up:
+                world.at(random.choice((1.0, 20.0, 80.0)), partial(self._restart, broker, broker.process))
 
     def _heal(self) -> None:
         world = self.world

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from klamm.core.cluster.brokers.incarnations import evict_operations
@@ -15,7 +16,8 @@ from klamm.core.interfaces.coordination import Delete, Operation, Set
 from klamm.core.log.errors import FencedLeaderEpochError
 
 from .broker import SimBroker
-from .scene import STATE_PATH
+from .coordination import TreeCopy
+from .scene import SESSION_TIMEOUT, STATE_PATH
 from .schedule import run_schedule
 from .world import Conditions, World
 
@@ -25,8 +27,8 @@ _PATIENCE: Final = 3_000.0
 class Stage:
     """A world without faults in which every replica is in sync and broker 0 leads. Every wait ends within a bound."""
 
-    def __init__(self, min_insync_replicas: int = 2, max_lag: float = 1_000.0) -> None:
-        self.world = World(1, min_insync_replicas, Conditions(max_lag=max_lag))
+    def __init__(self, min_insync_replicas: int = 2, max_lag: float = 1_000.0, *, restorable: bool = False) -> None:
+        self.world = World(1, min_insync_replicas, Conditions(max_lag=max_lag), restorable=restorable)
         self.brokers = self.world.brokers
         for broker in self.brokers:
             broker.start()
@@ -391,6 +393,58 @@ def controller_epoch_unchecked() -> None:
     stage.finish()
 
 
+def restored_unchecked() -> None:
+    """The coordination is restored from the time when broker 0 was in sync, and led; all brokers start again."""
+    stage, copy = _without_broker_0()
+    for number in (1, 2):
+        stage.kill(number)
+    _expire_all(stage, stage.world.restore(copy))
+    for broker in stage.brokers:
+        broker.start()
+    stage.finish()
+
+
+def cold_start_elects() -> None:
+    """The same, and broker 0 is back first: what the copy says is all that it has."""
+    stage, copy = _without_broker_0()
+    for number in (1, 2):
+        stage.kill(number)
+    _expire_all(stage, stage.world.restore(copy))
+    stage.brokers[0].start()
+    stage.until(lambda: stage.brokers[0].own is not None)
+    stage.world.run(SESSION_TIMEOUT)
+    stage.finish()
+
+
+def restored_while_they_run() -> None:
+    """The same, below brokers 1 and 2, which run: they have the sessions of the copy, and what they know is newer."""
+    stage, copy = _without_broker_0()
+    _expire_all(stage, stage.world.restore(copy))
+    stage.brokers[0].start()
+    stage.produce(1, 2)
+    stage.finish()
+
+
+def _without_broker_0() -> tuple[Stage, TreeCopy]:
+    """Broker 0 has died since the copy was made, and lacks a record that was committed by the others."""
+    stage = Stage(min_insync_replicas=1, restorable=True)
+    copy = stage.world.tree.copy()
+    stage.kill(0)
+    stage.until_leader(1)
+    stage.until_isr(1, 2)
+    stage.produce(1, 1)
+    stage.until_committed(1)
+    version = stage.world.version()
+    stage.until(lambda: all((seen := broker.seen_change) is not None and seen.version == version
+                            for broker in stage.brokers[1:]))  # fmt: skip
+    return stage, copy
+
+
+def _expire_all(stage: Stage, sessions: list[int]) -> None:
+    for session_id in sessions:
+        stage.world.at(SESSION_TIMEOUT / 2, partial(stage.world.tree.expire, session_id))
+
+
 def _controller_epoch(world: World) -> int:
     found = world.tree.find(paths.CONTROLLER_EPOCH)
     assert found is not None
@@ -414,6 +468,9 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         role_unchecked,
         renewal_unchecked,
         controller_epoch_unchecked,
+        restored_unchecked,
+        cold_start_elects,
+        restored_while_they_run,
     )
 }
 """The scripts, by the name of the mutation that each must catch."""

@@ -23,7 +23,7 @@ from klamm.core.interfaces.coordination import (
 from klamm.core.replication.leader import ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 
-from .coordination import SimTree
+from .coordination import SimTree, TreeCopy
 from .crashing_log import CrashingLog, OnCommitted
 from .memory_log import MemoryLog
 from .scene import BROKERS, RECOVERED, STATE_PATH, TP
@@ -158,15 +158,16 @@ class _Conversation(Generic[T]):
         world, broker = self._world, self._broker
         answer, error = self._attempt(request) if fate in ("answered", "applied") else (None, None)
         if fate == "late" and not broker.cut_off:
-            world.at(world.random.random() * 40, partial(self._attempt_late, request))
+            world.at(world.random.random() * 40, partial(self._attempt_late, request, world.restores))
         elif fate == "held" and not broker.cut_off:
-            world.held_writes.append(partial(self._attempt_late, request))
+            world.held_writes.append(partial(self._attempt_late, request, world.restores))
         if fate != "answered":
             answer, error = None, CoordinationUnavailableError("planted: no answer")
         world.at_process(world.delay(), broker, self._process, partial(self.proceed, answer, error))
 
-    def _attempt_late(self, request: Request) -> None:
-        self._attempt(request)
+    def _attempt_late(self, request: Request, restores: int) -> None:
+        if restores == self._world.restores:  # a server that was stopped has no requests of before
+            self._attempt(request)
 
 
 class World:
@@ -178,11 +179,17 @@ class World:
         min_insync_replicas: int,
         conditions: Conditions,
         make_log: Callable[[str, OnCommitted], CrashingLog] = MemoryLog,
+        *,
+        restorable: bool = False,
     ) -> None:
-        """`make_log` makes a broker's log from its name."""
+        """`make_log` makes a broker's log from its name. `restorable`: the coordination may be restored from an older
+        state, and brokers do what R13 says; these are further requests, so that a seed gives another schedule.
+        """
         from .broker import SimBroker
 
         self.make_log = make_log
+        self.restorable = restorable
+        self.restores = 0
         self.random = Random(seed)
         self.chance = self.random.random
         self.now = 0.0
@@ -222,6 +229,26 @@ class World:
         state = PartitionState(-1, 0, -1, brokers, (), ids, 0)
         tree.make_parents(STATE_PATH, 0)
         tree.apply([Create(STATE_PATH, state.encode())], 0)
+
+    # -- backups -------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch_floor(self) -> int:
+        """The least leader epoch that begins now: as in production it follows the clock, where it matters."""
+        return int(self.now) if self.restorable else 0
+
+    def version(self) -> int:
+        found = self.tree.find(paths.METADATA_VERSION)
+        assert found is not None
+        return found[1].version
+
+    def restore(self, copy: TreeCopy) -> list[int]:
+        """Restores the coordination; returns the sessions whose owners are gone. What holds of a state is checked again
+        from the next one on.
+        """
+        self.state = None
+        self.restores += 1
+        return self.tree.restore(copy)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
