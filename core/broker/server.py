@@ -601,6 +601,7 @@ class Broker:
             services.groups,
             background,
             services.leadership,
+            services.workers.appends,
         )
         endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched))
         endpoint.start()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness import Campaign, Result
-from klammtest.pages.figures import commit, machine, write_between_markers
+from klammtest.pages.figures import commit, figures_in, machine, write_between_markers
 
 
 @dataclass(frozen=True)
@@ -28,37 +28,66 @@ def write_report(
     seconds: float,
 ) -> None:
     """Writes between the page's markers of that make target: first the campaigns that failed and those not run, then
-    all figures, then what each campaign does.
+    all figures, then what each campaign does. Campaigns that passed in an earlier run, and were not run in this one,
+    keep their figures: all of them in full take hours.
     """
-    write_between_markers(page, target, figures(campaigns, rows, options, seconds))
+    earlier = earlier_rows(figures_in(page, target))
+    write_between_markers(page, target, figures(campaigns, rows, options, seconds, earlier))
 
 
-def figures(campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float) -> str:
+_HEAD = (
+    "| campaign | injected | wanted | acknowledged | lost | corrupt-served | further | s | run |",
+    "|---|---:|---:|---:|---:|---:|---|---:|---|",
+)
+_COLUMNS = _HEAD[0].count("|")
+
+
+def earlier_rows(text: str) -> dict[str, str]:
+    """Returns the table's lines in an earlier report by campaign, without those of campaigns that failed."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("| ") and line.count("|") == _COLUMNS and line != _HEAD[0]:
+            name = line.split("|")[1].strip()
+            if f"**{name} failed**" not in text:
+                found[name] = line
+    return found
+
+
+def figures(
+    campaigns: Mapping[str, Campaign],
+    rows: list[Row],
+    options: argparse.Namespace,
+    seconds: float,
+    earlier: Mapping[str, str],
+) -> str:
     rows = sorted(rows, key=lambda row: (row.result.passed, row.name))
     failed = [row for row in rows if not row.result.passed]
-    left_out = sorted(campaigns.keys() - {row.name for row in rows})
+    run = {row.name for row in rows}
+    kept = {name: line for name, line in earlier.items() if name in campaigns and name not in run}
+    left_out = sorted(campaigns.keys() - run - kept.keys())
     lines = [f"- **{row.name} failed**: {_what_failed(row.result)}" for row in failed]
     lines += [f"- **not run**: {', '.join(left_out)}"] if left_out else []
-    lines += [] if lines else [f"All {len(rows)} campaigns passed."]
+    lines += [] if lines else [f"All {len(rows) + len(kept)} campaigns passed."]
     short = ", SHORT (`QUICK=1`)" if options.quick else ""
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
     lines += [
         "",
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC{commit()}, seed {options.seed}{short}, {seconds:.0f} s in all, on "
-        f"{machine()}.",
+        f"{now} UTC{commit()}, seed {options.seed}{short}, {len(rows)} campaigns in {seconds:.0f} s, on {machine()}."
+        + (f" {len(kept)} campaigns were run earlier, each when its last column says." if kept else ""),
         "",
-        "| campaign | injected | wanted | acknowledged | lost | corrupt-served | further | s |",
-        "|---|---:|---:|---:|---:|---:|---|---:|",
+        *_HEAD,
     ]
     for row in rows:
         r = row.result
         further = ", ".join(f"{figure} {n}" for figure, n in r.figures.items())
         lines.append(
             f"| {row.name} | {r.injected:,} | {r.wanted:,} | {r.acknowledged:,} | {r.lost} | {r.corrupt_served} "
-            f"| {further} | {row.seconds:.0f} |"
+            f"| {further} | {row.seconds:.0f} | {now}{commit()} |"
         )
+    lines += [kept[name] for name in sorted(kept)]
     lines.append("")
-    for row in rows:
-        c = campaigns[row.name]
+    for name in [*(row.name for row in rows), *sorted(kept)]:
+        c = campaigns[name]
         lines += [f"**{c.name}** injects {c.injects}. Asserted: {c.asserts}. Planted with `PLANT=1`: {c.plants}.", ""]
     return "\n".join(lines).rstrip()
 

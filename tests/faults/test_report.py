@@ -28,9 +28,10 @@ import campaign
 from harness import Result
 
 def results(names, options):
-    options.report.unlink()
+    if options.quick:
+        options.report.unlink()
     for name in names:
-        yield name, Result(injected=1, acknowledged=1), 1.0
+        yield name, Result(injected=1, acknowledged=1, lost=int(name == "bit-flip-log")), 1.0
 
 campaign._results = results
 sys.exit(campaign.main())
@@ -108,15 +109,35 @@ def test_campaigns_refuse_a_wrong_page_before_any_runs(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def run_without_campaigns(page: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command with results that no campaign has found; `bit-flip-log` loses a record."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(FAULTS), ENVIRONMENT["PYTHONPATH"]))}
+    command = [sys.executable, "-c", RUN_WITHOUT_CAMPAIGNS, *arguments, "--report", str(page)]
+    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=60, check=False)
+
+
+def test_a_report_keeps_the_figures_of_campaigns_that_passed_earlier(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    run_without_campaigns(page, "segment-cut", "bit-flip-log")
+    (first,) = [line for line in page.read_text().splitlines() if line.startswith("| segment-cut |")]
+    run_without_campaigns(page, "disk-full")
+    text = page.read_text()
+    assert first in text
+    assert "| disk-full | 1 |" in text
+    assert "1 campaigns were run earlier" in text
+    assert "**segment-cut** injects" in text
+    assert "| bit-flip-log |" not in text, "it has to be run again"
+    assert "bit-flip-log" in next(line for line in text.splitlines() if line.startswith("- **not run**"))
+
+
 def test_a_page_that_vanishes_costs_no_campaigns_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"{BEGIN}\n{END}\n")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(FAULTS), ENVIRONMENT["PYTHONPATH"]))}
-    command = [sys.executable, "-c", RUN_WITHOUT_CAMPAIGNS, "segment-cut", "bit-flip-log", "--report", str(page)]
-    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=60, check=False)
+    done = run_without_campaigns(page, "segment-cut", "disk-full", "--quick")
     assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("campaign ")] == [
         "segment-cut",
-        "bit-flip-log",
+        "disk-full",
     ]
     assert "faults: 2 of 2 campaigns passed" in done.stdout
     assert done.stderr == f"faults: the report is not written: {page}: No such file or directory\n"

@@ -24,6 +24,7 @@ from ...cluster.cluster import Cluster
 from ...interfaces.service import ServiceMetric
 from ...log.manager import LogManager
 from ...protocol.apis import ApiKey
+from ..append_placement import AppendPlacement
 from ..background.background_services import BackgroundServices
 from ..coordinator.group_service import GroupService
 from ..network.connections import Connections
@@ -51,6 +52,7 @@ class Watched:
     groups: GroupService
     background: BackgroundServices
     roles: RoleChanges
+    appends: AppendPlacement
 
 
 class BrokerCollector(Collector):
@@ -194,6 +196,7 @@ def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
         ],
         "broker_eventloop_lag_seconds": one(lambda: metrics.loop_lag_s),
         "broker_eventloop_lag_max_seconds": one(lambda: metrics.loop_lag_max_s),
+        "broker_appendsheldup": one(lambda: watched.appends.held_up),
     }
     return found | _of_connections(watched, one) | _of_cluster(watched, one)
 

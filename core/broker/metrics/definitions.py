@@ -182,6 +182,8 @@ DEFINITIONS = (
                "1 while the service beside the broker (`audit`, or a plugin of `broker.services`) does its work."),
     MetricSpec("broker_eventloop_lag_seconds", _G, (), "How much later than asked the event loop last woke up."),
     MetricSpec("broker_eventloop_lag_max_seconds", _G, (), "The worst of the last minute."),
+    MetricSpec("broker_appendsheldup", _C, (),
+               "Times that appends moved to worker threads for a while, because the disk held writers up."),
 )  # fmt: skip
 
 PROCESS = (

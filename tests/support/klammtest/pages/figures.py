@@ -90,6 +90,13 @@ def write_between_markers(page: Path, target: str, figures: str) -> None:
     page.write_text(f"{before}\n{figures}\n{after}")
 
 
+def figures_in(page: Path, target: str) -> str:
+    """Returns the text between the page's markers of that make target. Raises `ReportPageError` if it has none."""
+    before, after = _around_markers(page, target)
+    text = page.read_text()
+    return text[len(before) : len(text) - len(after)]
+
+
 @cache
 def commit() -> str:
     """Returns the work tree's commit before a report is written into it; empty if it is not a repository."""
