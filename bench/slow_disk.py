@@ -2,7 +2,8 @@
 
 A broker whose writes to segments take `--delay` ms (a preloaded library, `klammtest.replicated.disk`). Four producers
 send batches of 64 KB, each to a partition of its own; meanwhile another connection asks for ApiVersions every 5 ms.
-Prints how long it waited, and how many batches were stored. `--command` is another broker's `klamm`.
+Prints how long it waited, and how many batches were stored. `--command` is another broker's `klamm`; `--brokers 3` has
+two followers with such a disk, and acks=all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 import klammtest.broker  # noqa: E402
 from klamm import Producer  # noqa: E402
 from klammbench.paths import BROKER_COMMAND  # noqa: E402
-from klammtest.broker import RunningBroker, running_broker  # noqa: E402
+from klammtest.broker import RunningBroker  # noqa: E402
+from klammtest.replicated.cluster import running_cluster  # noqa: E402
 from klammtest.replicated.disk import Disk, build  # noqa: E402
 
 PARTITIONS = 4
@@ -34,11 +36,11 @@ API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 class Load(threading.Thread):
     """Sends one batch after the other to a partition."""
 
-    def __init__(self, bootstrap: str, partition: int) -> None:
+    def __init__(self, bootstrap: str, partition: int, acks: str) -> None:
         super().__init__(daemon=True)
         self.stored = 0
         self._partition = partition
-        self._producer = Producer({"producer": {"bootstrap.servers": bootstrap, "acks": "1", "linger.ms": 0}})
+        self._producer = Producer({"producer": {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0}})
         self._ends = threading.Event()
 
     def run(self) -> None:
@@ -74,6 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     parser.add_argument("--delay", type=int, default=50, help="ms that a write takes (default 50)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long it is measured (default 10)")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="and replicas (default 1)")
     parser.add_argument(
         "--command", type=Path, default=BROKER_COMMAND, help="the `klamm` command (default %(default)s)"
     )
@@ -81,25 +84,39 @@ def main() -> int:
     klammtest.broker.KLAMM = str(given.command)
     with tempfile.TemporaryDirectory(prefix="klamm-slow-disk-") as name:
         folder = Path(name)
-        disk = Disk(build(folder), folder / "disk", folder / "broker" / "data")
-        topics = {"slow": {"partitions": PARTITIONS}}
-        with running_broker(folder / "broker", topics=topics, environment=disk.environment) as broker:
-            loads = [Load(broker.bootstrap, partition) for partition in range(PARTITIONS)]
+        library, own = build(folder), range(given.brokers)
+        disks = [Disk(library, folder / f"disk-{i}", folder / f"data-{i}") for i in own]
+        with running_cluster(
+            folder,
+            {"plugin": "embedded", "path": str(folder / "coordination.db")},
+            size=given.brokers,
+            environments={i: disks[i].environment for i in own},
+            disks={i: disks[i].under for i in own},
+        ) as cluster:
+            if given.brokers == 1:
+                cluster.brokers[0].create_topics({"slow": {"partitions": PARTITIONS}})
+            else:
+                cluster.create_topic("slow", PARTITIONS)
+            acks = "all" if given.brokers > 1 else "1"
+            loads = [Load(cluster.bootstrap, partition, acks) for partition in range(PARTITIONS)]
             for load in loads:
                 load.start()
             time.sleep(1)
-            disk.control(write_delay_ms=given.delay)
+            for disk in disks:
+                disk.control(write_delay_ms=given.delay)
             time.sleep(1)
             before = sum(load.stored for load in loads)
-            found = waits(broker, given.seconds)
-            stored = sum(load.stored for load in loads) - before
-            disk.control()
+            begun = time.monotonic()
+            found = waits(cluster.brokers[0], given.seconds)
+            stored = (sum(load.stored for load in loads) - before) / (time.monotonic() - begun)
+            for disk in disks:
+                disk.control()
             for load in loads:
                 load.end()
     at = {share: found[min(int(share * len(found)), len(found) - 1)] * 1000 for share in (0.5, 0.99, 0.999)}
     print(
         f"others waited: p50 {at[0.5]:.1f} ms, p99 {at[0.99]:.1f} ms, p99.9 {at[0.999]:.1f} ms, "
-        f"longest {found[-1] * 1000:.1f} ms; {stored / given.seconds:.0f} batches/s stored"
+        f"longest {found[-1] * 1000:.1f} ms; {stored:.0f} batches/s stored"
     )
     return 0
 

@@ -22,7 +22,6 @@ from uuid import UUID, uuid4
 
 from ..config.sections.topic import TopicConfig
 from ..errors import KlammError, NoSpaceError, StorageError
-from ..faults import fault_point
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.partition import TopicPartition
@@ -340,7 +339,6 @@ class LogManager:
 
         It takes the log, since its name may be that of a later topic's log meanwhile.
         """
-        fault_point("records.delete")
         start = log.delete_records_before(offset)
         with self._checkpoint_lock:
             self._log_starts.write({name: each.log_start_offset for name, each in self.logs().items()})

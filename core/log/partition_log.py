@@ -105,7 +105,8 @@ class PartitionLog:
     Blocking and thread-safe. `_lock` guards all state; it is not held while segments are flushed, while batches are
     read from files, or during `on_visible`. The offsets are read without it. `_flush_lock` is held during a whole
     flush, truncation or swap of compacted segments, so that these never overlap. It is acquired before `_lock`, never
-    after.
+    after. `_watermark_lock`, acquired last and never for long, guards the replicated end: a leader advances it while
+    another thread appends.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class PartitionLog:
         self._codecs = codecs
         self._lock = RLock()
         self._flush_lock = Lock()
+        self._watermark_lock = Lock()
         self._closed: str | None = None
         self._role: LogRole = STANDALONE
         self._truncations = 0
@@ -294,17 +296,17 @@ class PartitionLog:
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Advances the high watermark to `offset`, because all in-sync replicas have the records below it. Returns True
-        if it advanced: a lower offset changes nothing; only `truncate_to` lowers it."""
-        with self._lock:
-            advanced = self._advance_high_watermark(offset)
+        if it advanced: a lower offset changes nothing; only `truncate_to` lowers it. Does not wait for an append."""
+        advanced = self._advance_high_watermark(offset)
         if advanced and self.on_visible is not None:
             self.on_visible(self.tp)
         return advanced
 
     def _advance_high_watermark(self, offset: int) -> bool:
-        before = self.high_watermark
-        self._replicated = max(self._replicated, min(offset, self._end))
-        return self.high_watermark > before
+        with self._watermark_lock:
+            before = self.high_watermark
+            self._replicated = max(self._replicated, min(offset, self._end))
+            return self.high_watermark > before
 
     # -- the role ------------------------------------------------------------------------------------------------
 
@@ -559,7 +561,8 @@ class PartitionLog:
                 self._producers.state.update(header, now_ms)
             self._end = last + 1
             if commit:
-                self._replicated = last + 1
+                with self._watermark_lock:
+                    self._replicated = last + 1
         finally:
             self._lock.release()
         return _new_result(AppendResult, (base, last, NO_TIMESTAMP, False, commit))
@@ -958,7 +961,8 @@ class PartitionLog:
                 self._segments.truncate_to(offset)
                 self._end = self._segments.active.next_offset
                 self._flusher.truncate_to(self._end)
-                self._replicated = min(self._replicated, self._end)
+                with self._watermark_lock:
+                    self._replicated = min(self._replicated, self._end)
                 self._epochs.truncate_end(self._end)
                 self._producers.reload(self._end, self._segments, self._clock())
             except KlammError as error:  # the files and the state in memory may differ
@@ -985,7 +989,8 @@ class PartitionLog:
                 self._epochs.clear()
                 self._producers.clear()
                 self._segments.restart_at(offset, self._clock())
-                self._start = self._end = self._replicated = offset
+                with self._watermark_lock:
+                    self._start = self._end = self._replicated = offset
                 self._flusher.restart_at(offset)
             except KlammError as error:
                 self._fail(f"a restart at offset {offset} failed ({error})")
@@ -1006,7 +1011,8 @@ class PartitionLog:
                 return
             self._epochs.truncate_start(offset)
             self._start = offset
-            self._replicated = max(self._replicated, offset)
+            with self._watermark_lock:
+                self._replicated = max(self._replicated, offset)
 
     # -- producers -----------------------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ from confluent_kafka import TopicPartition as ForeignPartition
 from confluent_kafka.admin import AdminClient
 
 from klamm.core.errors import ErrorCode
+from klamm.core.log.partition_log import PartitionLog
 from klamm.core.protocol.apis import ApiKey
 from klammtest.broker import KLAMM, RunningBroker, running_broker
 from klammtest.brokers.deletions import delete_topic
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.faulty import fault_hook
 from klammtest.requests import batch, create_topic, fetch, new_topic, produce
 from klammtest.waiting import PATIENCE_S, eventually
 from klammtest.wire import WireClient, part
@@ -76,18 +76,23 @@ def test_segments_below_go_and_kill_9_brings_nothing_back(tmp_path: Path) -> Non
             assert fetch(wire, topic, 11).log_start_offset == 11
 
 
-def test_a_topic_that_is_created_again_meanwhile_keeps_its_records(tmp_path: Path) -> None:
+def test_a_topic_that_is_created_again_meanwhile_keeps_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The request had found the leader of the earlier topic; its worker thread comes to the log when the name is that
     of another topic."""
     reached, go_on = threading.Event(), threading.Event()
 
-    def hold(point: str) -> None:
-        if point == "records.delete":
-            reached.set()
-            assert go_on.wait(PATIENCE_S)
+    delete_before = PartitionLog.delete_records_before
 
+    def held(log: PartitionLog, offset: int) -> int:
+        reached.set()
+        assert go_on.wait(PATIENCE_S)
+        return delete_before(log, offset)
+
+    monkeypatch.setattr(PartitionLog, "delete_records_before", held)
     tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db")}
-    with fault_hook(hold), broker_thread(tmp_path, tree) as broker, ThreadPoolExecutor() as others:
+    with broker_thread(tmp_path, tree) as broker, ThreadPoolExecutor() as others:
         bootstrap = f"{broker.advertised[0].host}:{broker.advertised[0].port}"
         with WireClient(bootstrap) as wire, WireClient(bootstrap) as other:
             topic = filled(wire)
