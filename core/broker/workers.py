@@ -38,6 +38,20 @@ class Workers:
         """Returns the result of a call that reads, writes or decompresses."""
         return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: call(*args, **kwargs))
 
+    async def disk_then(
+        self, then: Callable[[T], object], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Does as `disk`, and calls `then` with the result on the event loop, even if the caller is cancelled before:
+        the call has its effect all the same."""
+
+        def ended(done: asyncio.Future[T]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                then(done.result())
+
+        running = asyncio.get_running_loop().run_in_executor(self._disk, lambda: call(*args, **kwargs))
+        running.add_done_callback(ended)
+        return await asyncio.shield(running)
+
     async def bulk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns the result of a call that reads much."""
         return await asyncio.get_running_loop().run_in_executor(self._bulk, lambda: call(*args, **kwargs))

@@ -72,7 +72,13 @@ def check_history(
         sleep(_LOOK_S)
         image = read_image(coordination)
 
+    older = True
+
     def plan(found: ClusterImage) -> Plan | None:
+        nonlocal older
+        older = is_older(coordination, seen)  # again, now that the image was read: one read may have been old itself
+        if not older:
+            return None
         elected = _elected_since(found, broker_id, seen.leader_epoch)
         if not in_session:
             elected += _live_leaders(found, broker_id)
@@ -85,6 +91,8 @@ def check_history(
 
     name = f"{broker_id}-{uuid4().hex}"
     ChangeWriter(coordination, lambda _: read_image(coordination), name).change(lambda _: [], plan, image)
+    if not older:
+        return False
     _log.error(
         "the coordination is older than this broker's logs (restored from a backup?): this broker has seen change "
         "%d of the metadata, the coordination was at %d; each partition waits for all of its replicas, and the one "

@@ -405,14 +405,32 @@ class PartitionLog:
             if (stored := self._append_checked(batch, leader_epoch, now_ms, commit, on_loop)) is not None:
                 return stored
             batch = batch[0]
-        if on_loop and self.append_may_block(batch):
+        if not on_loop:
+            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=False, commit=commit)
+        if self.append_may_block(batch):
             raise WouldBlockError(f"{self.tp}: the append reads the records of the batch or waits for the disk")
+        if not self._lock.acquire(blocking=False):  # before the batch is prepared, which may change its header in place
+            raise WouldBlockError(f"{self.tp}: {_HELD}")
+        try:
+            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=True, commit=commit)
+        finally:
+            self._lock.release()
+
+    def _prepare_and_append(
+        self,
+        batch: bytearray | memoryview,
+        leader_epoch: int,
+        origin: LeaderOrigin,
+        now_ms: int,
+        *,
+        on_loop: bool,
+        commit: bool,
+    ) -> AppendResult:
+        """The general case of `append_as_leader`."""
         batch, header, append_time = self._validator.prepare(
             batch, origin, now_ms, self.decompressed_max_bytes, on_loop=on_loop
         )
-        if not self._lock.acquire(not on_loop):
-            raise WouldBlockError(f"{self.tp}: {_HELD}")
-        try:
+        with self._lock:
             self._check_may_lead(leader_epoch)
             retried: BatchEntry | None = None
             if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
@@ -425,8 +443,6 @@ class PartitionLog:
                     raise
             advanced = commit and self._advance_high_watermark(self._end)
             flush = self._held_back and self._must_flush()
-        finally:
-            self._lock.release()
         if flush:  # a retry too: its batch may not be on disk yet
             self.flush()
         if retried:
@@ -569,7 +585,7 @@ class PartitionLog:
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
         """True if the append reads the records or waits for the disk, and so must not run on an event loop."""
-        if self.config.flush_messages < LONG_MAX:
+        if self.config.flush_messages < LONG_MAX or self._epochs.unwritten:
             return True
         try:
             return self._validator.may_block(BatchHeader.parse(batch))

@@ -173,6 +173,7 @@ class KazooSession:
         self._behind = True
         """A server of an ensemble may be behind the others: after each connect the first read waits for it to catch up,
         so that a write is found whose response was lost with the connection before."""
+        self._syncing = threading.Lock()
         self._closing = False
         self._expired = False
         self._session_id = 0
@@ -221,10 +222,12 @@ class KazooSession:
             self._await_connected(path, deadline)
             if not repeatable:
                 fault_point("coordination.write")
-            elif self._behind:
-                # Sent before the read on the same connection, so its response need not be waited for.
-                self._behind = False
-                self._client.sync_async("/")
+            else:
+                with self._syncing:  # no other thread reads between the two steps
+                    if self._behind:
+                        # Sent before the read on the same connection, so its response need not be waited for.
+                        self._behind = False
+                        self._client.sync_async("/")
             try:
                 answer = request(self._client).get(timeout=max(0.1, deadline - time.monotonic()))
                 if not repeatable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Final
 
 from ...errors import BrokerError, ErrorCode
@@ -87,7 +88,6 @@ class LedLog:
             result = await self._stored(batch)
         except FencedLeaderEpochError as error:
             raise self._over() from error
-        replica.appended(len(batch), result)
         end = result.last_offset + 1
         if replica.commits_alone and replica.log.high_watermark < end:  # the topic shows flushed records only
             await self._workers.disk(replica.log.flush)
@@ -97,13 +97,16 @@ class LedLog:
         return end
 
     async def _stored(self, batch: bytearray) -> AppendResult:
-        append, epoch, appends = self._replica.log.append_as_leader, self.leader_epoch, self._workers.appends
+        replica, epoch, appends = self._replica, self.leader_epoch, self._workers.appends
+        append, appended = replica.log.append_as_leader, partial(replica.appended, len(batch))
         if len(batch) > appends.on_loop_bytes and appends.needs_worker(len(batch)):
-            return await self._workers.disk(append, batch, epoch)
+            return await self._workers.disk_then(appended, append, batch, epoch)
         try:
-            return append(batch, epoch, on_loop=True, commit=self._replica.commits_alone)
+            result = append(batch, epoch, on_loop=True, commit=replica.commits_alone)
         except WouldBlockError:
-            return await self._workers.disk(append, batch, epoch)
+            return await self._workers.disk_then(appended, append, batch, epoch)
+        appended(result)
+        return result
 
     def _is_over(self) -> bool:
         return self._closed or self._replica.leader_epoch != self.leader_epoch

@@ -253,19 +253,19 @@ def _under_min_isr(led: Replica) -> BrokerError | None:
 
 async def _append_later(services: Services, part: ProducePartition, acks: int) -> Appended | Produced:
     """Appends a batch that `_append_now` has accepted, on a worker thread. Time has passed, so the partition is looked
-    up again. The batch is committed on the event loop: a follower may join while the thread appends.
+    up again. The batch is committed on the event loop, since a follower may join while the thread appends; also if the
+    client is gone by then.
     """
     led = services.partitions.find(part.topic, part.partition)
     if led is None:
         return Produced(part.topic, part.partition, services.not_led(part.topic, part.partition))
     if acks == -1 and (refused := _under_min_isr(led)) is not None:
         return _failed(led, part.batch, refused)
-    epoch = led.leader_epoch
+    epoch, appended = led.leader_epoch, partial(led.appended, len(part.batch))
     try:
-        result = await services.workers.disk(_open_and_append, services, led, part.batch, epoch)
+        result = await services.workers.disk_then(appended, _open_and_append, services, led, part.batch, epoch)
     except KlammError as error:
         return _failed(led, part.batch, error)
-    led.appended(len(part.batch), result)
     return led, result, epoch
 
 

@@ -127,7 +127,7 @@ class LeaderEpochs:
         index = bisect_right(self._starts, offset) - 1
         if (index >= 0 and self._starts[index] != offset) or index > 0:
             first = max(self._starts[index], offset)
-            self._replace(self._epochs[index:], [first, *self._starts[index + 1 :]])
+            self._remove(self._epochs[index:], [first, *self._starts[index + 1 :]])
 
     def _replace(self, epochs: list[int], starts: list[int], *, durable: bool = True) -> None:
         """Replaces all entries. Writes the file first: if that fails, the entries in memory do not change."""

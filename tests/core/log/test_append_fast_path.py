@@ -162,6 +162,30 @@ def test_the_loop_does_not_wait_for_an_append_of_another_thread(tmp_path: Path, 
     assert log.read_cached(0, 1000) is not None
 
 
+def test_a_batch_that_the_loop_leaves_to_a_worker_thread_is_unchanged(tmp_path: Path) -> None:
+    """LogAppendTime is written into the batch in place: a worker thread would find it in what the client sent."""
+    log = open_log(tmp_path, message_timestamp_type="LogAppendTime")
+    log.begin_leader_epoch(0)
+    held, ends, sent = threading.Event(), threading.Event(), batch()
+
+    def hold() -> None:
+        with log._lock:
+            held.set()
+            ends.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert held.wait(10), "the log is held"
+        with pytest.raises(WouldBlockError):
+            log.append_as_leader(sent, 0, on_loop=True)
+    finally:
+        ends.set()
+        holder.join()
+    assert sent == batch()
+    assert log.append_as_leader(sent, 0).base_offset == 0
+
+
 def test_a_commit_shows_no_more_than_is_flushed(tmp_path: Path) -> None:
     log = open_log(tmp_path, flush_ms=1000)
     assert not append_checked(log, from_request(batch())).high_watermark_advanced

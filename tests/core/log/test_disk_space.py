@@ -57,6 +57,21 @@ def noting(log: PartitionLog) -> list[TopicPartition]:
     return said
 
 
+def test_records_can_be_deleted_while_the_disk_is_full(tmp_path: Path) -> None:
+    """That is how to make room."""
+    log = open_log(tmp_path)
+    log.begin_leader_epoch(3)
+    for number in range(4):
+        append(log, batch([b"%d" % number]), leader_epoch=3)
+    fill_up("files.write")
+    assert log.delete_records_before(2) == 2
+    faults.install(None)
+    assert (log.log_start_offset, log.offline) == (2, None)
+    assert log.append_may_block(batch()), "the epochs are written before the next batch, not on an event loop"
+    append(log, batch([b"4"]), leader_epoch=3)
+    assert not log.append_may_block(batch())
+
+
 def test_no_room_is_told_from_other_errors(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     said = noting(log)

@@ -96,8 +96,10 @@ class AtOnce:
     def __init__(self) -> None:
         self.appends = AppendPlacement(lambda *_: None)
 
-    async def disk(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+    async def disk_then(self, then: Callable[[Any], object], call: Callable[..., Any], *args: Any) -> Any:
+        result = call(*args)
+        then(result)
+        return result
 
 
 class Broker:
@@ -345,11 +347,11 @@ class Deposing(AtOnce):
         super().__init__()
         self._replica = replica
 
-    async def disk(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def disk_then(self, then: Callable[[Any], object], call: Callable[..., Any], *args: Any) -> Any:
         elected = PartitionState(1, 4, 1, (0, 1), (), {0: "data", 1: "data"}, 0)
         own, settings = BrokerRegistration(0, 1, "here", ("data",)), ReplicationSettings(1, 30_000)
         self._replica.on_metadata(elected, 2, own, (0, 1), settings)
-        return await super().disk(call, *args, **kwargs)
+        return await super().disk_then(then, call, *args)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
