@@ -380,7 +380,7 @@ def _made(coordination: Coordination, path: str) -> bool:
 def test_a_transaction_finds_a_renewed_session(case: EtcdCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction does not renew etcd's lease: the session is renewed before one where its thread is late."""
     monkeypatch.setattr(EtcdSession, "_run", lambda session: session._set(streaming=True))
-    coordination = case.open(session_timeout_ms=2000)
-    for number in range(4):
-        time.sleep(0.8)  # without a keep-alive the lease would end after 2 to 2.5 s
+    coordination = case.open(session_timeout_ms=5000)
+    for number in range(3):
+        time.sleep(2)  # without a keep-alive the lease would end after 5 to 5.5 s
         coordination.create(f"/node-{number}", b"")
