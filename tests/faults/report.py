@@ -73,7 +73,11 @@ def figures(
     lines += [
         "",
         f"{now} UTC{commit()}, seed {options.seed}{short}, {len(rows)} campaigns in {seconds:.0f} s, on {machine()}."
-        + (f" {len(kept)} campaigns were run earlier, each when its last column says." if kept else ""),
+        + (
+            f" {len(kept)} campaigns were run earlier, each when its last column says; SHORT is `QUICK=1`."
+            if kept
+            else ""
+        ),
         "",
         *_HEAD,
     ]
@@ -82,7 +86,7 @@ def figures(
         further = ", ".join(f"{figure} {n}" for figure, n in r.figures.items())
         lines.append(
             f"| {row.name} | {r.injected:,} | {r.wanted:,} | {r.acknowledged:,} | {r.lost} | {r.corrupt_served} "
-            f"| {further} | {row.seconds:.0f} | {now}{commit()} |"
+            f"| {further} | {row.seconds:.0f} | {now}{commit()}{', SHORT' * options.quick} |"
         )
     lines += [kept[name] for name in sorted(kept)]
     lines.append("")
