@@ -104,8 +104,14 @@ class Joined:
         self.coordinations.pop(broker_id).close()
 
     def kill(self, broker_id: int) -> None:
-        """Ends a membership as `kill -9` does: it reacts to nothing any more, and its session lives on."""
-        self.clusters.pop(broker_id)._stop.set()
+        """Ends a membership as `kill -9` does: it reacts to nothing any more, and its session lives on.
+
+        Returns when a reaction that was under way has ended, so that it does not undo what the test does next.
+        """
+        cluster = self.clusters.pop(broker_id)
+        cluster._stop.set()
+        cluster._wake.set()
+        cluster._worker.join()
 
     def close(self) -> None:
         for cluster in self._all:
