@@ -17,6 +17,7 @@ from ..errors import CoordinationError
 from ..interfaces.coordination import Coordination, Create
 from ..log.state.seen_metadata import SeenChange
 from ..records.partition import TopicPartition, counted, some_of
+from ..replication.elections import has_live_leader
 from ..replication.partition_state import PartitionState
 from ..replication.registrations import DOUBTED, Registrations
 from .change_writer import ChangeWriter, Plan
@@ -107,7 +108,7 @@ def _live_leaders(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
     return [
         tp
         for tp, partition in image.partitions()
-        if broker_id in partition.replicas and has_live_leader(partition.state, image.registrations, broker_id)
+        if broker_id in partition.replicas and is_led_by_another(partition.state, image.registrations, broker_id)
     ]
 
 
@@ -117,10 +118,9 @@ def elected_since(state: PartitionState, leader_epoch: int) -> bool:
     return state.leader_epoch > leader_epoch and DOUBTED not in state.data_ids.values()
 
 
-def has_live_leader(state: PartitionState, registrations: Registrations, broker_id: int) -> bool:
+def is_led_by_another(state: PartitionState, registrations: Registrations, broker_id: int) -> bool:
     """Returns True if another live broker leads."""
-    leader = None if state.leader == broker_id else registrations.get(state.leader)
-    return leader is not None and leader.epoch == state.leader_broker_epoch
+    return state.leader != broker_id and has_live_leader(state, registrations)
 
 
 def _elected_since(image: ClusterImage, broker_id: int, leader_epoch: int) -> list[TopicPartition]:

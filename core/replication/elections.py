@@ -90,6 +90,12 @@ def _among_trusted_members(
     )
 
 
+def has_live_leader(state: PartitionState, registrations: Registrations) -> bool:
+    """Returns True if the leader is registered, and not anew since it was elected."""
+    leader = registrations.get(state.leader)
+    return leader is not None and _leads_under_its_registration(state, leader)
+
+
 def _leads_under_its_registration(state: PartitionState, registration: BrokerRegistration) -> bool:
     """Returns False after a restart of the leader, which is a new registration and needs a new leader epoch (R8)."""
     return registration.epoch == state.leader_broker_epoch

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...config.sections.topic import TopicConfig
 from ...errors import ConfigError, ErrorCode
 from ...records.partition import TopicPartition
-from ...replication.elections import elect
+from ...replication.elections import elect, has_live_leader
 from ...replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from ...replication.registrations import DOUBTED, Registrations, Standing, standing
 from ..brokers.reports import Reports
@@ -66,6 +66,22 @@ def holds_elections(image: ClusterImage, terms: Terms) -> bool:
     """Returns True if a partition's election waits for replicas."""
     return any(
         is_held(partition.state, partition.replicas, image.registrations, terms.held_below)
+        for _, partition in image.partitions()
+    )
+
+
+def is_waited_for(image: ClusterImage, broker_id: int) -> bool:
+    """Returns True if a controller that has just started counts this broker as absent, though it is there: its
+    registration is older than the controller's, and a partition of it has no leader (see `Terms`).
+    """
+    registrations = image.registrations
+    own, controller = registrations.get(broker_id), registrations.get(image.controller_id)
+    if own is None or controller is None or own.epoch >= controller.epoch:
+        return False
+    return any(
+        broker_id in partition.replicas
+        and partition.state.leader_broker_epoch < controller.epoch
+        and not has_live_leader(partition.state, registrations)
         for _, partition in image.partitions()
     )
 
@@ -158,8 +174,7 @@ def _is_settled(state: PartitionState, registrations: Registrations) -> bool:
         found = registrations.get(member)
         if found is None or not found.takes_records or found.data_ids[0] != state.data_ids[member]:
             return False
-    leader = registrations.get(state.leader)
-    return leader is not None and leader.epoch == state.leader_broker_epoch
+    return has_live_leader(state, registrations)
 
 
 def above_floor(before: PartitionState, after: PartitionState, floor: int) -> PartitionState:

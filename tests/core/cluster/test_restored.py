@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
 from klamm.core.cluster.cluster import Cluster
-from klamm.core.cluster.control.cold_start import ColdStart
-from klamm.core.cluster.control.leadership import Terms, doubted, is_held
+from klamm.core.cluster.control.leadership import Terms, doubted
 from klamm.core.cluster.image import ClusterImage, Endpoint, PartitionImage, TopicImage
 from klamm.core.cluster.image_reader import MetadataWentBackError, read_image
 from klamm.core.cluster.restored import is_older
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.config.sections.topic import TopicConfig
-from klamm.core.interfaces.coordination import Coordination, Create, Delete, Set
+from klamm.core.interfaces.coordination import Coordination, Create, Delete, Operation, Set
 from klamm.core.log.state.seen_metadata import SEEN_METADATA, SeenChange, SeenMetadata
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
 from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from klamm.core.replication.registrations import DOUBTED, BrokerRegistration
+from klammtest.clusters.joined import FaultyCoordination
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
 
@@ -68,33 +70,6 @@ def test_a_doubted_partition_waits_for_all_and_the_longest_log_leads() -> None:
     assert (elected.leader, elected.isr, elected.elr, dict(elected.data_ids)) == (1, (1,), (), {1: "d1"})
 
 
-def test_a_cold_start_holds_what_is_older_for_a_while() -> None:
-    now = [100.0]
-    start = ColdStart("me", lambda: 12.0, lambda: now[0])
-    assert start.held_below() == NO_EPOCH
-    start.registered(77, 5)
-    assert (start.held_below(), start.left_s()) == (77, 12.0)
-    start.saw(6, "me/1")
-    assert start.held_below() == 77, "its own change"
-    now[0] += 12.0
-    assert start.held_below() == NO_EPOCH
-    again = ColdStart("me", lambda: 12.0, lambda: now[0])
-    again.registered(77, 5)
-    again.saw(6, "another/1")
-    assert again.held_below() == NO_EPOCH, "the cluster is running"
-
-
-def test_a_cold_start_takes_older_registrations_for_those_of_a_backup() -> None:
-    state = PartitionState(0, 9, 100, (0, 1), (), {0: "d0", 1: "d1"}, 1)
-    both = {number: registration(number) for number in (0, 1)}
-    assert is_held(state, (0, 1), both, 101), "0 has not registered since"
-    assert not is_held(state, (0, 1), both, NO_EPOCH), "the wait is over"
-    again = both | {0: BrokerRegistration(0, 102, "i0b", ("d0",))}
-    assert not is_held(state, (0, 1), again, 101)
-    assert is_held(state, (0, 1, 2), again, 101), "2 is absent"
-    assert not is_held(PartitionState(0, 10, 102, (0,), (), {0: "d0"}, 1), (0, 1, 2), again, 101), "elected since"
-
-
 def test_states_that_were_made_since_are_not_doubted() -> None:
     topic = TopicImage("t", UUID(int=1), {
         0: PartitionImage(PartitionState(0, 9, 100, (0, 1), (), {0: "d0", 1: "d1"}, 1), (0, 1)),
@@ -123,46 +98,94 @@ def test_metadata_that_went_back_are_not_read_as_changes(coordination: Coordinat
         other.change(lambda _: [], lambda _: Plan())
 
 
-@pytest.fixture
-def members(coordination_case: CoordinationCase, tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
-    made: list[Cluster] = []
+class Members:
+    """Brokers that keep what they have seen of the metadata, and the tree as another client sees it."""
 
-    def join(number: int) -> Cluster:
-        own = tmp_path / str(number)
+    def __init__(self, case: CoordinationCase, folder: Path) -> None:
+        self._case = case
+        self._folder = folder
+        self.made: list[Cluster] = []
+        self.tree = case.open()
+
+    def __call__(self, number: int) -> tuple[Cluster, FaultyCoordination]:
+        own = self._folder / str(number)
         own.mkdir()
-        endpoints = [Endpoint("127.0.0.1", 9092 + number)]
+        faulty = FaultyCoordination(self._case.open())
         cluster = Cluster(
-            coordination_case.open(), number, endpoints, data_ids=(f"d{number}",), directory_id=f"directory-{number}",
-            seen=SeenMetadata(own),
+            cast(Coordination, faulty), number, [Endpoint("127.0.0.1", 9092 + number)], data_ids=(f"d{number}",),
+            directory_id=f"directory-{number}", seen=SeenMetadata(own),
         )  # fmt: skip
         cluster.register()
-        made.append(cluster)
-        return cluster
+        self.made.append(cluster)
+        return cluster, faulty
 
-    yield join
-    for cluster in made:
+    def restore(self, state: PartitionState) -> None:
+        """Sets partition 0 of t and the version of the metadata back, as a backup would; sessions go on."""
+        tree: list[Operation] = [Set(paths.partition_state("t", 0), state.encode())]
+        tree += [Delete(paths.METADATA_VERSION), Create(paths.METADATA_VERSION, b"{}")]
+        if self.tree.exists(paths.RESTORED):
+            tree.append(Delete(paths.RESTORED))
+        self.tree.transaction(tree)
+
+
+@pytest.fixture
+def members(coordination_case: CoordinationCase, tmp_path: Path) -> Iterator[Members]:
+    made = Members(coordination_case, tmp_path)
+    yield made
+    for cluster in made.made:
         cluster.close()
 
 
-def test_a_running_member_registers_anew_when_the_metadata_went_back(
-    members: Callable[[int], Cluster], coordination_case: CoordinationCase
-) -> None:
+def with_two_in_sync(cluster: Cluster) -> PartitionState:
+    """Returns the state of partition 0 of t as of a backup from the time when broker 1 was in sync, too."""
+    now = cluster.image().topics["t"].partitions[0].state
+    return PartitionState(0, now.leader_epoch, cluster.broker_epoch, (0, 1), (), {0: "d0", 1: "d1"}, 1)
+
+
+def test_a_running_member_registers_anew_when_the_metadata_went_back(members: Members) -> None:
     """Its session goes on, as one that the backup has: its states are doubted all the same."""
-    cluster = members(0)
+    cluster, _ = members(0)
     cluster.create_topic("t", 1, 1)
-    epoch, history, begun = cluster.broker_epoch, cluster.image().history, cluster.image().topics["t"].partitions[0]
-    path = paths.partition_state("t", 0)
+    epoch, history = cluster.broker_epoch, cluster.image().history
     seen: list[PartitionState] = []
     cluster.on_change(lambda image: seen.append(image.topics["t"].partitions[0].state))
-    tree = coordination_case.open()
-    # "isr 0, 1" is of the time of the backup.
-    older = PartitionState(0, begun.leader_epoch, epoch, (0, 1), (), {0: "d0", 1: "d1"}, 1)
-    tree.transaction([Set(path, older.encode()), Delete(paths.METADATA_VERSION), Create(paths.METADATA_VERSION, b"{}")])
+    members.restore(with_two_in_sync(cluster))
     eventually(lambda: cluster.broker_epoch > epoch, "it has registered anew")
-    eventually(lambda: tree.exists(paths.RESTORED) is None and seen, "the states are doubted")
+    eventually(lambda: members.tree.exists(paths.RESTORED) is None and seen, "the states are doubted")
     eventually(lambda: any(DOUBTED in state.data_ids.values() for state in seen), "the state was doubted")
     assert cluster.image().history == history + 1
     assert cluster.own_registration is not None
+
+
+def test_a_restore_that_is_noticed_again_while_it_registers_anew_does_not_lock_it_out(
+    members: Members, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It joins a second time then, and does not take what it has elected itself meanwhile for others' elections."""
+    cluster, faulty = members(0)
+    cluster.create_topic("t", 1, 1)
+    noticed: list[object] = []
+
+    def at_registration(operations: Sequence[Operation]) -> None:
+        if any(isinstance(each, Create) and each.path == paths.broker(0) for each in operations):
+            noticed.append(cluster.propose([]))  # as its partitions do, on other threads
+        else:
+            faulty.next(at_registration)
+        faulty.inner.transaction(operations)
+
+    def before_join() -> None:
+        if noticed and "later" not in cluster.image().topics:
+            cluster.create_topic("later", 1, 1)
+            begun = cluster.image().topics["later"].partitions[0].leader_epoch
+            cluster.raise_leader_epochs({TopicPartition("later", 0): begun + 5})
+        faulty.inner.restart()
+
+    caplog.set_level(logging.INFO)
+    faulty.next(at_registration)
+    monkeypatch.setattr(faulty, "restart", before_join, raising=False)
+    members.restore(with_two_in_sync(cluster))
+    eventually(lambda: caplog.text.count("broker 0 has rejoined") == 2, "it has joined a second time")
+    eventually(lambda: members.tree.exists(paths.RESTORED) is None, "the states are doubted")
+    assert "later" in cluster.image().topics
 
 
 def test_the_file_survives_and_a_damaged_one_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,7 @@ from klamm.core.cluster.changes import (
 )
 from klamm.core.cluster.control.cold_start import ColdStart
 from klamm.core.cluster.control.leadership import Terms, above_floor, doubted_state, is_held
-from klamm.core.cluster.restored import elected_since, has_live_leader
+from klamm.core.cluster.restored import elected_since, is_led_by_another
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import MetadataVersionNode, RestoredNode
 from klamm.core.cluster.tree.steps import Steps, children, find, get, transact
@@ -389,7 +389,7 @@ class SimBroker:
             state = states.states[TP].state
             if elected_since(state, seen.leader_epoch):
                 self.world.violated(f"broker {self.id} comes after others have led by an older state: {state}")
-            if not self._doubts and has_live_leader(state, registrations, self.id):
+            if not self._doubts and is_led_by_another(state, registrations, self.id):
                 return False
             if (yield from find(paths.RESTORED)) is None:
                 node = RestoredNode(

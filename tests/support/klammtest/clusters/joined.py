@@ -19,6 +19,10 @@ class FaultyCoordination:
         self.inner = inner
         self._faults: list[Callable[[Sequence[Operation]], None]] = []
 
+    def next(self, action: Callable[[Sequence[Operation]], None]) -> None:
+        """`action` takes the place of the next transaction that no other fault is waiting for."""
+        self._faults.append(action)
+
     def lose_answer(self, then: Callable[[], object] = lambda: None) -> None:
         """The next transaction is carried out, and not answered; `then` is called before that is noticed."""
 
@@ -27,7 +31,7 @@ class FaultyCoordination:
             then()
             raise CoordinationUnavailableError("planted: no answer")
 
-        self._faults.append(lost)
+        self.next(lost)
 
     def lose_request(self, then: Callable[[], object] = lambda: None) -> None:
         """The next transaction is not carried out, and not answered; `then` is called before that is noticed."""
@@ -36,7 +40,7 @@ class FaultyCoordination:
             then()
             raise CoordinationUnavailableError("planted: no answer")
 
-        self._faults.append(lost)
+        self.next(lost)
 
     def answer_all(self) -> None:
         """From now on every transaction is carried out and answered."""
@@ -49,7 +53,7 @@ class FaultyCoordination:
             action()
             self.inner.transaction(operations)
 
-        self._faults.append(first)
+        self.next(first)
 
     def transaction(self, operations: Sequence[Operation]) -> None:
         if self._faults:
