@@ -11,10 +11,13 @@ from klammtest.suite.wheel import ROOT
 PUBLIC = ("klamm", "klamm.errors", "klamm.plugin")
 
 DEEP: dict[str, tuple[str, set[str]]] = {
-    "klamm.core.child_process": ("starts a server as the core does", {"coordination/etcd/server.py"}),
+    "klamm.core.child_process": (
+        "starts a server as the core does",
+        {"coordination/etcd/server.py", "coordination/local_server.py"},
+    ),
     "klamm.core.cli.foreground": (
         "commands that run until they are stopped treat SIGTERM as Klamm's own do",
-        {"audit/cli.py", "coordination/etcd/command.py", "coordination/zookeeper_command.py"},
+        {"audit/cli.py", "coordination/server_command.py"},
     ),
     "klamm.core.cli.options": ("`klamm audit` has the options of the other commands", {"audit/cli.py"}),
     "klamm.core.client.cluster_client": ("EARLIEST and LATEST, beside ClusterClient", {"audit/reader.py"}),

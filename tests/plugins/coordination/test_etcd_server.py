@@ -1,17 +1,14 @@
-"""The development server, `klamm etcd`, and servers set up otherwise: small limits, users, TLS, a full database."""
+"""Servers of etcd set up otherwise: small limits, users, TLS, a full database. See also `test_local_servers.py`."""
 
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from klamm.core.errors import CoordinationError
@@ -19,46 +16,13 @@ from klamm.core.interfaces.coordination import CoordinationUnavailableError, Cre
 from klamm.plugins.coordination.etcd.config import EtcdConfig
 from klamm.plugins.coordination.etcd.gateway import EtcdGateway
 from klamm.plugins.coordination.etcd.nodes import encoded
-from klamm.plugins.coordination.etcd.server import EtcdServer, is_healthy
+from klamm.plugins.coordination.etcd.server import EtcdServer
 from klammtest.etcd import EtcdCase, needs_etcd
 from klammtest.ports import free_port
 from klammtest.tls import self_signed
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
 pytestmark = needs_etcd
-
-
-def test_the_command_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) -> None:
-    port = free_port()
-    process = subprocess.Popen(
-        [*KLAMM, "etcd", "--port", str(port), "--data-dir", str(tmp_path / "data")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert f"klamm etcd ready: http://127.0.0.1:{port}" in process.stdout.readline()
-    assert is_healthy(f"http://127.0.0.1:{port}")
-    (server,) = psutil.Process(process.pid).children()
-    assert {c.laddr.ip for c in server.net_connections() if c.status == "LISTEN"} == {"127.0.0.1"}
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=90)
-    assert (process.returncode, out, err) == (0, "etcd has stopped\n", "")
-    assert not is_healthy(f"http://127.0.0.1:{port}")
-
-
-def test_no_server_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*KLAMM, "etcd", "--port", str(free_port()), "--data-dir", str(tmp_path / "data")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert "ready" in process.stdout.readline()
-    (server,) = psutil.Process(process.pid).children()
-    process.kill()
-    process.communicate(timeout=90)
-    assert psutil.wait_procs([server], timeout=90)[1] == []
 
 
 def test_the_command_says_that_etcd_is_missing(tmp_path: Path) -> None:
@@ -72,34 +36,6 @@ def test_the_command_says_that_etcd_is_missing(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "no etcd found: install etcd 3.4 or newer (for example `apt-get install etcd-server`)" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port()))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(CoordinationError, match=f"cannot listen on 127.0.0.1:{port}.*--port"):
-            EtcdServer(tmp_path, port).start()
-
-
-def test_a_data_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CoordinationError, match="--data-dir"):
-        EtcdServer(tmp_path / "file" / "data", free_port()).start()
-
-
-def test_stop_and_kill_may_be_repeated(tmp_path: Path) -> None:
-    server = EtcdServer(tmp_path, free_port())
-    server.stop()
-    server.kill()
-    with pytest.raises(CoordinationError, match="not been started"):
-        server.wait()
-    server.start()
-    with pytest.raises(CoordinationError, match="started already"):
-        server.start()
-    server.stop()
-    assert server.pid is None
 
 
 def test_a_server_with_its_default_limits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -202,7 +138,7 @@ def with_users(tmp_path: Path) -> Iterator[EtcdServer]:
 def test_a_user_with_a_password(with_users: EtcdServer) -> None:
     user = {"etcd.prefix": "/klamm", "etcd.username": "klamm", "etcd.password": "secret"}
     case = EtcdCase(with_users, more=user)
-    coordination = case.open(session_timeout_ms=2000)
+    coordination = case.open(session_timeout_ms=20_000)
     coordination.create("/a", b"1", ephemeral=True)
     coordination.transaction([Set("/a", b"2"), Create("/b")])
     assert coordination.children("/") == ["a", "b"]
