@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from sqlite3 import Error as SqliteError
 
 from .embedded_tree import connect
+from .path_watches import Callback, PathWatch, WatchTable
 
 POLL_S = 0.05
 _log = logging.getLogger(__name__)
@@ -21,35 +21,12 @@ _followers: weakref.WeakSet[ChangeFollower] = weakref.WeakSet()
 _followers_lock = threading.Lock()
 
 
-class EmbeddedWatch:
-    """One callback on one path."""
-
-    def __init__(self, path: str, callback: Callable[[], None], forget: Callable[[EmbeddedWatch], None]) -> None:
-        self.path = path
-        self._callback = callback
-        self._forget = forget
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._forget(self)
-
-    def fire(self) -> None:
-        if self._cancelled:
-            return
-        try:
-            self._callback()
-        except Exception:  # a callback may raise anything; the others must still be called
-            _log.exception("watch callback on %s failed", self.path)
-
-
 class ChangeFollower:
     """Calls the watches whose path changed, on its own thread, from `start` to `stop`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.resolve()
-        self._watches: set[EmbeddedWatch] = set()
-        self._lock = threading.Lock()
+        self._watches = WatchTable()
         self._wake = threading.Event()
         self._all = False
         self._stopping = False
@@ -70,20 +47,13 @@ class ChangeFollower:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def add(self, path: str, callback: Callable[[], None]) -> EmbeddedWatch:
-        watch = EmbeddedWatch(path, callback, self._forget)
-        with self._lock:
-            self._watches.add(watch)
-        return watch
+    def add(self, path: str, callback: Callback) -> PathWatch:
+        return self._watches.add(path, callback)
 
     def fire_all(self) -> None:
         """Calls all watches, as after a reconnect."""
         self._all = True
         self._wake.set()
-
-    def _forget(self, watch: EmbeddedWatch) -> None:
-        with self._lock:
-            self._watches.discard(watch)
 
     def _run(self) -> None:
         version, seen = -1, -1
@@ -111,12 +81,7 @@ class ChangeFollower:
         return newest
 
     def _fire(self, paths: set[str] | None) -> None:
-        with self._lock:
-            chosen = [watch for watch in self._watches if paths is None or watch.path in paths]
-        for watch in chosen:
-            if self._stopping:
-                return
-            watch.fire()
+        self._watches.fire(paths, lambda: self._stopping)
 
 
 def wake_followers(file: Path) -> None:

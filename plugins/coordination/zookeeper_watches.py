@@ -7,35 +7,13 @@ change after a callback's read fires again. A path whose last callback is cancel
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
 from klamm.plugin import CoordinationUnavailableError, NoNodeError, SessionExpiredError
 
 from .kazoo_session import KazooSession
-
-_log = logging.getLogger(__name__)
-Callback = Callable[[], None]
-
-
-class ZooKeeperWatch:
-    """One callback on one path."""
-
-    def __init__(self, callback: Callback) -> None:
-        self._callback = callback
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-    def fire(self, path: str) -> None:
-        if self.cancelled:
-            return
-        try:
-            self._callback()
-        except Exception:  # a callback may raise anything; the others must still be called
-            _log.exception("watch callback on %s failed", path)
+from .path_watches import Callback, PathWatch
 
 
 class _WatchedPath:
@@ -43,7 +21,7 @@ class _WatchedPath:
 
     def __init__(self, path: str, fired: Callable[[_WatchedPath], None]) -> None:
         self.path = path
-        self.watches: list[ZooKeeperWatch] = []
+        self.watches: list[PathWatch] = []
         self.lock = threading.Lock()
         self._fired = fired
         self._data_set = False
@@ -104,10 +82,10 @@ class ZooKeeperWatches:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def add(self, path: str, callback: Callback) -> ZooKeeperWatch:
+    def add(self, path: str, callback: Callback) -> PathWatch:
         """Adds a watch, which is set when this returns, or as soon as ZooKeeper is reachable again (then it also
         fires)."""
-        watch = ZooKeeperWatch(callback)
+        watch = PathWatch(path, callback)
         with self._changed:
             watched = self._paths.get(path)
             if watched is None:
@@ -138,7 +116,7 @@ class ZooKeeperWatches:
             for watch in list(watched.watches):
                 if self._stopping:
                     return
-                watch.fire(watched.path)
+                watch.fire()
 
     def _next(self) -> _WatchedPath | None:
         """Returns the next path that fired and is still watched; None after `stop`."""

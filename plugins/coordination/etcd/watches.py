@@ -12,34 +12,13 @@ from typing import Any
 
 from klamm.plugin import CoordinationError
 
+from ..path_watches import Callback, PathWatch, WatchTable
 from ..tree_paths import parent_of
 from .gateway import EtcdGateway, EtcdStream
 from .nodes import EtcdKeys, KeyValue
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
-
-
-class EtcdWatch:
-    """One callback on one path."""
-
-    def __init__(self, path: str, callback: Callable[[], None], forget: Callable[[EtcdWatch], None]) -> None:
-        self.path = path
-        self._callback = callback
-        self._forget = forget
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._forget(self)
-
-    def fire(self) -> None:
-        if self._cancelled:
-            return
-        try:
-            self._callback()
-        except Exception:  # a callback may raise anything; the others must still be called
-            _log.exception("watch callback on %s failed", self.path)
 
 
 class EtcdWatches:
@@ -63,7 +42,7 @@ class EtcdWatches:
         self._on_session_deleted = on_session_deleted
         self._open_timeout_s = open_timeout_s
         self._lock = threading.Lock()
-        self._watches: dict[str, list[EtcdWatch]] = {}
+        self._watches = WatchTable()
         self._stream: EtcdStream | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="klamm-etcd-watches", daemon=True)
@@ -88,20 +67,9 @@ class EtcdWatches:
         if stream is not None:
             stream.shut()
 
-    def add(self, path: str, callback: Callable[[], None]) -> EtcdWatch:
+    def add(self, path: str, callback: Callback) -> PathWatch:
         """While there is no stream, the watch is called as soon as there is one."""
-        watch = EtcdWatch(path, callback, self._remove)
-        with self._lock:
-            self._watches.setdefault(path, []).append(watch)
-        return watch
-
-    def _remove(self, watch: EtcdWatch) -> None:
-        with self._lock:
-            left = [kept for kept in self._watches.get(watch.path, []) if kept is not watch]
-            if left:
-                self._watches[watch.path] = left
-            else:
-                self._watches.pop(watch.path, None)
+        return self._watches.add(path, callback)
 
     def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -137,7 +105,7 @@ class EtcdWatches:
                 begun = True
                 stream.established()
                 self._on_stream(True)
-                self._fire(list(self._watches))
+                self._watches.fire(None, self._stopping.is_set)
             self._dispatch(result.get("events", ()))
         if begun:
             self._on_stream(False)
@@ -156,12 +124,4 @@ class EtcdWatches:
             changed[path] = None
             if deleted or self._keys.is_new(kv):
                 changed[parent_of(path)] = None
-        self._fire(changed)
-
-    def _fire(self, paths: Iterable[str]) -> None:
-        with self._lock:
-            chosen = [watch for path in paths for watch in self._watches.get(path, ())]
-        for watch in chosen:
-            if self._stopping.is_set():
-                return
-            watch.fire()
+        self._watches.fire(changed, self._stopping.is_set)
