@@ -258,7 +258,7 @@ def test_a_client_that_is_cut_off_loses_its_session_and_learns_of_it(server: Etc
     with proxy:
         section = direct.section()
         case = EtcdCase(server, f"http://{proxy.bootstrap}", {"etcd.prefix": section["etcd.prefix"]})
-        coordination = case.open(session_timeout_ms=2_000)
+        coordination = case.open(session_timeout_ms=6_000)
         events = Events(coordination)
         coordination.create("/ephemeral", ephemeral=True)
     events.wait_for(SessionEvent.SUSPENDED)
