@@ -21,7 +21,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 
-import klammtest.broker  # noqa: E402
 from klamm import Producer  # noqa: E402
 from klammbench.paths import BROKER_COMMAND  # noqa: E402
 from klammtest.broker import RunningBroker  # noqa: E402
@@ -81,7 +80,6 @@ def main() -> int:
         "--command", type=Path, default=BROKER_COMMAND, help="the `klamm` command (default %(default)s)"
     )
     given = parser.parse_args()
-    klammtest.broker.KLAMM = str(given.command)
     with tempfile.TemporaryDirectory(prefix="klamm-slow-disk-") as name:
         folder = Path(name)
         library, own = build(folder), range(given.brokers)
@@ -92,6 +90,7 @@ def main() -> int:
             size=given.brokers,
             environments={i: disks[i].environment for i in own},
             disks={i: disks[i].under for i in own},
+            command=str(given.command.absolute()),
         ) as cluster:
             if given.brokers == 1:
                 cluster.brokers[0].create_topics({"slow": {"partitions": PARTITIONS}})

@@ -44,8 +44,11 @@ class RunningBroker:
         *,
         host: str = "127.0.0.1",
         inside: Sequence[str] = (),
+        command: str = KLAMM,
     ) -> None:
-        """`inside`: a command that runs the broker's command in another place, as `nsenter` does."""
+        """`inside`: a command that runs the broker's command in another place, as `nsenter` does. `command`: a `klamm`,
+        of this environment or another.
+        """
         self.folder = folder
         self.port = port
         self.bootstrap = f"{host}:{port}"
@@ -53,7 +56,7 @@ class RunningBroker:
         self.log_dir = folder / "data"
         self.output = folder / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
-        self._inside = tuple(inside)
+        self._command = [*inside, command]
         self.environment = dict(environment or {})  # for the next start, on top of `ENVIRONMENT`
         self.config_path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
 
@@ -69,7 +72,7 @@ class RunningBroker:
         with self.output.open("ab") as out:
             begin = out.tell()
             self._process = subprocess.Popen(
-                [*self._inside, KLAMM, "broker", "--config", str(self.config_path), *arguments],
+                [*self._command, "broker", "--config", str(self.config_path), *arguments],
                 cwd=self.folder, env={**ENVIRONMENT, **self.environment},
                 stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip

@@ -18,7 +18,7 @@ from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
-from klammtest.broker import RunningBroker
+from klammtest.broker import KLAMM, RunningBroker
 from klammtest.history import ReplicaLog, read_replica
 from klammtest.ports import free_port
 from klammtest.requests import create_topic, fetch, produce
@@ -253,13 +253,15 @@ def running_cluster(
     disks: Mapping[int, Path] | None = None,
     seen_from: Mapping[str, Any] | None = None,
     sections: Mapping[int, Mapping[str, Any]] | None = None,
+    command: str = KLAMM,
 ) -> Iterator[BrokerCluster]:
     """Runs brokers 0 to `size` - 1, on loopback ports or each in a namespace of `network`.
 
     `coordination`: the section of the brokers' files, where `sections` has none for a broker; `seen_from`: that of this
     process, if it is another one.
     `broker`: keys of all brokers; `fronts`: the addresses that brokers advertise, of proxies in front of them;
-    `environments`: variables of a broker's process; `disks`: log directories. All are killed at the end.
+    `environments`: variables of a broker's process; `disks`: log directories; `command`: their `klamm`. All are
+    killed at the end.
     """
     brokers, advertised = [], []
     for i in range(size):
@@ -280,7 +282,7 @@ def running_cluster(
             "coordination": dict((sections or {}).get(i, coordination)),
         }
         inside = network.inside(i) if network else ()
-        one = RunningBroker(own, config, port, (environments or {}).get(i), host=host, inside=inside)
+        one = RunningBroker(own, config, port, (environments or {}).get(i), host=host, inside=inside, command=command)
         one.log_dir = Path(config["broker"]["log.dirs"])
         brokers.append(one)
     tree = load_settings({"coordination": dict(seen_from or coordination)}).make_coordination()
