@@ -15,7 +15,7 @@ import typer
 
 from ..config.host_brokers import check_host
 from ..config.settings import Settings, load_settings
-from ..errors import ConfigError, KlammError
+from ..errors import ConfigError, KlammError, NoSpaceError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
 
@@ -128,6 +128,9 @@ async def _serve(
             raise server.failed.result()
         by = signals.stopped.result()
         log.info("%s: stopping; a second signal does not wait", by.name)
+    except NoSpaceError as error:  # of the start; later ones are the partitions'
+        hint = "make room on that disk: a broker needs a few MB to start, and takes no records until there is more"
+        raise NoSpaceError(f"{error}; {hint}") from error
     except OSError as error:
         raise KlammError(f"broker {settings.broker.broker_id}: {error.strerror or error}") from error
     finally:

@@ -271,3 +271,20 @@ def test_if_all_disks_are_full_a_leader_stays_refuses_and_serves_what_it_has(sit
         assert sum("the disk is full" in line for line in lines) <= 2, "one a minute at most"
     assert any("the disk is full" in broker.log() and "t-0" in broker.log() for broker in site.cluster.brokers)
     assert within(lambda: any("the disk has room again" in broker.log() for broker in site.cluster.brokers), 60)
+
+
+def test_a_broker_does_not_start_on_a_full_disk_and_says_what_to_do(tmp_path: Path) -> None:
+    disk = Disk(build(tmp_path), tmp_path / "disk", tmp_path / "data")
+    coordination = {"plugin": "embedded", "path": str(tmp_path / "coordination.db")}
+    environments, disks = {0: disk.environment}, {0: disk.under}
+    with running_cluster(tmp_path, coordination, size=1, environments=environments, disks=disks) as cluster:
+        (broker,) = cluster.brokers
+        cluster.kill()
+        disk.control(room=0)
+        with pytest.raises(RuntimeError) as refused:
+            broker.start()
+        (line,) = [line for line in str(refused.value).splitlines() if line.startswith("klamm: ")]
+        assert "No space left on device; make room on that disk: a broker needs a few MB to start" in line
+        assert "Traceback" not in str(refused.value)
+        disk.control()
+        cluster.start()
