@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from klamm.core.interfaces.coordination import Check, Coordination, Create, Set
 from klamm.core.plugins import plugin_host
 from klamm.plugins.coordination.etcd.server import EtcdServer
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.zookeeper_ensemble import ZooKeeperEnsemble
 
 PARTITIONS = 500

@@ -13,15 +13,15 @@ from klamm.plugin import Command, Provider, hookimpl
 if TYPE_CHECKING:
     from klamm.plugin import Coordination
 
-    from .embedded_config import EmbeddedConfig
+    from .embedded.config import EmbeddedConfig
     from .etcd.config import EtcdConfig
-    from .zookeeper_config import ZooKeeperConfig
+    from .zookeeper.config import ZooKeeperConfig
 
 __all__ = ["klamm_commands", "klamm_coordinations"]
 
 
 def _zookeeper(config: ZooKeeperConfig) -> Coordination:
-    from .zookeeper import ZooKeeperCoordination
+    from .zookeeper.coordination import ZooKeeperCoordination
 
     return ZooKeeperCoordination(config)
 
@@ -33,7 +33,7 @@ def _etcd(config: EtcdConfig) -> Coordination:
 
 
 def _embedded(config: EmbeddedConfig) -> Coordination:
-    from .embedded import EmbeddedCoordination
+    from .embedded.coordination import EmbeddedCoordination
 
     return EmbeddedCoordination(config)
 
@@ -41,9 +41,9 @@ def _embedded(config: EmbeddedConfig) -> Coordination:
 @hookimpl
 def klamm_coordinations() -> Iterable[Provider[[], Coordination]]:
     """Registers `zookeeper`, `etcd` and `embedded`."""
-    from .embedded_config import EmbeddedConfig  # here, so that `klamm --help` does not load them
+    from .embedded.config import EmbeddedConfig  # here, so that `klamm --help` does not load them
     from .etcd.config import EtcdConfig
-    from .zookeeper_config import ZooKeeperConfig
+    from .zookeeper.config import ZooKeeperConfig
 
     return [
         Provider("zookeeper", _zookeeper, ZooKeeperConfig, "Apache ZooKeeper, real sessions"),
@@ -58,7 +58,7 @@ def klamm_commands() -> Iterable[Command]:
     return [
         Command(
             "zookeeper",
-            "klamm.plugins.coordination.zookeeper_command:zookeeper",
+            "klamm.plugins.coordination.zookeeper.command:zookeeper",
             "Run a real single-node ZooKeeper server for development.",
         ),
         Command(

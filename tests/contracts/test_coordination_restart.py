@@ -21,7 +21,7 @@ from klamm.core.interfaces.coordination import (
     Set,
 )
 from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
 from klammtest.waiting import eventually

@@ -39,14 +39,14 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.faults": (
         "the fault points of the campaigns",
         {
-            "coordination/embedded.py",
-            "coordination/embedded_tree.py",
+            "coordination/embedded/coordination.py",
+            "coordination/embedded/tree.py",
             "coordination/etcd/session.py",
-            "coordination/kazoo_session.py",
+            "coordination/zookeeper/kazoo_session.py",
         },
     ),
     "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
-    "klamm.core.java": ("starts a JVM as the core does", {"coordination/zookeeper_server.py"}),
+    "klamm.core.java": ("starts a JVM as the core does", {"coordination/zookeeper/server.py"}),
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),
     "klamm.core.records": (
         "the compiled counts by window, and the compiled packing of the columns they are made of",

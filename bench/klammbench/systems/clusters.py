@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammbench.paths import BROKER_COMMAND
 from klammbench.process import tree
 from klammbench.systems.base import Child, free_port, free_ports, free_ports_in_a_row, remove

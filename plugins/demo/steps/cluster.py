@@ -15,7 +15,7 @@ from typing import NamedTuple
 from klamm import ClusterClient, load_settings
 from klamm.plugin import KlammError
 
-from ...coordination.zookeeper_server import ZooKeeperServer
+from ...coordination.zookeeper.server import ZooKeeperServer
 from ..flights import TOPIC
 from ..processes import KLAMM, Child, DemoError, Processes, wait_for
 from ..report.timeline import Timeline

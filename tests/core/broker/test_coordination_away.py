@@ -12,7 +12,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import ClusterIdNode, MetadataVersionNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce

@@ -22,7 +22,7 @@ from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.guarantees import guarantee
 from klammtest.waiting import PATIENCE_S, eventually

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from klamm.core.config.settings import load_settings
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.broker import KLAMM
 from klammtest.ports import free_port
 

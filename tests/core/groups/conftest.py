@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.clients.members import CoordinationSpec
 
 SESSION_MS = 5_000

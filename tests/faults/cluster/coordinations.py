@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from klamm.plugins.coordination.etcd.server import EtcdServer
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import TcpProxy
 from klammtest.replicated import network

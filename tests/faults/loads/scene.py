@@ -36,7 +36,7 @@ from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
 from klamm.hadoop.lake.files import LakeFiles, lake_files
 from klamm.hadoop.lake.layout import OFFSETS, TopicLayout, is_data, load_number
 from klamm.hadoop.lake.verification.verify import verify_topic
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.broker import ENVIRONMENT, RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.proxies.lost_answers import AnswerLostProxy, holding, is_fetch

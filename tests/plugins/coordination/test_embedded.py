@@ -13,14 +13,14 @@ from pydantic import ValidationError
 
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, SessionEvent
 from klamm.plugins.coordination import embedded_tree
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.waiting import eventually
 from klammtest.zookeeper import EmbeddedCase, Events, Signal
 
 OTHER_PROCESS = """
 import os, sys, time
 from pathlib import Path
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 coordination = EmbeddedCoordination(EmbeddedConfig(path=Path(sys.argv[1]), session_timeout_ms=4000))
 coordination.start()
 coordination.create("/ephemeral", ephemeral=True)

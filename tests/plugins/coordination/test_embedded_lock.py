@@ -16,9 +16,9 @@ import pytest
 
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, SessionEvent
 from klamm.plugins.coordination import embedded_tree
-from klamm.plugins.coordination.embedded import EmbeddedCoordination
-from klamm.plugins.coordination.embedded_tree import EmbeddedTree
-from klamm.plugins.coordination.lock_holder import write_lock_holder
+from klamm.plugins.coordination.embedded.coordination import EmbeddedCoordination
+from klamm.plugins.coordination.embedded.lock_holder import write_lock_holder
+from klamm.plugins.coordination.embedded.tree import EmbeddedTree
 from klammtest.guarantees import guarantee
 from klammtest.waiting import eventually
 from klammtest.zookeeper import EmbeddedCase, Events
@@ -28,7 +28,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from klamm.core.faults import ScriptedFaults, install
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 coordination = EmbeddedCoordination(EmbeddedConfig(path=Path(sys.argv[1]), session_timeout_ms=int(sys.argv[2])))
 coordination.start()
 install(ScriptedFaults("coordination.commit=stop"))

@@ -14,7 +14,7 @@ import pytest
 from klamm.core.errors import CoordinationError
 from klamm.plugins.coordination.etcd.server import EtcdServer
 from klamm.plugins.coordination.local_server import LocalServer
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.etcd import needs_etcd
 from klammtest.ports import free_port
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from klamm.core.plugins import plugin_host
-from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
+from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
 
 
 @pytest.mark.parametrize(

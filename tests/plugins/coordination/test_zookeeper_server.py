@@ -12,8 +12,8 @@ import pytest
 
 from klamm.core.errors import ConfigError
 from klamm.core.java import find_java
-from klamm.plugins.coordination import zookeeper_jars
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper import jars
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
 
@@ -33,9 +33,9 @@ def test_the_command_says_that_java_is_missing(tmp_path: Path) -> None:
 
 
 def test_pyspark_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_jars.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(jars.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'klamm\[spark\]'"):
-        zookeeper_jars.find_class_path()
+        jars.find_class_path()
 
 
 def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

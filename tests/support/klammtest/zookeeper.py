@@ -15,10 +15,10 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.interfaces.coordination import Coordination, SessionEvent
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
-from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
-from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
+from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordination
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.etcd import EtcdCase
 from klammtest.ports import free_port
 from klammtest.replicated.sessions import close_session

@@ -10,8 +10,8 @@ from typing import Final, Self
 import pytest
 
 from klamm.core.java import HOST, JavaProcess
-from klamm.plugins.coordination.zookeeper_jars import find_class_path
-from klamm.plugins.coordination.zookeeper_server import TICK_MS
+from klamm.plugins.coordination.zookeeper.jars import find_class_path
+from klamm.plugins.coordination.zookeeper.server import TICK_MS
 from klammtest.ports import free_port
 from klammtest.waiting import eventually
 

@@ -45,7 +45,7 @@ from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
 from klamm.plugins.offsets.partition_store import TopicPartitionStore
 from klammtest.brokers.led import lead, leading

@@ -11,7 +11,7 @@ import pytest
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire
 from klamm.core.protocol.apis import SERVED, ApiKey
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import RunningBroker
 from klammtest.clients.grouping import SESSION, commit, describe, heartbeat, join, joined, leave, stored, sync
 from klammtest.requests import metadata, new_topic

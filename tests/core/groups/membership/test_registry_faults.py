@@ -14,7 +14,7 @@ from klamm.core.groups.membership.registry import RegistryMember, RegistrySettin
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.clients.members import (
     CoordinationSpec,
     Group,

@@ -20,7 +20,7 @@ from klamm.core.groups.membership.topic_ids import TopicIds, commit_current
 from klamm.core.interfaces.coordination import BadVersionError, Check, Coordination
 from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.clients.members import delete_topic, offset_store, write_topic
 from klammtest.guarantees import guarantee
 from klammtest.waiting import PATIENCE_S, eventually

@@ -11,7 +11,7 @@ from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.plugins import plugin_host
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.clients.grouping import SESSION
 from klammtest.wire import WireClient
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.grouping import NOT_YET, coordination_error, find_coordinator
 from klammtest.requests import metadata

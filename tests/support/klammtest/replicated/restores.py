@@ -18,7 +18,7 @@ from klamm.core.interfaces.coordination import Coordination
 from klamm.core.log.state.seen_metadata import SeenMetadata
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.etcd.server import EtcdServer
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.ports import free_port
 from klammtest.requests import batch, fetch, produce
 from klammtest.waiting import eventually

@@ -12,8 +12,8 @@ import weakref
 from pathlib import Path
 from sqlite3 import Error as SqliteError
 
-from .embedded_tree import connect
-from .path_watches import Callback, PathWatch, WatchTable
+from ..path_watches import Callback, PathWatch, WatchTable
+from .tree import connect
 
 POLL_S = 0.05
 _log = logging.getLogger(__name__)

@@ -32,11 +32,11 @@ from klamm.plugin import (
     Watch,
 )
 
+from ..tree_paths import MOST_OPERATIONS, ancestors, check_operations, check_path, check_size
+from ..unknown_outcome import UnknownOutcomeError
+from .config import ZooKeeperConfig
 from .kazoo_session import KazooSession, PendingResult, read_many, translate
-from .tree_paths import MOST_OPERATIONS, ancestors, check_operations, check_path, check_size
-from .unknown_outcome import UnknownOutcomeError
-from .zookeeper_config import ZooKeeperConfig
-from .zookeeper_watches import ZooKeeperWatches
+from .watches import ZooKeeperWatches
 
 _log = logging.getLogger(__name__)
 _DELETE_ROUNDS = 10

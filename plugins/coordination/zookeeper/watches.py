@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from klamm.plugin import CoordinationUnavailableError, NoNodeError, SessionExpiredError
 
+from ..path_watches import Callback, PathWatch
 from .kazoo_session import KazooSession
-from .path_watches import Callback, PathWatch
 
 
 class _WatchedPath:

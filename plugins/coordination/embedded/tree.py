@@ -33,8 +33,8 @@ from klamm.plugin import (
     Stat,
 )
 
+from ..tree_paths import ancestors, parent_of
 from .lock_holder import write_lock_holder
-from .tree_paths import ancestors, parent_of
 
 KEPT_CHANGES = 10_000
 BUSY_TIMEOUT_S = 5.0

@@ -33,7 +33,7 @@ from klamm.plugin import (
     SessionExpiredError,
 )
 
-from .unknown_outcome import UnknownOutcomeError
+from ..unknown_outcome import UnknownOutcomeError
 
 _INT: Final = struct.Struct(">i")
 _log = logging.getLogger(__name__)

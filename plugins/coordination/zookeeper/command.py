@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .server_command import run_in_foreground
-from .zookeeper_server import ZooKeeperServer
+from ..server_command import run_in_foreground
+from .server import ZooKeeperServer
 
 
 def zookeeper(

@@ -29,10 +29,10 @@ from klamm.plugin import (
     Watch,
 )
 
-from .embedded_config import EmbeddedConfig
-from .embedded_tree import EmbeddedTree, FileLostError, WriteTransaction
-from .embedded_watches import ChangeFollower, wake_followers
-from .tree_paths import MOST_OPERATIONS, check_operations, check_path, check_size
+from ..tree_paths import MOST_OPERATIONS, check_operations, check_path, check_size
+from .config import EmbeddedConfig
+from .tree import EmbeddedTree, FileLostError, WriteTransaction
+from .watches import ChangeFollower, wake_followers
 
 __all__ = ["EmbeddedConfig", "EmbeddedCoordination"]
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from klamm.plugin import CoordinationError
 
-from .tree_paths import check_path
+from ..tree_paths import check_path
 
 
 class ZooKeeperConfig(BaseModel):

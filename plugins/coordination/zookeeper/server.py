@@ -7,8 +7,8 @@ from pathlib import Path
 
 from klamm.core.java import HOST, find_java
 
-from .local_server import LocalServer
-from .zookeeper_jars import find_class_path
+from ..local_server import LocalServer
+from .jars import find_class_path
 
 TICK_MS = 500
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"

@@ -1,0 +1,1 @@
+"""The `zookeeper` coordination, and a development server for it."""
