@@ -22,6 +22,7 @@ from klamm.plugin import (
     NoNodeError,
     Operation,
     SessionEvent,
+    SessionExpiredError,
     Set,
     Stat,
     Watch,
@@ -163,13 +164,17 @@ class EtcdCoordination:
             self._listeners.append(callback)
 
     def _open(self, timeout_s: float) -> None:
-        # Set before it opens, so that a listener that is called for the connection can read the session id.
-        session = self._session = EtcdSession(self._config, self._keys, self._notify)
-        try:
-            session.open(timeout_s)
-        except BaseException:
-            self._session = None
-            raise
+        deadline = time.monotonic() + timeout_s
+        while True:
+            # Set before it opens, so that a listener that is called for the connection can read the session id.
+            session = self._session = EtcdSession(self._config, self._keys, self._notify)
+            try:
+                session.open(max(0.1, deadline - time.monotonic()))
+                break
+            except BaseException as error:
+                self._session = None
+                if not isinstance(error, SessionExpiredError) or time.monotonic() > deadline:
+                    raise
         self._notify(SessionEvent.CONNECTED)
 
     def _drop(self) -> None:

@@ -62,7 +62,8 @@ class EtcdSession:
 
     def open(self, timeout_s: float) -> None:
         """Opens the session and the stream of changes. Raises `CoordinationUnavailableError`, with what to do, if no
-        member answers within `timeout_s`."""
+        member answers within `timeout_s`, and `SessionExpiredError` if it ends meanwhile; no listener is told then.
+        """
         deadline = time.monotonic() + timeout_s
         try:
             self._grant(deadline)
@@ -72,7 +73,9 @@ class EtcdSession:
             self._watches.start()
             self._thread.start()
             with self._changed:
-                self._changed.wait_for(lambda: self._connected, max(0.1, deadline - time.monotonic()))
+                self._changed.wait_for(lambda: self._connected or self._expired, max(0.1, deadline - time.monotonic()))
+                if self._expired:
+                    raise self._expired_early()
                 if not self._connected:
                     raise CoordinationUnavailableError("there is no stream of changes")
                 self._opened = True
@@ -173,20 +176,26 @@ class EtcdSession:
             {"request_put": {"key": self._key, "value": owner, "lease": str(lease)}},
             {"request_range": {"key": self._key, "keys_only": True}},
         ]
-        reply = self._gateway.call(
-            "kv/txn",
-            {
-                "compare": [{"key": root, "target": "CREATE", "create_revision": "0"}],
-                "success": [*own, {"request_put": {"key": root, "value": value(b"", 0, 0, now_ms, now_ms)}}],
-                "failure": own,
-            },
-            "session",
-            repeatable=True,
-            timeout_s=left_s(),
-        )
+        made = {
+            "compare": [{"key": root, "target": "CREATE", "create_revision": "0"}],
+            "success": [*own, {"request_put": {"key": root, "value": value(b"", 0, 0, now_ms, now_ms)}}],
+            "failure": own,
+        }
+        try:
+            reply = self._gateway.call("kv/txn", made, "session", repeatable=True, timeout_s=left_s())
+        except EtcdRefusedError as error:
+            if "lease not found" in str(error):
+                raise self._expired_early() from error
+            raise
         self._created = reply["responses"][1]["response_range"]["kvs"][0]["create_revision"]
         self._lease = lease
         self._renewed_s = asked_s
+
+    def _expired_early(self) -> SessionExpiredError:
+        return SessionExpiredError(
+            f"sessions of {self._config.session_timeout_s:g} s at etcd at {self._config.addresses} end before they are "
+            "open: this machine or etcd is too busy for `etcd.session.timeout.ms`"
+        )
 
     def _find_most_operations(self, deadline: float) -> int:
         """Each operation may need two conditions, and the session one."""
@@ -241,7 +250,8 @@ class EtcdSession:
             if self._expired or self._closing:
                 return
             self._expired = True
-            self._pending.append(SessionEvent.EXPIRED)
+            if self._opened:
+                self._pending.append(SessionEvent.EXPIRED)
             self._changed.notify_all()
 
     def _run(self) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,8 @@ from klamm.core.interfaces.coordination import (
     SessionExpiredError,
     Set,
 )
+from klamm.plugins.coordination.etcd.gateway import EtcdGateway, EtcdStream
+from klamm.plugins.coordination.etcd.nodes import Request
 from klamm.plugins.coordination.etcd.server import EtcdServer
 from klamm.plugins.coordination.etcd.session import EtcdSession
 from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
@@ -271,6 +274,56 @@ def test_a_client_that_is_cut_off_loses_its_session_and_learns_of_it(server: Etc
         assert coordination.create("/ephemeral", ephemeral=True).ephemeral_owner == coordination.session_id
         case.close()
     direct.close()
+
+
+@pytest.mark.parametrize("before", ["session", "size of transactions"])
+def test_a_session_that_ends_before_it_is_open_is_followed_by_another(
+    case: EtcdCase, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """So it is on a machine that is too busy for some seconds: the lease ends before a request of the start, and while
+    there is no stream of changes.
+    """
+    call, open_stream = EtcdGateway.call, EtcdGateway.open_stream
+    leases: list[str] = []
+
+    def ends_first(gateway: EtcdGateway, method: str, body: Request, what: str, **more: Any) -> dict[str, Any]:
+        if method == "kv/txn" and what == before and len(leases) == 1:
+            call(gateway, "lease/revoke", {"ID": leases[0]}, "the test")
+        answer = call(gateway, method, body, what, **more)
+        if method == "lease/grant":
+            leases.append(answer["ID"])
+        return answer
+
+    def opens_later(gateway: EtcdGateway, *arguments: Any) -> EtcdStream:
+        if len(leases) == 1:
+            raise CoordinationUnavailableError("planted: no stream")
+        return open_stream(gateway, *arguments)
+
+    monkeypatch.setattr(EtcdGateway, "call", ends_first)
+    monkeypatch.setattr(EtcdGateway, "open_stream", opens_later)
+    coordination = case.make(session_timeout_ms=6_000)
+    events = Events(coordination)
+    coordination.start(timeout_s=PATIENCE_S)
+    assert [int(lease) for lease in leases[1:]] == [coordination.session_id]
+    assert events.seen == [SessionEvent.CONNECTED]
+    coordination.create("/ephemeral", ephemeral=True)
+
+
+def test_sessions_that_end_again_and_again_before_they_are_open_are_one_line(
+    case: EtcdCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = EtcdGateway.call
+
+    def ends_first(gateway: EtcdGateway, method: str, body: Request, what: str, **more: Any) -> dict[str, Any]:
+        answer = call(gateway, method, body, what, **more)
+        if method == "lease/grant":
+            call(gateway, "lease/revoke", {"ID": answer["ID"]}, "the test")
+        return answer
+
+    monkeypatch.setattr(EtcdGateway, "call", ends_first)
+    with pytest.raises(SessionExpiredError, match=r"too busy for `etcd\.session\.timeout\.ms`") as caught:
+        case.make().start(timeout_s=1.0)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(case: EtcdCase) -> None:
