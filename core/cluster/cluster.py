@@ -52,7 +52,7 @@ from .changes import lacks_change, leader_guard
 from .clock_floors import producer_id_floor
 from .control.cold_start import ColdStart
 from .control.controller import Controller
-from .control.leadership import is_led_elsewhere, is_waited_for
+from .control.leadership import is_led_elsewhere
 from .control.tasks import ControllerTasks, OnElected, Refusals
 from .features import FeatureUpdate, check_supported
 from .image import EMPTY_IMAGE, BrokerNode, ClusterImage, Endpoint
@@ -600,13 +600,6 @@ class Cluster:
             if self.own_registration is None and not self._registration.holds(self._broker_epoch):
                 self._broker_epoch = self._registration.register()
                 _log.warning("broker %d was not registered: registered, epoch %d", self.broker_id, self._broker_epoch)
-                image = self._read()
-            elif self._cold_start.is_recent and self.own_registration and is_waited_for(image, self.broker_id):
-                self._broker_epoch = self._registration.register_again()
-                _log.info(
-                    "broker %d has registered again with epoch %d, since the controller's elections wait for it",
-                    self.broker_id, self._broker_epoch,
-                )  # fmt: skip
                 image = self._read()
             if self._controller.elect():
                 self._control(image)

@@ -131,15 +131,6 @@ class Registration:
             ErrorCode.duplicate_broker_registration, f"{self._path} kept changing; another broker claims this id too"
         )
 
-    def register_again(self) -> int:
-        """Replaces this session's registration by a new one, in one step, and returns the new broker epoch. Raises as
-        `register` does.
-        """
-        found = self._own_node()
-        if found is not None:
-            self._make(self._deletes(*found))
-        return self.register()
-
     def _has_incarnation(self, node: BrokerIdNode, stat: Stat) -> bool:
         """Returns True if the registration's other path is there and of the same session."""
         if not node.incarnation:

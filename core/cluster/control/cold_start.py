@@ -36,11 +36,6 @@ class ColdStart:
             self._first = version
             self._until = self._clock() + self._wait_s()
 
-    @property
-    def is_recent(self) -> bool:
-        """True until twice the session time-out after the first registration, whatever was seen since."""
-        return self._first is not None and self._clock() < self._until
-
     def saw(self, version: int, by: str) -> None:
         """Ends with a change that another broker has made since: the cluster is running."""
         if self._first is not None and version > self._first and not by.startswith(self._writer):

@@ -70,22 +70,6 @@ def holds_elections(image: ClusterImage, terms: Terms) -> bool:
     )
 
 
-def is_waited_for(image: ClusterImage, broker_id: int) -> bool:
-    """Returns True if a controller that has just started counts this broker as absent, though it is there: its
-    registration is older than the controller's, and a partition of it has no leader (see `Terms`).
-    """
-    registrations = image.registrations
-    own, controller = registrations.get(broker_id), registrations.get(image.controller_id)
-    if own is None or controller is None or own.epoch >= controller.epoch:
-        return False
-    return any(
-        broker_id in partition.replicas
-        and partition.state.leader_broker_epoch < controller.epoch
-        and not has_live_leader(partition.state, registrations)
-        for _, partition in image.partitions()
-    )
-
-
 def doubted(image: ClusterImage, terms: Terms, leader_epoch: int, count: int) -> dict[TopicPartition, PartitionState]:
     """Returns `count` states at most that are not doubted yet, as doubted: without a leader, and with all replicas as
     in-sync ones of which nobody knows what they have (R13). A state above `leader_epoch` was made after the restore."""

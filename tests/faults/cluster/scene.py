@@ -273,6 +273,8 @@ class Scene:
         self.total.count("unknown", verdict.unknown)
         for figure in FIGURES.values():
             self.total.count(figure, 0)
+        if verdict.anomalies and not self.run.plant:
+            self._keep_batches({anomaly.partition for anomaly in verdict.anomalies})
         for anomaly in verdict.anomalies:
             what = f"{anomaly.kind}: {anomaly.partition}: {anomaly.detail}"
             if anomaly.kind in KINDS_LOST:
@@ -282,6 +284,15 @@ class Scene:
             else:
                 self.total.count(FIGURES.get(anomaly.kind, anomaly.kind))
                 self.total.wrong(at, what)
+
+    def _keep_batches(self, partitions: Iterable[TopicPartition]) -> None:
+        """Keeps the headers of all batches of the partitions, by replica: their files go with the topic."""
+        folder = evidence_of(self.run)
+        for tp in partitions:
+            for broker in self.cluster.ids:
+                directory = self.cluster.brokers[broker].log_dir / str(tp)
+                headers = [h for path in sorted(directory.glob("*.log")) for _, h in iter_headers(path.read_bytes())]
+                (folder / f"{tp}-of-{broker}.batches").write_text("".join(f"{header}\n" for header in headers))
 
     def _check_brokers(self, at: str) -> None:
         for i, broker in enumerate(self.cluster.brokers):
@@ -338,12 +349,18 @@ class ClusterCampaign:
         return total
 
 
+def evidence_of(run: Run) -> Path:
+    """Returns the folder of what a campaign keeps when it has found something."""
+    folder = EVIDENCE / f"{run.name}-{run.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def keep_evidence(scene: Scene, said: list[str]) -> None:
     """Keeps the brokers' logs, and why records were not delivered, of a campaign that has found something."""
     if not scene.total.problem_count or scene.run.plant:
         return
-    folder = EVIDENCE / f"{scene.run.name}-{scene.run.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = evidence_of(scene.run)
     (folder / "clients.out").write_text("".join(f"{line}\n" for line in said))
     for i, broker in enumerate(scene.cluster.brokers):
         (folder / f"broker-{i}.out").write_text(broker.log())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.cold_start import ColdStart
 from klamm.core.cluster.control.leadership import is_held
 from klamm.core.replication.partition_state import NO_EPOCH, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
-from klammtest.clusters.joined import Joined
-from klammtest.waiting import eventually
 
 
 def registration(broker: int, epoch: int) -> BrokerRegistration:
@@ -40,34 +37,3 @@ def test_a_cold_start_takes_older_registrations_for_those_of_a_backup() -> None:
     assert not is_held(state, (0, 1), again, 101)
     assert is_held(state, (0, 1, 2), again, 101), "2 is absent"
     assert not is_held(PartitionState(0, 10, 102, (0,), (), {0: "d0"}, 1), (0, 1, 2), again, 101), "elected since"
-
-
-def epochs(cluster: Cluster) -> dict[int, int]:
-    return {number: found.epoch for number, found in cluster.image().registrations.items()}
-
-
-def test_brokers_that_are_back_before_the_controller_are_not_waited_for(join: Joined) -> None:
-    """All are killed, and their sessions live on: the controller is back last, in the lease that it had. The others
-    register again, since it takes older registrations for those of a backup."""
-    first, *_ = [join(number) for number in range(3)]
-    eventually(lambda: len(first.image().brokers) == 3, "all brokers")
-    assert first.is_controller
-    first.create_topic("t", 6, 3)
-    for number in range(3):
-        join.kill(number)
-    second, third = join(1), join(2)
-    first = join(0)
-    eventually(lambda: first.is_controller, "it has its lease again")
-
-    def led() -> bool:
-        now = epochs(first)
-        states = [partition.state for _, partition in first.image().partitions()]
-        return all(state.leader_broker_epoch == now.get(state.leader) for state in states)
-
-    eventually(led, "leaders of all partitions")
-    assert first._cold_start.left_s() > 0, "it was not the end of the wait that elected them"
-    assert min(second.broker_epoch, third.broker_epoch) > first.broker_epoch
-    again = epochs(first)
-    first.create_topic("later", 1, 3)
-    eventually(lambda: "later" in second.image().topics and "later" in third.image().topics, "a later change")
-    assert epochs(third) == again, "each has registered again once"
