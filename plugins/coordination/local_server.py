@@ -68,11 +68,15 @@ class LocalServer(ABC):
         check_port(self.port, hint, CoordinationError)
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.log.touch()
             command = self._command(found)
-            self._process = ChildProcess(self._name, command, self.log, ends_with_parent=self._ends_with_parent)
         except OSError as error:
             where = error.filename or self.data_dir
             raise CoordinationError(f"cannot write {where}: {error.strerror}; give another --data-dir") from error
+        try:
+            self._process = ChildProcess(self._name, command, self.log, ends_with_parent=self._ends_with_parent)
+        except OSError as error:
+            raise CoordinationError(f"cannot run {command[0]}: {error.strerror}") from error
         try:
             self._await_answer(self._process, timeout_s)
         except BaseException:

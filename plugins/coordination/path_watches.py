@@ -56,8 +56,9 @@ class WatchTable:
     def fire(self, paths: Iterable[str] | None, is_stopping: Callable[[], bool]) -> None:
         """Calls the watches of some paths, of all with None, until `is_stopping` returns True."""
         with self._lock:
-            chosen = [watch for path in self._watches if paths is None for watch in self._watches[path]]
-            chosen += [watch for path in paths or () for watch in self._watches.get(path, ())]
+            chosen = [
+                watch for path in (self._watches if paths is None else paths) for watch in self._watches.get(path, ())
+            ]
         for watch in chosen:
             if is_stopping():
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition as Partition
 
 from cluster.coordinations import ETCD_TOOLS, CoordinationSite, coordination_for
 from harness import Result, Run, heard
+from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klammtest.history import History, Verdict, check
 from klammtest.ports import free_port
