@@ -528,7 +528,8 @@ class Cluster:
             self._image = image
             if not whole and self.is_controller:
                 warn_of_clocks(previous, image, self._clock())
-            self._cold_start.saw(image.version, image.by)
+            if self._cold_start.left_s():
+                self._cold_start.saw(image.version, image.by, image.changed_since(previous))
             if self._seen is not None and (self._checked or first):  # the first read follows a check
                 epoch = max(highest_epoch(previous, image), self._seen.last.leader_epoch if self._seen.last else -1)
                 self._seen.note(SeenChange(image.version, image.by, epoch))

@@ -175,5 +175,15 @@ class ClusterImage:
             for number, partition in topic.partitions.items():
                 yield TopicPartition(topic.name, number), partition
 
+    def changed_since(self, before: ClusterImage) -> Iterator[tuple[PartitionState | None, PartitionState]]:
+        """Yields the states of all partitions of topics that differ, each with the one of before."""
+        for name, topic in self.topics.items():
+            known = before.topics.get(name)
+            if known is topic:
+                continue
+            for number, partition in topic.partitions.items():
+                was = None if known is None else known.partitions.get(number)
+                yield None if was is None else was.state, partition.state
+
 
 EMPTY_IMAGE = ClusterImage("", -1, {}, {})

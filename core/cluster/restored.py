@@ -44,8 +44,7 @@ def is_older(coordination: Coordination, seen: SeenChange) -> bool:
 
 def highest_epoch(before: ClusterImage, now: ClusterImage) -> int:
     """Returns the highest leader epoch of the topics that differ; -1 if none does."""
-    changed = (topic for name, topic in now.topics.items() if before.topics.get(name) is not topic)
-    return max((each.leader_epoch for topic in changed for each in topic.partitions.values()), default=-1)
+    return max((state.leader_epoch for _, state in now.changed_since(before)), default=-1)
 
 
 def check_history(

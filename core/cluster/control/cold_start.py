@@ -3,15 +3,15 @@
 Alone it cannot know whether the coordination was restored from an older backup (R13): it may be the one that was out of
 sync at the end, and in sync in the backup. One of the others has seen changes that the backup lacks. So partitions with
 replicas that are not back wait, for twice the session time-out from the first registration of this process; no longer,
-since a broker may be gone for good.
+since a broker may be gone for good. They do not wait if a leader from before is at work: the cluster is running.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from ...replication.partition_state import NO_EPOCH
+from ...replication.partition_state import NO_EPOCH, PartitionState
 
 
 class ColdStart:
@@ -36,10 +36,21 @@ class ColdStart:
             self._first = version
             self._until = self._clock() + self._wait_s()
 
-    def saw(self, version: int, by: str) -> None:
-        """Ends with a change that another broker has made since: the cluster is running."""
-        if self._first is not None and version > self._first and not by.startswith(self._writer):
-            self._over = True
+    def saw(self, version: int, by: str, changed: Iterable[tuple[PartitionState | None, PartitionState]]) -> None:
+        """Takes note of a change of the metadata; `changed` are states before and after it.
+
+        Elections are held no more if another broker has made it since, and a leader from before this registration leads
+        on: the cluster is running. A leader that was elected meanwhile proves nothing of the replicas that are absent.
+        """
+        if self._first is None or version <= self._first or by.startswith(self._writer):
+            return
+        self._over = self._over or any(map(self._leads_on, changed))
+
+    def _leads_on(self, change: tuple[PartitionState | None, PartitionState]) -> bool:
+        before, after = change
+        if before is None or before == after or not NO_EPOCH < after.leader_broker_epoch < self.broker_epoch:
+            return False
+        return before.leader_broker_epoch == after.leader_broker_epoch
 
     def left_s(self) -> float:
         """Returns for how long elections are still held; 0 if they are not."""

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.cold_start import ColdStart
 from klamm.core.cluster.control.leadership import is_held
-from klamm.core.replication.partition_state import NO_EPOCH, PartitionState
+from klamm.core.cluster.tree import paths
+from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.leader import IsrProposal, ProposalOutcome
+from klamm.core.replication.partition import leads
+from klamm.core.replication.partition_state import NO_EPOCH, PartitionState, with_isr
 from klamm.core.replication.registrations import BrokerRegistration
+from klammtest.clusters.joined import Joined
+from klammtest.waiting import eventually
 
 
 def registration(broker: int, epoch: int) -> BrokerRegistration:
     return BrokerRegistration(broker, epoch, f"i{epoch}", (f"d{broker}",))
+
+
+OLDER, NEWER = (PartitionState(0, 9, epoch, (0, 1), (), {0: "d0", 1: "d1"}, 1) for epoch in (70, 78))
+
+
+def changed(state: PartitionState) -> list[tuple[PartitionState | None, PartitionState]]:
+    """The leader has taken broker 1 out of the ISR."""
+    return [(state, replace(state, isr=(0,), data_ids={0: "d0"}))]
 
 
 def test_a_cold_start_holds_what_is_older_for_a_while() -> None:
@@ -18,14 +35,24 @@ def test_a_cold_start_holds_what_is_older_for_a_while() -> None:
     assert start.held_below() == NO_EPOCH
     start.registered(77, 5)
     assert (start.held_below(), start.left_s()) == (77, 12.0)
-    start.saw(6, "me/1")
+    start.saw(6, "me/1", changed(OLDER))
     assert start.held_below() == 77, "its own change"
+    start.saw(5, "another/0", changed(OLDER))
+    assert start.held_below() == 77, "before it registered"
     now[0] += 12.0
     assert start.held_below() == NO_EPOCH
-    again = ColdStart("me", lambda: 12.0, lambda: now[0])
-    again.registered(77, 5)
-    again.saw(6, "another/1")
-    assert again.held_below() == NO_EPOCH, "the cluster is running"
+
+
+def test_a_leader_from_before_ends_a_cold_start_and_a_new_one_does_not() -> None:
+    """Of a new one the replicas are all back; another partition may have one that is not, and that has more."""
+    start = ColdStart("me", lambda: 12.0, lambda: 100.0)
+    start.registered(77, 5)
+    start.saw(6, "another/1", changed(NEWER))
+    start.saw(7, "another/2", [(None, OLDER), (OLDER, OLDER), (OLDER, NEWER)])
+    start.saw(8, "another/3", [])
+    assert start.held_below() == 77
+    start.saw(9, "another/4", changed(OLDER))
+    assert start.held_below() == NO_EPOCH, "the cluster is running"
 
 
 def test_a_cold_start_takes_older_registrations_for_those_of_a_backup() -> None:
@@ -37,3 +64,28 @@ def test_a_cold_start_takes_older_registrations_for_those_of_a_backup() -> None:
     assert not is_held(state, (0, 1), again, 101)
     assert is_held(state, (0, 1, 2), again, 101), "2 is absent"
     assert not is_held(PartitionState(0, 10, 102, (0,), (), {0: "d0"}, 1), (0, 1, 2), again, 101), "elected since"
+
+
+def test_a_change_of_a_partition_that_is_led_again_does_not_end_the_wait_of_another(join: Joined) -> None:
+    """All are killed. Of p all replicas are back, and it is led; q's third one, which perhaps has more, is not."""
+    first, *_ = [join(number) for number in range(4)]
+    eventually(lambda: len(first.image().brokers) == 4, "all brokers")
+    first.create_topic("p", 1, 3, replicas={0: (1, 2, 0)})
+    first.create_topic("q", 1, 3, replicas={0: (0, 1, 3)})
+    for number in range(4):
+        join.kill(number)
+    first, second, _ = join(0), join(1), join(2)
+
+    def state(topic: str, cluster: Cluster = first) -> PartitionState:
+        return cluster.image().topics[topic].partitions[0].state
+
+    eventually(lambda: leads(state("p", second), 1, second.own_registration), "it leads p again")
+    version = second.image().version
+    smaller = with_isr(state("p", second), (1, 2), {}, 1)
+    held = state("q")
+    assert second.propose([(TopicPartition("p", 0), IsrProposal(version, smaller, ()))]) == [ProposalOutcome.APPLIED]
+    eventually(lambda: first.image().version > version, "the controller has seen it")
+    first.suspect(2, "nobody")  # the controller looks again
+    eventually(lambda: join.coordinations[0].children(paths.SUSPECTS) == [], "and has looked")
+    assert first._cold_start.left_s() > 0
+    assert state("q") == held
