@@ -65,6 +65,7 @@ from .network.limits import Limits
 from .network.listener import Listener, advertised
 from .partitions import Partitions
 from .producer_ids import ProducerIds
+from .refused_batches import RefusedBatches
 from .replication.fetchers import Fetchers
 from .replication.follower_fetches import FollowerFetches
 from .replication.full_disk import FullDisk
@@ -505,6 +506,7 @@ class Broker:
             partitions=partitions,
             groups=groups,
             deletions=TopicDeletions(cluster, workers, groups.forget_topics),
+            refused_batches=RefusedBatches(),
             producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
             validation=Validation(self._settings.make_topic_validators(), self._codecs, limit),
             access=AccessControl(

@@ -21,6 +21,7 @@ from .metrics.counters import BrokerMetrics
 from .network.memory import Memory
 from .partitions import Partitions
 from .producer_ids import ProducerIds
+from .refused_batches import RefusedBatches
 from .replication.follower_fetches import FollowerFetches
 from .replication.replica import Replica
 from .replication.role_changes import RoleChanges
@@ -47,6 +48,7 @@ class Services:
     partitions: Partitions
     groups: GroupService
     deletions: TopicDeletions
+    refused_batches: RefusedBatches
     producer_ids: ProducerIds
     validation: Validation
     access: AccessControl

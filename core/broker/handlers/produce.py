@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 MAX_RECORD_ERRORS = 10_000
 """The most records that one response names."""
 _NO_BATCH = "a Produce request needs one whole record batch"
+_BEHIND = "a batch of this producer that comes before this one was refused, and must be sent again first"
 _UNCOMMITTED = {
     ErrorCode.not_leader_or_follower: "this broker stopped leading before the in-sync replicas had the records",
     ErrorCode.not_enough_replicas_after_append: "fewer replicas are in sync than min.insync.replicas says",
@@ -220,12 +221,15 @@ def _append_now(
     """
     led = services.partitions.find(topic, partition)
     if led is None:
-        return Produced(topic, partition, services.not_led(topic, partition))
+        return _not_led(services, topic, partition, batch)
     size = len(batch)
     if size < HEADER_SIZE:
-        return _failed(led, batch, BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}"))
+        return _failed(services, led, batch, BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}"))
     if acks == -1 and not led.commits_alone and (refused := _under_min_isr(led)) is not None:
-        return _failed(led, batch, refused)
+        return _failed(services, led, batch, refused)
+    before = services.refused_batches
+    if before.known and (code := before.behind(topic, partition, batch)) is not None:
+        return Produced(topic, partition, code, message=f"{led.name}: {_BEHIND}")
     validation, appends = services.validation, services.workers.appends
     if size > appends.on_loop_bytes and appends.needs_worker(size):
         return None
@@ -237,7 +241,7 @@ def _append_now(
     except WouldBlockError:
         return None
     except KlammError as error:
-        return _failed(led, batch, error)
+        return _failed(services, led, batch, error)
     led.appended(size, result)
     return led, result, epoch
 
@@ -258,14 +262,14 @@ async def _append_later(services: Services, part: ProducePartition, acks: int) -
     """
     led = services.partitions.find(part.topic, part.partition)
     if led is None:
-        return Produced(part.topic, part.partition, services.not_led(part.topic, part.partition))
+        return _not_led(services, part.topic, part.partition, part.batch)
     if acks == -1 and (refused := _under_min_isr(led)) is not None:
-        return _failed(led, part.batch, refused)
+        return _failed(services, led, part.batch, refused)
     epoch, appended = led.leader_epoch, partial(led.appended, len(part.batch))
     try:
         result = await services.workers.disk_then(appended, _open_and_append, services, led, part.batch, epoch)
     except KlammError as error:
-        return _failed(led, part.batch, error)
+        return _failed(services, led, part.batch, error)
     return led, result, epoch
 
 
@@ -276,7 +280,13 @@ def _open_and_append(services: Services, led: Replica, batch: memoryview, leader
     return led.log.append_as_leader(batch, leader_epoch)
 
 
-def _failed(led: Replica, batch: memoryview, error: KlammError) -> Produced:
+def _not_led(services: Services, topic: str, partition: int, batch: memoryview) -> Produced:
+    code = services.not_led(topic, partition)
+    services.refused_batches.note(topic, partition, batch, code)
+    return Produced(topic, partition, code)
+
+
+def _failed(services: Services, led: Replica, batch: memoryview, error: KlammError) -> Produced:
     led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(batch), error)
     named = error.record_errors if isinstance(error, RecordValidationError) else ()
@@ -285,6 +295,7 @@ def _failed(led: Replica, batch: memoryview, error: KlammError) -> Produced:
     # A Produce names no leader epoch, so no client expects that its own is old: librdkafka would give the batch up.
     deposed = isinstance(error, FencedLeaderEpochError)
     code = ErrorCode.not_leader_or_follower if deposed else error.code
+    services.refused_batches.note(topic, partition, batch, code)
     return Produced(topic, partition, code, log_start_offset=start, message=str(error), record_errors=named)
 
 

@@ -27,6 +27,7 @@ from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.dispatch import Dispatcher
 from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.refused_batches import RefusedBatches
 from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.services import Services
 from klamm.core.broker.validation import Validation
@@ -71,6 +72,7 @@ def made(folder: Path) -> Dispatcher:
         lease=SimpleNamespace(deadline_ns=2**63),
         access=AccessControl(None, None),
         partitions=partitions,
+        refused_batches=RefusedBatches(),
         validation=Validation([], codecs, 1 << 20),
         workers=SimpleNamespace(appends=AppendPlacement(asyncio.get_running_loop().call_later)),
     )

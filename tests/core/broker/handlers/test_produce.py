@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -9,7 +10,7 @@ from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.header import BatchHeader, iter_headers
 from klammtest.broker import RunningBroker
-from klammtest.requests import batch, fetch, new_topic, produce, produce_fields
+from klammtest.requests import batch, create_topic, fetch, new_topic, produce, produce_fields
 from klammtest.wire import WireClient
 
 CODECS = Settings().codec_table()
@@ -65,6 +66,20 @@ def test_a_retry_gets_its_first_offset_also_after_kill_9(broker: RunningBroker) 
         assert produce(wire, topic, batch(b"d", **ids, base_sequence=3)).base_offset == 4
         stale = batch(b"x", producer_id=first.producer_id, producer_epoch=-1, base_sequence=0)
         assert produce(wire, topic, stale).error_code is not ErrorCode.none
+
+
+def test_a_batch_behind_a_refused_one_is_refused_with_the_same_error(wire: WireClient) -> None:
+    """The second would be stored, since the partition does not know the producer, and the first one be out of order for
+    ever (KAFKA-14359).
+    """
+    topic = f"later-{uuid4().hex[:8]}"
+    first = wire.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=timedelta())
+    sent = [batch(b"x", producer_id=first.producer_id, producer_epoch=0, base_sequence=n) for n in range(3)]
+    assert produce(wire, topic, sent[0]).error_code is ErrorCode.unknown_topic_or_partition
+    assert create_topic(wire, topic, 1, {}).error_code is ErrorCode.none
+    for behind in sent[1:]:
+        assert produce(wire, topic, behind).error_code is ErrorCode.unknown_topic_or_partition
+    assert [produce(wire, topic, data).base_offset for data in sent] == [0, 1, 2]
 
 
 def test_pipelined_requests_are_answered_in_order(wire: WireClient) -> None:

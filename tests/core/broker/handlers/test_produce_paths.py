@@ -26,6 +26,7 @@ from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.delayed_reply import DelayedReply
 from klamm.core.broker.network.dispatch import Dispatcher
 from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.refused_batches import RefusedBatches
 from klamm.core.broker.replication.parked_fetch import ParkedFetch
 from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.services import Services
@@ -118,6 +119,7 @@ class Broker:
             access=AccessControl(None, self.authorizer),
             partitions=self.partitions,
             leadership=SimpleNamespace(image=SimpleNamespace(topics={})),
+            refused_batches=RefusedBatches(),
             validation=Validation([Polite()], codec_table(), 1 << 20),
             workers=AtOnce(),
         )
