@@ -59,7 +59,7 @@ from .image import EMPTY_IMAGE, BrokerNode, ClusterImage, Endpoint
 from .image_reader import MetadataWentBackError, read_features, read_image
 from .producer_ids import allocate_block, skip_used
 from .reassignment import ReplicaAssignment
-from .restored import check_history, highest_epoch
+from .restored import check_history, highest_epoch, is_older
 from .topics import TopicChanges
 from .tree import paths
 from .tree.bootstrap import create_base_paths
@@ -539,7 +539,13 @@ class Cluster:
 
     def _newest(self, previous: ClusterImage, *, whole: bool, first: bool) -> ClusterImage:
         if not previous.cluster_id or first:
-            return read_image(self._coordination)
+            image = read_image(self._coordination)
+            seen = self._seen.last if self._seen is not None and not self._went_back else None
+            if seen is not None and is_older(self._coordination, seen):  # since `_check_history`
+                raise MetadataWentBackError(
+                    "the coordination was restored from an older backup while this broker joined it; start it again"
+                )
+            return image
         try:
             if whole and run_steps(self._coordination, lacks_change(previous.version, previous.by)):
                 raise MetadataWentBackError("the coordination was restored from an older backup")
@@ -599,6 +605,8 @@ class Cluster:
                     self._control(image)
                 return
             if self.own_registration is None and not self._registration.holds(self._broker_epoch):
+                # Read again: the states may be of before a restore, and the registrations of after it.
+                self._read()
                 self._broker_epoch = self._registration.register()
                 _log.warning("broker %d was not registered: registered, epoch %d", self.broker_id, self._broker_epoch)
                 image = self._read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 from uuid import UUID, uuid4
@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
+from klamm.core.cluster.changes import incarnation_path
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.leadership import Terms, doubted
 from klamm.core.cluster.image import ClusterImage, Endpoint, PartitionImage, TopicImage
@@ -107,10 +108,14 @@ class Members:
         self.made: list[Cluster] = []
         self.tree = case.open()
 
-    def __call__(self, number: int) -> tuple[Cluster, FaultyCoordination]:
+    def __call__(
+        self, number: int, prepare: Callable[[FaultyCoordination], object] = lambda _: None
+    ) -> tuple[Cluster, FaultyCoordination]:
+        """Joins as a process that starts; `prepare` is called before."""
         own = self._folder / str(number)
-        own.mkdir()
+        own.mkdir(exist_ok=True)
         faulty = FaultyCoordination(self._case.open())
+        prepare(faulty)
         cluster = Cluster(
             cast(Coordination, faulty), number, [Endpoint("127.0.0.1", 9092 + number)], data_ids=(f"d{number}",),
             directory_id=f"directory-{number}", seen=SeenMetadata(own),
@@ -134,6 +139,10 @@ def members(coordination_case: CoordinationCase, tmp_path: Path) -> Iterator[Mem
     yield made
     for cluster in made.made:
         cluster.close()
+
+
+def is_registration(operations: Sequence[Operation], broker: int = 0) -> bool:
+    return any(isinstance(each, Create) and each.path == paths.broker(broker) for each in operations)
 
 
 def with_two_in_sync(cluster: Cluster) -> PartitionState:
@@ -166,7 +175,7 @@ def test_a_restore_that_is_noticed_again_while_it_registers_anew_does_not_lock_i
     noticed: list[object] = []
 
     def at_registration(operations: Sequence[Operation]) -> None:
-        if any(isinstance(each, Create) and each.path == paths.broker(0) for each in operations):
+        if is_registration(operations):
             noticed.append(cluster.propose([]))  # as its partitions do, on other threads
         else:
             faulty.next(at_registration)
@@ -186,6 +195,63 @@ def test_a_restore_that_is_noticed_again_while_it_registers_anew_does_not_lock_i
     eventually(lambda: caplog.text.count("broker 0 has rejoined") == 2, "it has joined a second time")
     eventually(lambda: members.tree.exists(paths.RESTORED) is None, "the states are doubted")
     assert "later" in cluster.image().topics
+
+
+def test_a_restore_while_a_broker_starts_ends_the_start_and_the_next_one_notices_it(
+    members: Members, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After it has compared, and before it has read: what it has seen would be forgotten."""
+    cluster, _ = members(0)
+    cluster.create_topic("t", 1, 1)
+    older = with_two_in_sync(cluster)
+    cluster.close()
+
+    def restore_at_registration(faulty: FaultyCoordination) -> None:
+        def restored(operations: Sequence[Operation]) -> None:
+            faulty.inner.transaction(operations)
+            if is_registration(operations):
+                members.restore(older)
+            else:
+                faulty.next(restored)
+
+        faulty.next(restored)
+
+    with pytest.raises(MetadataWentBackError, match="while this broker joined it; start it again"):
+        members(0, restore_at_registration)
+    assert members.tree.exists(paths.RESTORED) is None
+    members(0)
+    assert "the coordination is older than this broker's logs" in caplog.text
+
+
+def test_an_evicted_broker_registers_only_once_it_has_compared(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore ends its registration while it reads: its states are of before, its registrations of after it."""
+    cluster, faulty = members(0)
+    cluster.create_topic("t", 1, 1)
+    older, own = with_two_in_sync(cluster), cluster.own_registration
+    assert own is not None
+    armed, noticed = [True], []
+
+    def children(path: str) -> list[str]:
+        if path == paths.BROKER_IDS and armed:
+            armed.clear()
+            members.restore(older)
+            members.tree.transaction([Delete(incarnation_path(own.incarnation)), Delete(paths.broker(0))])
+        return faulty.inner.children(path)
+
+    def registers(operations: Sequence[Operation]) -> None:
+        if is_registration(operations):
+            noticed.append(members.tree.exists(paths.RESTORED) is not None)
+        else:
+            faulty.next(registers)
+        faulty.inner.transaction(operations)
+
+    faulty.next(registers)
+    monkeypatch.setattr(faulty, "children", children, raising=False)
+    cluster.suspect(7, "nobody")  # it reads
+    eventually(lambda: noticed, "it registers again")
+    assert noticed == [True]
 
 
 def test_the_file_survives_and_a_damaged_one_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
