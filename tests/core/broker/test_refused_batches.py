@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from confluent_kafka import Producer
 
 from klamm.core.broker.refused_batches import RefusedBatches
 from klamm.core.errors import ErrorCode
+from klamm.core.records.partition import TopicPartition
+from klammtest.brokers.scripted import Fault, scripted_broker
+from klammtest.logs import codec_table
 from klammtest.requests import batch
 
 REFUSED = ErrorCode.not_enough_replicas
@@ -89,3 +95,33 @@ def test_what_is_not_sent_again_as_it_was_is_not_noted(broker: Broker) -> None:
     for damaged in (b"", sent(5)[:40], bytes(61)):
         broker.refused.note("t", 0, memoryview(damaged), REFUSED)
     assert not broker.refused.known
+
+
+def test_librdkafka_stores_nothing_twice_when_its_first_batches_in_flight_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first was stored, and its answer lost. After OUT_OF_ORDER_SEQUENCE_NUMBER for the third it would send all in
+    a new epoch, and the log would be a, b, b, c, d, e.
+    """
+    with scripted_broker({"t": 1}, codec_table()) as broker:
+        refused, append = RefusedBatches(), broker._append
+
+        def guarded(schema: Any, tp: TopicPartition, data: bytes, fault: Fault) -> Any:
+            before = refused.behind(*tp, memoryview(data))
+            if before is None and isinstance(fault, ErrorCode):
+                refused.note(*tp, memoryview(data), fault)
+            return append(schema, tp, data, before or fault)
+
+        monkeypatch.setattr(broker, "_append", guarded)
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 0, "log_level": 0,
+             "batch.num.messages": 1, "retry.backoff.ms": 50, "reconnect.backoff.ms": 20,
+             "reconnect.backoff.max.ms": 50}
+        )  # fmt: skip
+        producer.produce("t", b"a", partition=0)
+        assert producer.flush(60) == 0
+        broker.faults.extend(["lost", REFUSED, REFUSED])
+        for value in (b"b", b"c", b"d", b"e"):
+            producer.produce("t", value, partition=0)
+        assert producer.flush(60) == 0
+        assert broker.values("t") == [b"a", b"b", b"c", b"d", b"e"]
