@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import uuid4
 
 from ..errors import BrokerError, CoordinationError, ErrorCode
 from ..interfaces.coordination import (
@@ -58,6 +59,17 @@ Guard = Callable[[bool], Sequence[Operation]]
 true if the last attempt was refused, perhaps by these checks."""
 Planner = Callable[[ClusterImage], Plan | None]
 """Returns the change from an image; None if nothing is to be changed; raises `BrokerError` if it cannot be made."""
+
+
+def name_of_writer(broker_id: int) -> str:
+    """Returns a new name for the changes of one broker's process."""
+    return f"{broker_id}-{uuid4().hex}"
+
+
+def writer_of(by: str) -> int:
+    """Returns the broker that has made the change `by`; -1 if the name does not tell."""
+    broker_id = by.partition("-")[0]
+    return int(broker_id) if broker_id.isdecimal() else -1
 
 
 class ChangeWriter:

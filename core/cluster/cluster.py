@@ -47,7 +47,7 @@ from .brokers.broker_configs import Change, alter_broker_config
 from .brokers.clocks import warn_of_clocks
 from .brokers.registration import BrokerIdentity, DisplacedError, Registration
 from .brokers.reports import report_offline, report_recovered, report_suspect
-from .change_writer import ChangeWriter, Plan
+from .change_writer import ChangeWriter, Plan, name_of_writer, writer_of
 from .changes import lacks_change, leader_guard
 from .clock_floors import producer_id_floor
 from .control.cold_start import ColdStart
@@ -111,7 +111,7 @@ class Cluster:
         identity = BrokerIdentity(broker_id, tuple(endpoints), data_ids, directory_id, rack, inter_broker_listener)
         self._registration = Registration(coordination, identity, clock)
         self._controller = Controller(coordination, broker_id, clock)
-        name = f"{broker_id}-{uuid4().hex}"
+        name = name_of_writer(broker_id)
         self._writer = ChangeWriter(coordination, lambda whole: self._read(whole=whole), name)
         self._cold_start = ColdStart(name, lambda: _COLD_START_SESSIONS * coordination.session_timeout_s)
         self._topics = TopicChanges(coordination, self._controller, self._writer, random_index, new_id, clock, defaults)
@@ -528,8 +528,8 @@ class Cluster:
             self._image = image
             if not whole and self.is_controller:
                 warn_of_clocks(previous, image, self._clock())
-            if self._cold_start.left_s():
-                self._cold_start.saw(image.version, image.by, image.changed_since(previous))
+            writer = image.brokers.get(writer_of(image.by))
+            self._cold_start.saw(image.version, image.by, None if writer is None else writer.epoch)
             if self._seen is not None and (self._checked or first):  # the first read follows a check
                 epoch = max(highest_epoch(previous, image), self._seen.last.leader_epoch if self._seen.last else -1)
                 self._seen.note(SeenChange(image.version, image.by, epoch))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from uuid import uuid4
 
 from ..errors import CoordinationError
 from ..interfaces.coordination import Coordination, Create
@@ -20,7 +19,7 @@ from ..records.partition import TopicPartition, counted, some_of
 from ..replication.elections import has_live_leader
 from ..replication.partition_state import PartitionState
 from ..replication.registrations import DOUBTED, Registrations
-from .change_writer import ChangeWriter, Plan
+from .change_writer import ChangeWriter, Plan, name_of_writer
 from .changes import lacks_change
 from .image import ClusterImage
 from .image_reader import read_image
@@ -89,7 +88,7 @@ def check_history(
         node = RestoredNode(broker=broker_id, seen=seen.version, found=found.version, leader_epoch=seen.leader_epoch)
         return Plan(operations=[Create(paths.RESTORED, node.encode())])
 
-    name = f"{broker_id}-{uuid4().hex}"
+    name = name_of_writer(broker_id)
     ChangeWriter(coordination, lambda _: read_image(coordination), name).change(lambda _: [], plan, image)
     if not older:
         return False

@@ -3,15 +3,16 @@
 Alone it cannot know whether the coordination was restored from an older backup (R13): it may be the one that was out of
 sync at the end, and in sync in the backup. One of the others has seen changes that the backup lacks. So partitions with
 replicas that are not back wait, for twice the session time-out from the first registration of this process; no longer,
-since a broker may be gone for good. They do not wait if a leader from before is at work: the cluster is running.
+since a broker may be gone for good. They do not wait if brokers that registered before make changes: the cluster is
+running.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from ...replication.partition_state import NO_EPOCH, PartitionState
+from ...replication.partition_state import NO_EPOCH
 
 
 class ColdStart:
@@ -23,6 +24,7 @@ class ColdStart:
         self._wait_s = wait_s
         self._clock = clock
         self._first: int | None = None
+        self._first_epoch = NO_EPOCH
         self._until = 0.0
         self._over = False
         self.broker_epoch = NO_EPOCH
@@ -33,24 +35,18 @@ class ColdStart:
         another broker epoch."""
         self.broker_epoch = broker_epoch
         if self._first is None:
-            self._first = version
+            self._first, self._first_epoch = version, broker_epoch
             self._until = self._clock() + self._wait_s()
 
-    def saw(self, version: int, by: str, changed: Iterable[tuple[PartitionState | None, PartitionState]]) -> None:
-        """Takes note of a change of the metadata; `changed` are states before and after it.
+    def saw(self, version: int, by: str, writer_epoch: int | None) -> None:
+        """Takes note of a change of the metadata by a broker that is registered with `writer_epoch`, None if it is not.
 
-        Elections are held no more if another broker has made it since, and a leader from before this registration leads
-        on: the cluster is running. A leader that was elected meanwhile proves nothing of the replicas that are absent.
+        Elections are held no more if it is another broker, which has registered before this one: the cluster is
+        running. One that has registered since proves nothing of the replicas that are absent: it starts, too.
         """
         if self._first is None or version <= self._first or by.startswith(self._writer):
             return
-        self._over = self._over or any(map(self._leads_on, changed))
-
-    def _leads_on(self, change: tuple[PartitionState | None, PartitionState]) -> bool:
-        before, after = change
-        if before is None or before == after or not NO_EPOCH < after.leader_broker_epoch < self.broker_epoch:
-            return False
-        return before.leader_broker_epoch == after.leader_broker_epoch
+        self._over = self._over or (writer_epoch is not None and writer_epoch < self._first_epoch)
 
     def left_s(self) -> float:
         """Returns for how long elections are still held; 0 if they are not."""

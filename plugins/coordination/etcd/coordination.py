@@ -164,16 +164,17 @@ class EtcdCoordination:
             self._listeners.append(callback)
 
     def _open(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+        deadline, left_s = time.monotonic() + timeout_s, timeout_s
         while True:
             # Set before it opens, so that a listener that is called for the connection can read the session id.
             session = self._session = EtcdSession(self._config, self._keys, self._notify)
             try:
-                session.open(max(0.1, deadline - time.monotonic()))
+                session.open(left_s)
                 break
             except BaseException as error:
                 self._session = None
-                if not isinstance(error, SessionExpiredError) or time.monotonic() > deadline:
+                left_s = deadline - time.monotonic()
+                if not isinstance(error, SessionExpiredError) or left_s <= 0:
                     raise
         self._notify(SessionEvent.CONNECTED)
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, SessionEvent
-from klamm.plugins.coordination import embedded_tree
+from klamm.plugins.coordination.embedded import tree as embedded_tree
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.waiting import eventually
 from klammtest.zookeeper import EmbeddedCase, Events, Signal

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, SessionEvent
-from klamm.plugins.coordination import embedded_tree
+from klamm.plugins.coordination.embedded import tree as embedded_tree
 from klamm.plugins.coordination.embedded.coordination import EmbeddedCoordination
 from klamm.plugins.coordination.embedded.lock_holder import write_lock_holder
 from klamm.plugins.coordination.embedded.tree import EmbeddedTree

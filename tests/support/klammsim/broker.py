@@ -524,16 +524,16 @@ class SimBroker:
             last, state = self.seen_change, view.states.states[TP].state
             epoch = max(state.leader_epoch, last.leader_epoch if last is not None else -1)
             self.seen_change, self._first_look = SeenChange(view.states.version, view.states.by, epoch), False
-        before, self.view = self.view, view
+        self.view = view
         own = view.registrations.get(self.id)
         self.own = own if own is not None and own.incarnation == self.incarnation else None
         if self.own is None and self._registered_at is not None and view.begun > self._registered_at:
             self.register_again()  # the broker was evicted
         if self.own is not None and self.own.epoch != self._cold_start.broker_epoch:
             self._cold_start.registered(self.own.epoch, view.states.version)
-        if before is not None:
-            changed = (before.states.states[TP].state, view.states.states[TP].state)
-            self._cold_start.saw(view.states.version, view.states.by, [changed])
+        by = view.states.by
+        writers = (each.epoch for each in view.registrations.values() if by.startswith(each.incarnation))
+        self._cold_start.saw(view.states.version, by, next(writers, None))
         self._take_metadata()
         self._report_recovered_end()
         self._control()
