@@ -1,4 +1,4 @@
-"""Checks of paths and sizes for both coordinations, made before a request is sent."""
+"""Checks of paths and sizes for all coordinations, made before a request is sent."""
 
 from __future__ import annotations
 
