@@ -21,10 +21,19 @@ from ..cluster.balance import (
     plan_leaders,
     plan_moves,
 )
+from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX
 from ..errors import BrokerError, ConfigError, KlammError
 from ..records.partition import TopicPartition, counted, some_of
 from .moves import carry_out
-from .options import DEFAULT_CONFIG, Bootstrap, ConfigFile, cluster_client, console, interval_s, table
+from .options import (
+    DEFAULT_CONFIG,
+    Bootstrap,
+    ConfigFile,
+    cluster_client,
+    console,
+    interval_s,
+    table,
+)
 
 if TYPE_CHECKING:
     from ..client.cluster_admin import ClusterAdmin
@@ -37,7 +46,13 @@ app = typer.Typer(
 Most = Annotated[int, typer.Option("--moves", min=1, metavar="N", help="Partitions that are moved at a time.")]
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second, for each broker, of replicas that move."),
+    typer.Option(
+        "--throttle",
+        min=1,
+        max=LONG_MAX,
+        metavar="BYTES",
+        help="Bytes a second, for each broker, of replicas that move.",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be moved, and move nothing.")]
 _POLL_S: Final = 0.5
@@ -149,7 +164,7 @@ def kept_leaders(refused: Mapping[TopicPartition, BrokerError]) -> list[str]:
 
 @app.command()
 def drain(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The id of the broker to be emptied.")],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", max=INT_MAX, help="The broker to be emptied.")],
     moves: Most = 5,
     throttle: Throttle = None,
     dry_run: DryRun = False,
@@ -177,7 +192,7 @@ def drain(
 
 @app.command()
 def unregister(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The id of a broker that is gone for good.")],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", max=INT_MAX, help="A broker that is gone for good.")],
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -195,7 +210,13 @@ def reassign(
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="Give every partition of these topics N replicas."),
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            min=1,
+            max=SHORT_MAX,
+            help="Give every partition of these topics N replicas.",
+        ),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the reassignments of these, or of all.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Show the reassignments in progress.")] = False,
@@ -206,9 +227,13 @@ def reassign(
 ) -> None:
     """Move partitions to other brokers, change a topic's replication factor, or show and cancel what is in progress."""
     given = [_parsed(text) for text in partitions or ()]
+    if show or cancel:
+        _check_shown(given, replication_factor, cancel=cancel, show=show)
     with cluster_client(config, bootstrap) as (_, client):
         admin = _admin(client)
         if show or cancel:
+            if given:
+                _check_there(_placement(admin)[0], given)
             ongoing = {tp: found for tp, found in admin.reassignments().items() if _chosen(tp, given)}
             if cancel:
                 _refuse_none(admin.alter_reassignments(dict.fromkeys(ongoing)))
@@ -237,17 +262,47 @@ class _Named:
     partition: int | None
     replicas: tuple[int, ...] | None
 
+    def __str__(self) -> str:
+        return self.without_replicas + ("" if self.replicas is None else f"={_numbers(self.replicas)}")
+
+    @property
+    def without_replicas(self) -> str:
+        return self.topic if self.partition is None else f"{self.topic}:{self.partition}"
+
 
 def _parsed(text: str) -> _Named:
     match = _NAMED.fullmatch(text)
     if match is None:
         raise ConfigError(f"{text!r}: expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER")
     replicas = match["replicas"]
+    for number in [match["partition"] or "0", *(replicas or "0").split(",")]:
+        if int(number) > INT_MAX:
+            raise ConfigError(f"{text}: {number} is above {INT_MAX}, the largest number of a partition or a broker")
     return _Named(
         match["topic"],
         None if match["partition"] is None else int(match["partition"]),
         None if replicas is None else tuple(map(int, replicas.split(","))),
     )
+
+
+def _check_shown(given: list[_Named], factor: int | None, *, cancel: bool, show: bool) -> None:
+    """Raises `ConfigError` for what makes no sense beside --list and --cancel."""
+    option = "--cancel" if cancel else "--list"
+    if cancel and show:
+        raise ConfigError("cluster reassign: give --list or --cancel, not both")
+    if factor is not None:
+        raise ConfigError(f"cluster reassign: give --replication-factor or {option}, not both")
+    for each in given:
+        if each.replicas is not None:
+            raise ConfigError(f"{each}: name partitions beside {option} without brokers: {each.without_replicas}")
+
+
+def _check_there(placement: Placement, given: list[_Named]) -> None:
+    """Raises `ConfigError` for the first of the named topics and partitions that does not exist."""
+    for each in given:
+        if not any(_chosen(tp, [each]) for tp in placement):
+            example = "; name partitions as in orders:0=1,2,3" if each.topic.endswith(".json") else ""
+            raise ConfigError(f"{each.without_replicas}: there is no such topic or partition{example}")
 
 
 def _chosen(tp: TopicPartition, given: list[_Named]) -> bool:
@@ -260,21 +315,21 @@ def _targets(
     """Returns the new replicas of the named partitions. Raises `ConfigError` for arguments that make no sense."""
     if not given:
         raise ConfigError("cluster reassign: name partitions (orders:0=1,2,3), or use --list or --cancel")
+    _check_there(placement, given)
     targets: dict[TopicPartition, tuple[int, ...]] = {}
     for each in given:
-        found = [tp for tp in placement if _chosen(tp, [each])]
-        if not found:
-            what = each.topic if each.partition is None else f"{each.topic}:{each.partition}"
-            raise ConfigError(f"{what}: there is no such topic or partition")
         if (each.replicas is None) is (factor is None):
             raise ConfigError(
-                f"{each.topic}: name the brokers of a partition ({each.topic}:0=1,2,3), or give --replication-factor "
-                "for topics, not both"
+                f"{each.without_replicas}: name the brokers of a partition ({each.topic}:{each.partition or 0}=1,2,3), "
+                "or give --replication-factor for topics, not both"
             )
         if each.replicas is not None:
             if each.partition is None:
                 raise ConfigError(f"{each.topic}={_numbers(each.replicas)}: which partition? {each.topic}:0=…")
-            targets[found[0]] = each.replicas
+            partition = TopicPartition(each.topic, each.partition)
+            if partition in targets:
+                raise ConfigError(f"{each.without_replicas} is given twice; name each partition once")
+            targets[partition] = each.replicas
     if factor is not None:
         chosen = {tp for tp in placement if _chosen(tp, given)}
         targets = {move.partition: move.replicas for move in plan_factor(placement, racks, chosen, factor)}

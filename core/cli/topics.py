@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.describe import ConfigSource
+from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX
 from ..config.sections.topic import TopicConfig
 from ..config.sections.topic_settings import name_problem, too_high_minimum
 from ..config.settings import Settings
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, help="List, create, describe, alter and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Pairs = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topic config; may be repeated.")]
-Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="The number of partitions.")]
+Partitions = Annotated[
+    int | None, typer.Option("--partitions", "-p", min=1, max=INT_MAX, help="The number of partitions.")
+]
 
 _NOT_DELETED = {
     ErrorCode.offset_out_of_range: ": --before is above its end (`next` in `klamm topics describe`)",
@@ -56,7 +59,7 @@ def create(
     partitions: Partitions = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="The number of replicas of each partition."),
+        typer.Option("--replication-factor", "-r", min=1, max=SHORT_MAX, help="The replicas of each partition."),
     ] = None,
     settings_of: Pairs = None,
     all_from_config: Annotated[
@@ -175,7 +178,13 @@ def delete_records(
     ] = None,
     before: Annotated[
         int,
-        typer.Option("--before", metavar="OFFSET", min=-1, help="The first offset to keep; -1 deletes all records."),
+        typer.Option(
+            "--before",
+            metavar="OFFSET",
+            min=-1,
+            max=LONG_MAX,
+            help="The first offset to keep; -1 deletes all records.",
+        ),
     ] = -1,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,

@@ -70,7 +70,8 @@ def _load(path: Path) -> Document:
         document.tree = {} if node is None else _construct(loader, node, (), document)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path.name}:{line}: not YAML: {error.problem or error.context}") from error
+        quote = "; quote ${…} inside braces" if "${" in "".join(text.splitlines()[line - 1 : line]) else ""
+        raise ConfigError(f"{path.name}:{line}: not YAML: {error.problem or error.context}{quote}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path.name}: not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:

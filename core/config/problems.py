@@ -14,6 +14,13 @@ from .section import KEY_PROBLEM, MISSING, definitions
 __all__ = ["ConfigProblem", "Path", "nearest", "problems_of", "unknown", "unknown_key", "without_repetitions"]
 
 Path = tuple[str | int, ...]
+_NOT_HERE: Mapping[str, str] = {
+    "zookeeper.": "it is a key of the section coordination, with `plugin: zookeeper`",
+    "process.roles": "Klamm has no KRaft; the section coordination names what takes its place",
+    "controller.": "Klamm has no KRaft; the section coordination names what takes its place",
+    "transaction": "Klamm has no transactions yet",
+}
+"""What is said of an unknown key that begins so, as in a broker's file of Kafka, unless a known one is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +73,18 @@ def _message(found: Any) -> str:
     if found["type"] in ("value_error", "assertion_error"):
         return text.partition(", ")[2] or text
     got = found["input"]
-    shown = f", got {got!r}" if isinstance(got, str | int | float | bool | None) else ""
+    shown = f", got {got!r}" if isinstance(got, str | int | float | bool | list | None) else ""
     return text.replace("Input should be", "should be") + shown
 
 
 def unknown_key(path: Path, known: Iterable[str]) -> ConfigProblem:
     """Returns the problem of the unknown key at `path`, where the `known` ones are allowed."""
     name = str(path[-1])
-    return ConfigProblem(path, unknown("key", name, known := [*known]), nearest(name, known))
+    near = nearest(name, known := [*known])
+    for start, why in _NOT_HERE.items():
+        if name.startswith(start) and not near.startswith(start):
+            return ConfigProblem(path, f"unknown key; {why}")
+    return ConfigProblem(path, unknown("key", name, known), near)
 
 
 def without_repetitions(problems: Iterable[ConfigProblem]) -> list[ConfigProblem]:

@@ -24,6 +24,7 @@ __all__ = [
     "KEY_PROBLEM",
     "LONG_MAX",
     "MISSING",
+    "SHORT_MAX",
     "ConfigKey",
     "ConfigPath",
     "ConfigType",
@@ -44,8 +45,10 @@ __all__ = [
 BASE_DIR = "base_dir"
 """The key of the validation context whose value is the folder of the YAML file."""
 
+SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+"""The largest numbers of Kafka's types: of replicas, of ids and partitions, of offsets."""
 
 
 class ConfigType(IntEnum):

@@ -9,6 +9,7 @@ built has that type. What was read is `Any`, since its fields differ from versio
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable, Hashable
 from dataclasses import MISSING, Field, fields
 from functools import cache
@@ -75,7 +76,7 @@ class Schema:
         buffer = io.BytesIO()
         try:
             self._write(buffer, message)
-        except (SerialError, ValueError, TypeError, AttributeError) as error:
+        except (SerialError, ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
             raise ProtocolError(f"cannot write {self.name}: {error}") from error
         return buffer.getvalue()
 

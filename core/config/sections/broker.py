@@ -13,6 +13,7 @@ from ..choice import OptionalPlugin, PluginChoices
 from ..section import (
     INT_MAX,
     LONG_MAX,
+    SHORT_MAX,
     ConfigPath,
     ConfigType,
     Int,
@@ -70,7 +71,9 @@ class BrokerConfig(Section):
     log_dirs: LogDirectory = key("./data", "The directory of the log; one per broker.")
 
     num_partitions: Int = key(1, "Partitions of a topic that is created without a number.", ge=1)
-    default_replication_factor: Int = key(1, "Replicas of a topic that is created without a number.", ge=1)
+    default_replication_factor: Int = key(
+        1, "Replicas of a topic that is created without a number.", ge=1, le=SHORT_MAX
+    )
     auto_create_topics_enable: bool = key(False, "Whether a metadata request for an unknown topic creates it.")
     delete_topic_enable: bool = key(True, "Whether topics may be deleted.")
 
@@ -262,6 +265,11 @@ class BrokerConfig(Section):
                 raise wrong_key(
                     "advertised.listeners", f"clients cannot connect to {listener}; give a reachable address"
                 )
+        if self.inter_broker_listener_name not in (None, *names):
+            known = ", ".join(names)
+            raise wrong_key(
+                "inter.broker.listener.name", f"{self.inter_broker_listener_name} is not in listeners ({known})"
+            )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise wrong_key("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
         return self

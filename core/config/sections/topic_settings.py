@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from ...interfaces.no_config import NoConfig
 from ...records.partition import counted
 from ..defaults import DEFAULT_ENVELOPE
-from ..section import ConfigPath, Int, Section, key
+from ..section import SHORT_MAX, ConfigPath, Int, Section, key
 from .topic import TopicConfig
 
 __all__ = ["TopicSettings", "check_names", "name_problem", "too_high_minimum"]
@@ -24,7 +24,9 @@ class TopicSettings(Section):
     """A topic. Other keys are the serde's own and are validated by its model."""
 
     partitions: Int | None = key(None, "Partitions at creation; the broker's num.partitions when not set.", ge=1)
-    replication_factor: Int | None = key(None, "Replicas; the broker's default.replication.factor when not set.", ge=1)
+    replication_factor: Int | None = key(
+        None, "Replicas; the broker's default.replication.factor when not set.", ge=1, le=SHORT_MAX
+    )
     config: dict[str, str] = key({}, "Topic configs, by Kafka's names.")
     serde: str | None = key(None, "The plugin that serializes values; avro if there is a schema, else raw bytes.")
     envelope: str = key(

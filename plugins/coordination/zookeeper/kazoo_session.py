@@ -55,6 +55,7 @@ _LOST = (
     kazoo_errors.SessionMovedError,
     kazoo_errors.CancelledError,
     KazooTimeoutError,
+    RuntimeError,  # the response is that to a later request (below)
 )
 _MEANINGS: dict[type[CoordinationError], str] = {
     NoNodeError: "does not exist, or its parent does not",
@@ -139,6 +140,25 @@ def read_many(client: KazooClient, paths: Sequence[str]) -> PendingResult:
     return result
 
 
+def _drop_out_of_order(client: KazooClient) -> None:
+    """Lets the client drop a connection on which a response is missing, and go on with its session at another server.
+
+    When the leader of an ensemble is killed, another server may leave a request without a response and respond to the
+    next one (seen with 3.9). kazoo ends its thread then, by an error that it does not know itself, and the session
+    seems to be over.
+    """
+    connection = client._connection
+    read = connection._read_response
+
+    def read_response(*arguments: Any) -> None:
+        try:
+            read(*arguments)
+        except RuntimeError as error:
+            raise kazoo_errors.ConnectionDropped(str(error)) from error
+
+    connection._read_response = read_response
+
+
 Request = Callable[[KazooClient], PendingResult]
 
 
@@ -187,6 +207,7 @@ class KazooSession:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             logger=_kazoo_log,
         )
+        _drop_out_of_order(self._client)
         self._client.add_listener(self._on_state)
 
     def open(self, timeout_s: float) -> None:
@@ -233,7 +254,7 @@ class KazooSession:
                 if not repeatable:
                     fault_point("coordination.answered")
                 return answer
-            except (kazoo_errors.KazooException, KazooTimeoutError) as error:
+            except (kazoo_errors.KazooException, KazooTimeoutError, RuntimeError) as error:
                 translated = translate(error, path)
                 if not (repeatable and isinstance(translated, UnknownOutcomeError) and time.monotonic() < deadline):
                     raise translated from error

@@ -71,6 +71,38 @@ def test_wrong_usage_is_status_2(klamm: Klamm, arguments: tuple[str, ...]) -> No
     assert "Error" in done.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "create", "x", "-p", "99999999999"),
+        ("topics", "create", "x", "-r", "99999"),
+        ("topics", "alter", "x", "-p", "99999999999"),
+        ("topics", "delete-records", "x", "--before", "99999999999999999999"),
+        ("cluster", "drain", "99999999999"),
+        ("cluster", "unregister", "99999999999"),
+        ("cluster", "reassign", "x", "-r", "99999"),
+        ("cluster", "reassign", "x:0=1", "--throttle", "99999999999999999999"),
+    ],
+)
+def test_a_number_that_no_request_can_carry_is_refused(klamm: Klamm, arguments: tuple[str, ...]) -> None:
+    done = klamm(*arguments)
+    assert done.status == 2
+    assert "should be less than or equal to" in done.err
+
+
+def test_ctrl_c_while_the_command_is_imported_is_status_130(here: Path) -> None:
+    program = (
+        "import sys, types\n"
+        "class Interrupted(types.ModuleType):\n"
+        "    def __getattr__(self, name): raise KeyboardInterrupt\n"
+        "sys.modules['typer'] = Interrupted('typer')\n"
+        "from klamm.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_a_mistyped_command_or_option_is_named_with_the_nearest(klamm: Klamm) -> None:
     assert "Did you mean 'groups'?" in klamm("group", "list").err
     assert "Did you mean 'zookeeper'?" in klamm("zookeper").err

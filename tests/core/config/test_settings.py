@@ -109,6 +109,14 @@ def test_the_group_protocol_follows_the_coordination(given: dict[str, Any], prot
 
 WRONG = [
     ("broker: {log.retention.hour: 3}", "broker.log.retention.hour: unknown key; did you mean log.retention.hours?"),
+    ("broker: {zookeeper.connect: h}", "broker.zookeeper.connect: unknown key; it is a key of the section"),
+    ("coordination: {plugin: embedded, zookeeper.connect: h}", "coordination.zookeeper.connect: unknown key; it is a"),
+    ("broker: {process.roles: broker}", "broker.process.roles: unknown key; Klamm has no KRaft"),
+    ("broker: {transaction.max.timeout.ms: 1}", "broker.transaction.max.timeout.ms: unknown key; Klamm has no"),
+    ("broker: {broker.id: [0]}", "broker.broker.id: should be a valid integer, got [0]"),
+    ("broker: {inter.broker.listener.name: FOO}", "broker.inter.broker.listener.name: FOO is not in listeners"),
+    ("broker: {default.replication.factor: 99999}", "broker.default.replication.factor: should be less than or equal"),
+    ("broker: {log.dirs: ${NOPE}}", "not YAML: expected ',' or '}', but got '{'; quote ${…} inside braces"),
     ("broker: {broker_id: 3}", "broker.broker_id: unknown key; did you mean broker.id?"),
     ("broker: {num.partitions: many}", "broker.num.partitions: should be a valid integer"),
     ("broker: {num.partitions: true}", "broker.num.partitions: expected a whole number, got a boolean"),

@@ -143,18 +143,17 @@ class BrokerCluster:
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Creates a topic with `REPLICAS` replicas, of which `MIN_INSYNC` must have an acknowledged record."""
         config = {"min.insync.replicas": str(MIN_INSYNC), "retention.ms": "-1", **(config or {})}
-        answer = self._create(name, partitions, config)
-        if answer.error_code is not ErrorCode.none:
-            raise RuntimeError(f"topic {name}: {answer.error_code.name}: {answer.error_message}")
-
-    def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> Any:
         deadline = time.monotonic() + STEADY_S
+        timed_out = False
         while True:
             with self._wire() as wire:
                 answer = create_topic(wire, name, partitions, config, replication_factor=REPLICAS)
-            again = answer.error_code in _AGAIN
-            if not again or time.monotonic() > deadline:
-                return answer
+            code = answer.error_code
+            if code is ErrorCode.none or (timed_out and code is ErrorCode.topic_already_exists):
+                return
+            if code not in _AGAIN or time.monotonic() > deadline:
+                raise RuntimeError(f"topic {name}: {code.name}: {answer.error_message}")
+            timed_out = timed_out or code is ErrorCode.request_timed_out  # it may have been created all the same
             time.sleep(0.2)
 
     def _wire(self) -> WireClient:
