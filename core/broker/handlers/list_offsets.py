@@ -68,6 +68,8 @@ async def _find(services: Services, request: Request, led: Replica, timestamp: i
     else:
         found = await services.workers.disk(led.log.offset_for_timestamp, timestamp, isolation=isolation)
     if found is None:
+        if led.leader is None:
+            raise BrokerError(ErrorCode.not_leader_or_follower, f"{led.name}: deposed while the offset was looked up")
         _check_watermark(request, led)
     return found or _NOT_FOUND
 

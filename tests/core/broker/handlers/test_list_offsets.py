@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.workers import Workers
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
+from klamm.core.log.partition_log import PartitionLog
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.encode import encode_batch
@@ -102,24 +104,43 @@ def test_a_new_leader_does_not_say_that_there_is_nothing_above_its_old_watermark
         log.append_as_leader(batch(timestamp_ms=time), 2)
     log.advance_high_watermark(1)
 
-    async def asked() -> Any:
-        state, settings = PartitionState(0, 3, 1, (0, 1), (), {0: "a", 1: "b"}, 0), ReplicationSettings(2, 30_000)
-        replica = Replica(0, log.tp, log, BrokerMetrics().traffic("events"), (0, 1), settings)
-        replica.on_metadata(state, 1, BrokerRegistration(0, 1, "here", ("a",)), (0, 1), settings)
-        one = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsPartition", partition_index=0, timestamp=timestamp)
-        of = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsTopic", name="events", partitions=(one,))
-        message = messages.request(ApiKey.LIST_OFFSETS, version).build(replica_id=-1, isolation_level=0, topics=(of,))
-        connection, reply = ConnectionContext(1, "PLAINTEXT", "?"), messages.response(ApiKey.LIST_OFFSETS, version)
-        request = Request(ApiKey.LIST_OFFSETS, version, message, connection, "test", 1, reply)
-        workers, access = Workers(1), SimpleNamespace(refusal=lambda *_: None)
-        services = SimpleNamespace(workers=workers, access=access, led=lambda *_: replica)
-        try:
-            return await list_offsets(cast(Any, services), request)
-        finally:
-            workers.close()
-
-    found = asyncio.run(asyncio.wait_for(asked(), 60)).topics[0].partitions[0]
+    found = asyncio.run(asyncio.wait_for(asked_of_a_new_leader(log, timestamp, version), 60))
     log.close()
     assert found.error_code is code
     if code is ErrorCode.none:
         assert found.offset == 0
+
+
+def test_a_leader_that_is_deposed_meanwhile_does_not_say_that_there_is_nothing(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append_as_leader(batch(timestamp_ms=50), 2)
+    found = asyncio.run(asyncio.wait_for(asked_of_a_new_leader(log, 100, 7, deposed=True), 60))
+    log.close()
+    assert found.error_code is ErrorCode.not_leader_or_follower
+
+
+async def asked_of_a_new_leader(log: PartitionLog, timestamp: int, version: int, *, deposed: bool = False) -> Any:
+    """Returns the answer of broker 0, which has just begun to lead with broker 1 in sync. With `deposed` it leads no
+    more when a worker has searched the log."""
+    state, settings = PartitionState(0, 3, 1, (0, 1), (), {0: "a", 1: "b"}, 0), ReplicationSettings(2, 30_000)
+    replica = Replica(0, log.tp, log, BrokerMetrics().traffic("events"), (0, 1), settings)
+    replica.on_metadata(state, 1, BrokerRegistration(0, 1, "here", ("a",)), (0, 1), settings)
+    one = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsPartition", partition_index=0, timestamp=timestamp)
+    of = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsTopic", name="events", partitions=(one,))
+    message = messages.request(ApiKey.LIST_OFFSETS, version).build(replica_id=-1, isolation_level=0, topics=(of,))
+    connection, reply = ConnectionContext(1, "PLAINTEXT", "?"), messages.response(ApiKey.LIST_OFFSETS, version)
+    request = Request(ApiKey.LIST_OFFSETS, version, message, connection, "test", 1, reply)
+    workers, access = Workers(1), SimpleNamespace(refusal=lambda *_: None)
+
+    async def searched(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        found = await workers.disk(call, *args, **kwargs)
+        if deposed:
+            replica.rest()
+        return found
+
+    services = SimpleNamespace(workers=SimpleNamespace(disk=searched), access=access, led=lambda *_: replica)
+    try:
+        answer: Any = await list_offsets(cast(Any, services), request)
+    finally:
+        workers.close()
+    return answer.topics[0].partitions[0]
