@@ -1,4 +1,4 @@
-"""Batches of idempotent producers that were refused a moment ago, and will be sent again: those behind them wait, too.
+"""Batches of idempotent producers that were refused and will be sent again: those behind them wait, too.
 
 A producer has up to five batches of a partition in flight. If the first is refused because this broker does not lead
 yet, or too few replicas are in sync, and that is over when the second arrives, the second would get
@@ -6,12 +6,18 @@ OUT_OF_ORDER_SEQUENCE_NUMBER. If the partition does not know the producer, it wo
 out of order for ever (KAFKA-14359). After that error librdkafka begins a new epoch and sends all again, also the first
 one, which was perhaps stored before an earlier leader died: it is then stored twice. So the second gets the error of
 the first, after which every client sends both again, in order.
+
+A refusal holds batches up until the refused batch is sent again, the producer begins a new epoch, or the log has
+what was refused (it was stored at another leader meanwhile). A batch that the log expects is never held up. Time ends a
+refusal only when the producer has given the batch up.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from hashlib import blake2b
+from struct import Struct
 from typing import Final, NamedTuple
 
 from ..errors import CorruptRecordError, ErrorCode
@@ -26,52 +32,86 @@ RETRIED: Final = frozenset(
     }
 )
 """Errors after which a producer sends the batch again as it was."""
-_KEPT_S: Final = 5.0
-"""Many times what lies between two requests in flight. A producer that gives the first batch up begins a new epoch."""
-_MOST: Final = 10_000
+KEPT_S: Final = 120.0
+"""The `delivery.timeout.ms` of Kafka's producer. One that gives a batch up begins a new epoch."""
+PURGE_INTERVAL_S: Final = 30.0
+MOST: Final = 100_000
+"""About 40 MB."""
 _SEQUENCES: Final = 1 << 31
-_Key = tuple[str, int, int, int]
+_KEY: Final = Struct(">16sqi")
+
+Stored = Callable[[int], tuple[int, int] | None]
+"""Returns the epoch and the last sequence that the partition's log has of a producer id; None if it has none."""
 
 
 class _Refused(NamedTuple):
-    sequence: int
+    """The first and the last refused batch of a producer in one epoch, by their base sequences; the first one's
+    error."""
+
+    epoch: int
+    first: int
+    last: int
     error: ErrorCode
     until_s: float
 
 
 class RefusedBatches:
-    """Belongs to the event loop. `known` is nearly always empty: only if it is not, `behind` need be called."""
+    """Belongs to the event loop. `known` is nearly always empty: only if it is not, `behind` need be called.
+
+    At most `MOST` producers of a partition are known: beyond it the oldest refusal is forgotten, and the batches behind
+    that one are checked by the log alone, as at a broker without this class.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.known: Final[dict[_Key, _Refused]] = {}  # the oldest first
+        self.known: Final[dict[bytes, _Refused]] = {}  # the oldest first
         self._clock = clock
 
     def note(self, topic: str, partition: int, batch: memoryview, error: ErrorCode) -> None:
-        """Takes note of a refusal, unless a batch before this one is known as refused."""
+        """Takes note of a refusal; the first refused batch of a producer counts."""
         if error not in RETRIED or (header := _header(batch)) is None:
             return
-        now, key = self._clock(), _key(topic, partition, header)
-        known = self.known.pop(key, None)
-        first = header.base_sequence
-        if known is not None and now < known.until_s and not _is_before(first, known.sequence):
-            first, error = known.sequence, known.error
-        self.known[key] = _Refused(first, error, now + _KEPT_S)
-        while len(self.known) > _MOST or now >= next(iter(self.known.values())).until_s:
+        key, epoch = _key(topic, partition, header), header.producer_epoch
+        known = self.known.get(key)
+        first = last = header.base_sequence
+        if known is not None and epoch < known.epoch:
+            return
+        if known is not None and epoch == known.epoch:
+            if not _is_before(first, known.first):
+                first, error = known.first, known.error
+            if _is_before(last, known.last):
+                last = known.last
+        self.known.pop(key, None)
+        self.known[key] = _Refused(epoch, first, last, error, self._clock() + KEPT_S)
+        if len(self.known) > MOST:
             del self.known[next(iter(self.known))]
 
-    def behind(self, topic: str, partition: int, batch: memoryview) -> ErrorCode | None:
-        """Returns the error of the refused batch that this one follows; None if it may be stored. The refused one
-        itself may be: it is sent again."""
+    def behind(self, topic: str, partition: int, batch: memoryview, stored: Stored) -> ErrorCode | None:
+        """Returns the error of the refused batch that this one follows; None if it goes to the log: it is the refused
+        one, sent again, or the log expects it or has it. `stored` looks into the partition's log.
+        """
         if (header := _header(batch)) is None:
             return None
-        key = _key(topic, partition, header)
+        key, epoch, sequence = _key(topic, partition, header), header.producer_epoch, header.base_sequence
         known = self.known.get(key)
-        if known is None or _is_before(header.base_sequence, known.sequence):
+        if known is None or epoch < known.epoch or (epoch == known.epoch and _is_before(sequence, known.first)):
             return None
-        if header.base_sequence == known.sequence or self._clock() >= known.until_s:
+        found = stored(header.producer_id)
+        in_log = found[1] if found is not None and found[0] == epoch else None
+        if (
+            epoch > known.epoch
+            or sequence == known.first
+            or (found is not None and found[0] > epoch)
+            or (in_log is not None and (sequence == _after(in_log) or not _is_before(in_log, known.last)))
+        ):
             del self.known[key]
             return None
-        return known.error
+        return known.error if in_log is None or _is_before(in_log, sequence) else None
+
+    def purge(self) -> None:
+        """Forgets the refusals whose producers have given the batches up, or have gone. Called periodically."""
+        now = self._clock()
+        while self.known and now >= next(iter(self.known.values())).until_s:
+            del self.known[next(iter(self.known))]
 
 
 def _header(batch: memoryview) -> BatchHeader | None:
@@ -85,10 +125,15 @@ def _header(batch: memoryview) -> BatchHeader | None:
     return None if header.producer_id == NO_PRODUCER_ID or header.base_sequence == NO_SEQUENCE else header
 
 
-def _key(topic: str, partition: int, header: BatchHeader) -> _Key:
-    return topic, partition, header.producer_id, header.producer_epoch
+def _key(topic: str, partition: int, header: BatchHeader) -> bytes:
+    """Returns a key of 28 bytes: the name of a topic that does not exist may be of any length."""
+    return _KEY.pack(blake2b(topic.encode(), digest_size=16).digest(), header.producer_id, partition)
+
+
+def _after(sequence: int) -> int:
+    """Sequences go on at 0 after 2^31 - 1."""
+    return (sequence + 1) % _SEQUENCES
 
 
 def _is_before(one: int, other: int) -> bool:
-    """Sequences go on at 0 after 2^31 - 1."""
     return one != other and (other - one) % _SEQUENCES < _SEQUENCES // 2

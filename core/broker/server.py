@@ -65,7 +65,7 @@ from .network.limits import Limits
 from .network.listener import Listener, advertised
 from .partitions import Partitions
 from .producer_ids import ProducerIds
-from .refused_batches import RefusedBatches
+from .refused_batches import PURGE_INTERVAL_S, RefusedBatches
 from .replication.fetchers import Fetchers
 from .replication.follower_fetches import FollowerFetches
 from .replication.full_disk import FullDisk
@@ -579,6 +579,11 @@ class Broker:
                 "preferred leaders",
                 lambda: self._restore_leaders(services),
             )
+
+        async def purge() -> None:
+            services.refused_batches.purge()
+
+        maintenance.every(PURGE_INTERVAL_S, "refused batches", purge)
         self._stack.push_async_callback(maintenance.stop)
 
     async def _restore_leaders(self, services: Services) -> None:

@@ -1038,6 +1038,12 @@ class PartitionLog:
         with self._lock:
             return self._producers.state.expire(now_ms - expiration_ms)
 
+    def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns the epoch of a producer and the last sequence that is stored in it; None if the log does not know the
+        producer. Takes no lock and does not block: while another thread appends, it may return what was before, or
+        None."""
+        return self._producers.state.last_sequence(producer_id)
+
     def last_offsets_of_producers(self) -> dict[int, int]:
         """Returns the last offset of each producer's last batch, by producer id."""
         with self._lock:

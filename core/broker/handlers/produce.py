@@ -228,7 +228,7 @@ def _append_now(
     if acks == -1 and not led.commits_alone and (refused := _under_min_isr(led)) is not None:
         return _failed(services, led, batch, refused)
     before = services.refused_batches
-    if before.known and (code := before.behind(topic, partition, batch)) is not None:
+    if before.known and (code := before.behind(topic, partition, batch, led.log.last_sequence)) is not None:
         return Produced(topic, partition, code, message=f"{led.name}: {_BEHIND}")
     validation, appends = services.validation, services.workers.appends
     if size > appends.on_loop_bytes and appends.needs_worker(size):

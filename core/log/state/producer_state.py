@@ -124,6 +124,14 @@ class ProducerState:
             del batches[0]
         self._producers[header.producer_id] = producer
 
+    def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
+        """Returns the epoch and the last sequence of a producer; None if it is unknown, or for a moment while another
+        thread updates it. The only method that may be called without the lock."""
+        producer = self._producers.get(producer_id)
+        if producer is None or not producer.batches:
+            return None
+        return producer.epoch, producer.batches[-1].last_sequence
+
     def last_offsets(self) -> dict[int, int]:
         """Returns the last offset of each producer's last batch: compaction must keep the header of that batch."""
         return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}

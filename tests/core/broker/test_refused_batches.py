@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from klamm.core.broker.refused_batches import RefusedBatches
+from klamm.core.broker import server
+from klamm.core.broker.background.maintenance import BrokerMaintenance
+from klamm.core.broker.refused_batches import MOST, PURGE_INTERVAL_S, RefusedBatches
+from klamm.core.broker.server import Broker as WholeBroker
+from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
+from klamm.core.log.state.producer_state import ProducerState
+from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.scripted import Fault, scripted_broker
 from klammtest.logs import codec_table
@@ -17,18 +27,28 @@ from klammtest.requests import batch
 REFUSED = ErrorCode.not_enough_replicas
 
 
+LAST = 2**31 - 1
+
+
 class Broker:
-    """The refusals of one broker, under a clock of its own."""
+    """The refusals of one broker under a clock of its own, and what its log has of the producers."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.refused = RefusedBatches(lambda: self.now)
+        self.log = ProducerState(TopicPartition("t", 0))
+
+    def store(self, *sequences: int, **more: int) -> None:
+        for sequence in sequences:
+            header = BatchHeader.parse(sent(sequence, **more))
+            assert self.log.check(header) is None
+            self.log.update(header, 0)
 
     def refuse(self, sequence: int, error: ErrorCode = REFUSED, **more: int) -> None:
         self.refused.note("t", 0, sent(sequence, **more), error)
 
     def behind(self, sequence: int, partition: int = 0, **more: int) -> ErrorCode | None:
-        return self.refused.behind("t", partition, sent(sequence, **more))
+        return self.refused.behind("t", partition, sent(sequence, **more), self.log.last_sequence)
 
 
 def sent(sequence: int, producer_id: int = 7, producer_epoch: int = 0) -> memoryview:
@@ -51,9 +71,25 @@ def test_what_follows_a_refused_batch_gets_its_error_until_it_is_sent_again(brok
 def test_others_are_not_concerned(broker: Broker) -> None:
     broker.refuse(5)
     assert broker.behind(6, producer_id=8) is None
-    assert broker.behind(6, producer_epoch=1) is None
     assert broker.behind(6, partition=1) is None
     assert broker.behind(6) is REFUSED
+
+
+def test_a_new_epoch_ends_a_refusal(broker: Broker) -> None:
+    broker.refuse(5, producer_epoch=1)
+    assert broker.behind(6, producer_epoch=0) is None
+    broker.refuse(4, producer_epoch=0)
+    assert broker.behind(5, producer_epoch=1) is None
+    broker.refuse(5, producer_epoch=1)
+    assert broker.behind(6, producer_epoch=1) is REFUSED
+    assert broker.behind(0, producer_epoch=2) is None
+    assert not broker.refused.known
+
+
+def test_a_refusal_in_a_new_epoch_replaces_that_of_the_former(broker: Broker) -> None:
+    broker.refuse(5)
+    broker.refuse(9, ErrorCode.not_leader_or_follower, producer_epoch=1)
+    assert broker.behind(10, producer_epoch=1) is ErrorCode.not_leader_or_follower
 
 
 def test_the_first_of_several_refusals_counts(broker: Broker) -> None:
@@ -64,29 +100,141 @@ def test_the_first_of_several_refusals_counts(broker: Broker) -> None:
     assert broker.behind(5) is ErrorCode.not_leader_or_follower
 
 
-def test_a_refusal_is_forgotten_after_some_seconds(broker: Broker) -> None:
-    broker.refuse(5)
-    broker.now += 4.9
-    assert broker.behind(6) is REFUSED
-    broker.now += 0.2
+def test_what_another_leader_has_stored_meanwhile_ends_a_refusal(broker: Broker) -> None:
+    """It led, the refused batch was stored there and replicated here, and this broker leads again."""
+    broker.store(0)
+    broker.refuse(1)
+    assert broker.behind(2) is REFUSED
+    broker.store(1)
+    assert broker.behind(2) is None
+    assert not broker.refused.known
+
+
+def test_a_batch_that_the_log_expects_or_has_is_not_held_up(broker: Broker) -> None:
+    """1 and 8 were refused; all up to 5 were stored at another leader, and the answer for 5 was lost."""
+    broker.refuse(1)
+    broker.refuse(8)
+    broker.store(*range(6))
+    assert broker.behind(5) is None
+    assert broker.behind(9) is REFUSED
+    assert broker.behind(7) is REFUSED
     assert broker.behind(6) is None
     assert not broker.refused.known
 
 
-def test_old_refusals_make_room(broker: Broker) -> None:
-    for producer in range(10_100):
-        broker.refuse(5, producer_id=producer)
-    assert len(broker.refused.known) == 10_000
-    broker.now += 6
+def test_a_gap_is_left_to_the_log_once_all_that_was_refused_is_stored(broker: Broker) -> None:
+    """A refusal that has ended must not hold a producer up whose log has lost records: it needs the log's error."""
+    broker.refuse(1)
+    broker.refuse(2)
+    broker.store(*range(3))
+    assert broker.behind(9) is None
+    assert not broker.refused.known
+
+
+def test_a_log_that_knows_a_former_epoch_only_does_not_end_a_refusal(broker: Broker) -> None:
+    broker.store(0, 1, 2)
+    broker.refuse(0, producer_epoch=1)
+    assert broker.behind(1, producer_epoch=1) is REFUSED
+    broker.store(0, producer_epoch=1)
+    assert broker.behind(1, producer_epoch=1) is None
+
+
+def test_a_log_that_knows_a_newer_epoch_ends_a_refusal(broker: Broker) -> None:
     broker.refuse(5)
-    assert len(broker.refused.known) == 1
+    broker.store(0, producer_epoch=1)
+    assert broker.behind(6) is None
+    assert not broker.refused.known
+
+
+def test_the_first_batches_of_an_unknown_producer_keep_their_order_however_late_the_second_is(broker: Broker) -> None:
+    broker.refuse(0)
+    broker.now += 100
+    assert broker.behind(1) is REFUSED
+    broker.refused.purge()
+    assert broker.behind(1) is REFUSED
+    assert broker.behind(0) is None
+    broker.store(0)
+    assert broker.behind(1) is None
+
+
+def test_a_refusal_is_forgotten_when_its_producer_has_given_up(broker: Broker) -> None:
+    broker.refuse(5)
+    broker.now += 100
+    broker.refuse(5, producer_id=8)
+    broker.now += 21
+    broker.refused.purge()
+    assert broker.behind(6) is None
+    assert broker.behind(6, producer_id=8) is REFUSED
+    broker.now += 100
+    broker.refused.purge()
+    assert not broker.refused.known
+
+
+def test_a_broker_purges_periodically(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {}
+
+    class Jobs(BrokerMaintenance):
+        def every(self, interval_s: float, what: str, run: Callable[[], Awaitable[object]]) -> None:
+            jobs[what] = interval_s, run
+
+    monkeypatch.setattr(server, "BrokerMaintenance", Jobs)
+    whole: Any = SimpleNamespace(_config=BrokerConfig(), _stack=SimpleNamespace(push_async_callback=lambda _: None))
+    services: Any = SimpleNamespace(refused_batches=broker.refused)
+    WholeBroker._maintain(whole, services, SimpleNamespace())  # type: ignore[arg-type]
+    broker.refuse(5)
+    broker.now += 121
+    interval_s, purge = jobs["refused batches"]
+    asyncio.run(purge())  # type: ignore[arg-type]
+    assert interval_s == PURGE_INTERVAL_S
+    assert not broker.refused.known
+
+
+def test_a_fail_over_of_many_partitions_and_producers_is_remembered(broker: Broker) -> None:
+    for producer in range(12_000):
+        broker.refuse(0, producer_id=producer)
+    assert all(broker.behind(1, producer_id=producer) is REFUSED for producer in range(12_000))
+
+
+def test_beyond_the_bound_the_oldest_refusals_are_forgotten(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.core.broker.refused_batches.MOST", 3)
+    for producer in (1, 2, 3, 1, 4):
+        broker.refuse(0, producer_id=producer)
+    assert len(broker.refused.known) == 3
+    held_up = [producer for producer in range(1, 5) if broker.behind(1, producer_id=producer) is REFUSED]
+    assert held_up == [1, 3, 4]
+
+
+def test_an_entry_is_small_whatever_the_name_of_its_topic(broker: Broker) -> None:
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            data = sent(number + 1000, producer_id=10**12 + number)
+            broker.refused.note(f"{number}-" + "x" * 30_000, number, data, ErrorCode.unknown_topic_or_partition)
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used / 1000 * MOST < 60_000_000
 
 
 def test_sequences_go_on_at_0(broker: Broker) -> None:
-    last = 2**31 - 1
-    broker.refuse(last)
+    broker.store(LAST - 1)
+    broker.refuse(LAST)
     assert broker.behind(0) is REFUSED
-    assert broker.behind(last - 1) is None
+    assert broker.behind(LAST - 1) is None
+    broker.store(LAST)
+    assert broker.behind(0) is None
+    assert not broker.refused.known
+    broker.refuse(0)
+    assert broker.behind(1) is REFUSED
+    broker.store(0)
+    assert broker.behind(1) is None
+
+
+def test_a_refusal_before_the_sequences_go_on_at_0_ends_behind_that(broker: Broker) -> None:
+    broker.refuse(LAST)
+    broker.store(LAST, 0, 1)
+    assert broker.behind(2) is None
+    assert not broker.refused.known
 
 
 def test_what_is_not_sent_again_as_it_was_is_not_noted(broker: Broker) -> None:
@@ -106,8 +254,12 @@ def test_librdkafka_stores_nothing_twice_when_its_first_batches_in_flight_are_re
     with scripted_broker({"t": 1}, codec_table()) as broker:
         refused, append = RefusedBatches(), broker._append
 
+        def last_sequence(producer_id: int) -> tuple[int, int] | None:
+            state = broker.log("t").producers.get(producer_id)
+            return None if state is None or not state.batches else (state.epoch, state.batches[-1][1])
+
         def guarded(schema: Any, tp: TopicPartition, data: bytes, fault: Fault) -> Any:
-            before = refused.behind(*tp, memoryview(data))
+            before = refused.behind(*tp, memoryview(data), last_sequence)
             if before is None and isinstance(fault, ErrorCode):
                 refused.note(*tp, memoryview(data), fault)
             return append(schema, tp, data, before or fault)

@@ -375,3 +375,29 @@ def test_a_batch_that_comes_too_late_for_its_leader_epoch_is_sent_to_the_new_lea
         return [error.name for _, error in broker.metrics.errors]
 
     assert asyncio.run(ask()) == ["not_leader_or_follower"]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "general"])
+def test_a_refusal_ends_with_what_was_stored_at_another_leader_meanwhile(tmp_path: Path, fast: bool) -> None:
+    """The batch 1 was refused here, stored at another leader, and replicated; this broker leads again."""
+    schema = messages.request(ApiKey.PRODUCE, 9)
+
+    def sent(sequence: int) -> bytes:
+        data = bytes(batch(producer=(7, 0, sequence)))
+        body = schema.encode(schema.build(**produce_fields({("ordinary", 0): data}, 1)))
+        return request_frame(ApiKey.PRODUCE, 9, 5, "me", body)[4:]
+
+    async def ask() -> list[str]:
+        broker = Broker(tmp_path, fast=fast)
+        log, refused = broker.logs["ordinary"], broker.services.refused_batches
+        log.append_as_leader(batch(producer=(7, 0, 0)), 3, commit=True)
+        data = memoryview(batch(producer=(7, 0, 1)))
+        refused.note("ordinary", 0, data, ErrorCode.not_leader_or_follower)
+        await broker.answer("User:alice", sent(2))
+        log.append_as_leader(data, 3, commit=True)
+        await broker.answer("User:alice", sent(2))
+        assert log.log_end_offset == 3
+        assert not refused.known
+        return [error.name for _, error in broker.metrics.errors.elements()]
+
+    assert asyncio.run(ask()) == ["not_leader_or_follower"]
