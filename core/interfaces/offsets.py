@@ -178,8 +178,17 @@ class LeaderLog(Protocol):
         """
         ...
 
+    def append_at(self, offset: int, batch: bytearray) -> int | None:
+        """Appends as `append` does if the log ends at `offset`; else appends nothing and returns None."""
+        ...
+
     def read(self, offset: int, max_bytes: int) -> LogSlice:
         """Reads batches up to the high watermark; at least one if there is any."""
+        ...
+
+    def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
+        """Reads batches up to the log end, at least one if there is any: also those that are not below the high
+        watermark yet, and may never be."""
         ...
 
 

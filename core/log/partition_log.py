@@ -34,6 +34,7 @@ from .errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
     LogClosedError,
+    LogEndMovedError,
     NoSpaceError,
     OffsetOutOfRangeError,
     WouldBlockError,
@@ -389,30 +390,35 @@ class PartitionLog:
         origin: LeaderOrigin = AppendOrigin.CLIENT,
         on_loop: bool = False,
         commit: bool = False,
+        at: int | None = None,
     ) -> AppendResult:
         """Stores exactly one batch at the log end offset; sets its base offset and `leader_epoch` in place.
 
         A batch that was checked while its request was read is mostly stored without a header object. With `commit` the
         high watermark advances to the new end in the same step, without waiting for followers; the caller wakes parked
         fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait for the
-        disk or another thread, or read too many records.
+        disk or another thread, or read too many records. With `at` the batch is stored only if the log ends there:
+        raises `LogEndMovedError`.
 
         Also raises what `validation` and `producer_state` say, `FencedLeaderEpochError` and `StorageError`. Nothing is
         stored if it raises.
         """
         now_ms = self._clock()
         if isinstance(batch, tuple):
-            if (stored := self._append_checked(batch, leader_epoch, now_ms, commit, on_loop)) is not None:
+            if (
+                at is None
+                and (stored := self._append_checked(batch, leader_epoch, now_ms, commit, on_loop)) is not None
+            ):
                 return stored
             batch = batch[0]
         if not on_loop:
-            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=False, commit=commit)
+            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=False, commit=commit, at=at)
         if self.append_may_block(batch):
             raise WouldBlockError(f"{self.tp}: the append reads the records of the batch or waits for the disk")
         if not self._lock.acquire(blocking=False):  # before the batch is prepared, which may change its header in place
             raise WouldBlockError(f"{self.tp}: {_HELD}")
         try:
-            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=True, commit=commit)
+            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=True, commit=commit, at=at)
         finally:
             self._lock.release()
 
@@ -425,6 +431,7 @@ class PartitionLog:
         *,
         on_loop: bool,
         commit: bool,
+        at: int | None,
     ) -> AppendResult:
         """The general case of `append_as_leader`."""
         batch, header, append_time = self._validator.prepare(
@@ -432,6 +439,8 @@ class PartitionLog:
         )
         with self._lock:
             self._check_may_lead(leader_epoch)
+            if at is not None and at != self._end:
+                raise LogEndMovedError(f"{self.tp}: the log ends at offset {self._end}, not {at}")
             retried: BatchEntry | None = None
             if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
                 rewrite_base(batch, 0, self._end, leader_epoch)

@@ -20,6 +20,15 @@ class OffsetsContents:
     def clear(self) -> None:
         self.offsets, self.states = {}, {}
 
+    def of_group(self, group: str) -> OffsetsContents:
+        """Returns a copy of what there is of one group."""
+        found = OffsetsContents()
+        if group in self.offsets:
+            found.offsets[group] = dict(self.offsets[group])
+        if group in self.states:
+            found.states[group] = self.states[group]
+        return found
+
     def apply(
         self,
         partition: TopicPartition,

@@ -2,7 +2,9 @@
 
 Rules: appends go to the local log under the leader epoch in which the store was made, so that those of a deposed leader
 never become visible; an append has ended once it is below the high watermark. Reads take place up to the high
-watermark. Each method reads what was appended since the last one, since registry members append by Produce.
+watermark. Each method reads what was appended since the last one, since registry members append by Produce. A deletion
+of what was seen also reads what is not below the high watermark yet, and its tombstones are appended only if the log
+ends where it has read to: else one could land behind a newer commit.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Final
 
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import iter_headers
-from klamm.plugin import Check, CommittedOffset, Coordination, LeaderLog, StoredGroup, TopicPartition
+from klamm.errors import BrokerError
+from klamm.plugin import Check, CommittedOffset, Coordination, ErrorCode, LeaderLog, StoredGroup, TopicPartition
 
 from .contents import OffsetsContents
 from .records import Rows, batch_of, commit_rows, deletion_rows, state_rows
@@ -22,6 +25,7 @@ from .records import Rows, batch_of, commit_rows, deletion_rows, state_rows
 FETCH_BYTES: Final = 4 * 1024 * 1024
 MAX_GAP_S: Final = 3600.0
 """Well below `delete.retention.ms`: after it compaction may have removed tombstones that the store has not read."""
+DELETION_TRIES: Final = 100
 
 
 class TopicPartitionStore:
@@ -72,14 +76,32 @@ class TopicPartitionStore:
         seen: Mapping[TopicPartition, CommittedOffset] | None = None,
     ) -> None:
         chosen = None if partitions is None else set(partitions)
-        with self._lock:
-            self._catch_up()
-            stored = dict(self._contents.offsets.get(group, {}))
-            has_state = group in self._contents.states
-        rows = deletion_rows(group, stored, chosen, seen, has_state=has_state)
-        self._check(guards)
-        if rows:
-            self._append(rows)
+        for _ in range(DELETION_TRIES):
+            with self._lock:
+                self._catch_up()
+                at, contents = self._position, self._contents.of_group(group)
+            if seen is not None:
+                at = self._read_on(at, contents)
+            stored, has_state = contents.offsets.get(group, {}), group in contents.states
+            rows = deletion_rows(group, stored, chosen, seen, has_state=has_state)
+            self._check(guards)
+            if not rows:
+                return
+            if seen is None:
+                self._append(rows)
+                return
+            if self._log.append_at(at, batch_of(rows, self._now_ms())) is not None:
+                return
+        raise BrokerError(
+            ErrorCode.request_timed_out,
+            f"{self._log.partition}: a deletion from group {group} was overtaken {DELETION_TRIES} times",
+        )
+
+    def _read_on(self, position: int, contents: OffsetsContents) -> int:
+        """Applies what is in the log from `position` on, up to its end; returns the end."""
+        while data := self._log.read_uncommitted(position, FETCH_BYTES):
+            position = self._apply_to(contents, data, position, None)
+        return position
 
     def groups(self) -> list[str]:
         with self._lock:
@@ -124,16 +146,22 @@ class TopicPartitionStore:
 
     def _apply(self, data: bytes, high_watermark: int) -> None:
         """Applies the batches; without any, all records up to the high watermark were removed by compaction."""
-        tp, begun = self._log.partition, self._position
+        begun = self._position
+        self._position = self._apply_to(self._contents, data, begun, high_watermark)
+        if self._position == begun:
+            self._position = high_watermark
+
+    def _apply_to(self, contents: OffsetsContents, data: bytes, position: int, end: int | None) -> int:
+        """Applies the records from `position` on, in batches that begin before `end`; returns the offset after them."""
+        tp = self._log.partition
         for at, header in iter_headers(data):
-            if header.base_offset >= high_watermark:
+            if end is not None and header.base_offset >= end:
                 break
             if not header.is_control:
                 columns = decode_columns(data, at, header, self._log.codecs, partition=tp)
                 rows = zip(columns.offsets, columns.timestamps_ms, columns.keys, columns.values, strict=True)
                 for offset, timestamp_ms, name, value in rows:
-                    if offset >= self._position:
-                        self._contents.apply(tp, offset, timestamp_ms, name, value)
-            self._position = header.next_offset
-        if self._position == begun:
-            self._position = high_watermark
+                    if offset >= position:
+                        contents.apply(tp, offset, timestamp_ms, name, value)
+            position = header.next_offset
+        return position

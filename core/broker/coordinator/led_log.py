@@ -9,7 +9,7 @@ from typing import Final
 
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.offsets import LogSlice
-from ...log.errors import FencedLeaderEpochError, OffsetOutOfRangeError, WouldBlockError
+from ...log.errors import FencedLeaderEpochError, LogEndMovedError, OffsetOutOfRangeError, WouldBlockError
 from ...log.partition_log import AppendResult, ReadIsolation
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition, counted
@@ -47,7 +47,16 @@ class LedLog:
             running.cancel()
 
     def append(self, batch: bytearray) -> int:
-        running = asyncio.run_coroutine_threadsafe(self._append(batch), self._loop)
+        return self._run(batch, None)
+
+    def append_at(self, offset: int, batch: bytearray) -> int | None:
+        try:
+            return self._run(batch, offset)
+        except LogEndMovedError:
+            return None
+
+    def _run(self, batch: bytearray, at: int | None) -> int:
+        running = asyncio.run_coroutine_threadsafe(self._append(batch, at), self._loop)
         self._running.add(running)
         try:
             if self._closed:
@@ -73,7 +82,15 @@ class LedLog:
             return LogSlice(b"", log.high_watermark, log.log_start_offset)
         return LogSlice(found.data, found.high_watermark, found.log_start_offset)
 
-    async def _append(self, batch: bytearray) -> int:
+    def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
+        if self._is_over():
+            raise self._over()
+        try:
+            return self._replica.log.read(offset, max_bytes, isolation=ReadIsolation.LOG_END).data
+        except OffsetOutOfRangeError:
+            return b""
+
+    async def _append(self, batch: bytearray, at: int | None) -> int:
         replica, epoch = self._replica, self.leader_epoch
         leader = replica.leader
         if leader is None or self._is_over():
@@ -85,7 +102,7 @@ class LedLog:
                 f"{leader.min_insync_replicas}",
             )
         try:
-            result = await self._stored(batch)
+            result = await self._stored(batch, at)
         except FencedLeaderEpochError as error:
             raise self._over() from error
         end = result.last_offset + 1
@@ -96,15 +113,15 @@ class LedLog:
             raise BrokerError(failed, f"{self.partition}: a batch that ends at offset {end} is not committed")
         return end
 
-    async def _stored(self, batch: bytearray) -> AppendResult:
+    async def _stored(self, batch: bytearray, at: int | None) -> AppendResult:
         replica, epoch, appends = self._replica, self.leader_epoch, self._workers.appends
         append, appended = replica.log.append_as_leader, partial(replica.appended, len(batch))
         if len(batch) > appends.on_loop_bytes and appends.needs_worker(len(batch)):
-            return await self._workers.disk_then(appended, append, batch, epoch)
+            return await self._workers.disk_then(appended, append, batch, epoch, at=at)
         try:
-            result = append(batch, epoch, on_loop=True, commit=replica.commits_alone)
+            result = append(batch, epoch, on_loop=True, commit=replica.commits_alone, at=at)
         except WouldBlockError:
-            return await self._workers.disk_then(appended, append, batch, epoch)
+            return await self._workers.disk_then(appended, append, batch, epoch, at=at)
         appended(result)
         return result
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from klamm.core.errors import ErrorCode, KlammError
-from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError
+from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError, LogEndMovedError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, crc_matches, crc_of, set_crc
-from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all, records_of
+from klammtest.logs import (
+    START_MS,
+    ManualClock,
+    append,
+    batch,
+    codec_table,
+    from_request,
+    open_log,
+    read_all,
+    records_of,
+)
 
 CODECS = codec_table()
 
@@ -216,3 +227,19 @@ def test_a_closed_log_says_so(log: PartitionLog) -> None:
         with pytest.raises(LogClosedError, match="events-0: the log is closed"):
             call()
     log.close()
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_a_conditional_append_needs_the_log_to_end_there(tmp_path: Path, checked: bool, on_loop: bool) -> None:
+    log = open_log(tmp_path)
+
+    def data() -> Any:
+        return from_request(batch()) if checked else batch()
+
+    assert log.append_as_leader(data(), 0, on_loop=on_loop, at=0).base_offset == 0
+    for at in (0, 2):
+        with pytest.raises(LogEndMovedError, match=f"the log ends at offset 1, not {at}"):
+            log.append_as_leader(data(), 0, on_loop=on_loop, at=at)
+    assert log.log_end_offset == 1
+    assert log.append_as_leader(data(), 0, on_loop=on_loop, at=1).base_offset == 1

@@ -187,6 +187,12 @@ class ProducingLog:
     def append(self, batch: bytearray) -> int:
         return self._log.append_as_leader(batch, self._cluster.epoch, commit=True).last_offset + 1
 
+    def append_at(self, offset: int, batch: bytearray) -> int | None:
+        raise NotImplementedError
+
+    def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
+        raise NotImplementedError
+
     def read(self, offset: int, max_bytes: int) -> LogSlice:
         found = self._log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
         return LogSlice(found.data, found.high_watermark, found.log_start_offset)

@@ -1,0 +1,118 @@
+"""A deletion of what was seen at the leader of a partition of `__consumer_offsets`, while registry members commit by
+Produce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.offsets import CommittedOffset, LeaderLog, LogSlice
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+from klamm.plugins.offsets.partition_store import DELETION_TRIES, TopicPartitionStore
+from klamm.plugins.offsets.records import batch_of, commit_rows
+from klammtest.brokers.led import LedOffsets
+
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+OLD = CommittedOffset(500, -1, "", 1, UUID(int=1))
+NEW = CommittedOffset(7, -1, "", 2, UUID(int=2))
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Iterator[LedOffsets]:
+    made = LedOffsets(tmp_path)
+    yield made
+    made.close()
+
+
+def store_of(log: LeaderLog) -> TopicPartitionStore:
+    return TopicPartitionStore(log, cast("Coordination", None))
+
+
+def produced(led: LedOffsets, offset: CommittedOffset = NEW, group: str = "g") -> None:
+    """A member's commit is in the log, and the followers do not have it yet."""
+    led.led.log.append_as_leader(batch_of(commit_rows(group, {T0: offset}), 2), led.epoch)
+
+
+def replicated(led: LedOffsets) -> None:
+    led.led.log.advance_high_watermark(led.led.log.log_end_offset)
+
+
+class Overtaken:
+    """`LeaderLog` in which a commit by Produce comes between the read and the append of a deletion, `times` times."""
+
+    def __init__(self, led: LedOffsets, times: int, group: str) -> None:
+        self._led = led
+        self._log = led.log()
+        self._times = times
+        self._group = group
+        self.partition, self.codecs = self._log.partition, CodecTable()
+
+    def append(self, batch: bytearray) -> int:
+        return self._log.append(batch)
+
+    def append_at(self, offset: int, batch: bytearray) -> int | None:
+        if self._times:
+            self._times -= 1
+            produced(self._led, group=self._group)
+        return self._log.append_at(offset, batch)
+
+    def read(self, offset: int, max_bytes: int) -> LogSlice:
+        return self._log.read(offset, max_bytes)
+
+    def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
+        return self._log.read_uncommitted(offset, max_bytes)
+
+
+def test_a_commit_that_is_not_below_the_high_watermark_yet_stays(led: LedOffsets) -> None:
+    store = store_of(led.log())
+    store.commit("g", {T0: OLD, T1: OLD})
+    seen = store.fetch("g")
+    produced(led)
+    store.delete("g", seen, seen=seen)
+    replicated(led)
+    assert store.fetch("g") == {T0: NEW}
+    assert store_of(led.log()).fetch("g") == {T0: NEW}
+
+
+def test_what_is_not_committed_is_not_fetched(led: LedOffsets) -> None:
+    store = store_of(led.log())
+    store.commit("g", {T0: OLD})
+    produced(led)
+    store.delete("g", [T0], seen={T0: OLD})
+    assert store.fetch("g") == {T0: OLD}
+    replicated(led)
+    assert store.fetch("g") == {T0: NEW}
+
+
+def test_a_commit_between_the_read_and_the_tombstones_stays(led: LedOffsets) -> None:
+    store = store_of(Overtaken(led, 1, "g"))
+    store.commit("g", {T0: OLD, T1: OLD})
+    seen = store.fetch("g")
+    store.delete("g", seen, seen=seen)
+    replicated(led)
+    assert store.fetch("g") == {T0: NEW}
+
+
+def test_a_deletion_that_is_overtaken_by_other_groups_goes_on(led: LedOffsets) -> None:
+    store = store_of(Overtaken(led, DELETION_TRIES - 1, "other"))
+    store.commit("g", {T0: OLD})
+    store.delete("g", [T0], seen={T0: OLD})
+    assert store.fetch("g") == {}
+    assert store.fetch("other") == {T0: NEW}
+
+
+def test_a_deletion_that_is_always_overtaken_raises_and_deletes_nothing(led: LedOffsets) -> None:
+    store = store_of(Overtaken(led, DELETION_TRIES, "other"))
+    store.commit("g", {T0: OLD})
+    with pytest.raises(BrokerError, match="a deletion from group g was overtaken 100 times") as caught:
+        store.delete("g", [T0], seen={T0: OLD})
+    assert caught.value.code is ErrorCode.request_timed_out
+    replicated(led)
+    assert store.fetch("g") == {T0: OLD}
