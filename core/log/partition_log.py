@@ -7,6 +7,7 @@ the end of the one before it; only the last one grows. Consumers see records bel
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "LogRead", "PartitionLog", "Read
 
 TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)
+_terms: Final = itertools.count(1)
+"""The terms of following of all logs, so that a log that is opened again does not repeat one."""
 _FRONT: Final = Struct(">qii")
 _HELD: Final = "another thread changes the log, and may wait for the disk"
 """The first fields of a batch: base offset, batch length, leader epoch."""
@@ -149,6 +152,7 @@ class PartitionLog:
         self._watermark_lock = Lock()
         self._closed: str | None = None
         self._role: LogRole = STANDALONE
+        self._term = 0
         self._truncations = 0
         self.recovery_cut_more = loaded.cut_more
         """True if recovery has cut more than one unfinished write: flushed or acknowledged records may be lost."""
@@ -322,18 +326,25 @@ class PartitionLog:
             self._epochs.begin(leader_epoch, self._end, durable=False)
             self._role = LogRole(leads=leader_epoch)
 
-    def follow(self, leader_epoch: int) -> None:
-        """Accepts what a follower stores in this epoch, and nothing else (R11)."""
+    def follow(self, leader_epoch: int) -> int:
+        """Accepts what a follower stores in this epoch, and nothing else (R11). Returns the number of this term of
+        following: changes of an earlier term are refused, also in the same epoch."""
         with self._lock:
             self._role = LogRole(follows=leader_epoch)
+            self._term = next(_terms)
+            return self._term
 
     def rest(self) -> None:
         """Accepts no append (R11)."""
         with self._lock:
             self._role = RESTING
 
-    def _check_follows(self, leader_epoch: int) -> None:
+    def _check_follows(self, leader_epoch: int, term: int | None = None) -> None:
         self._check_open()
+        if term is not None and term != self._term:
+            raise FencedLeaderEpochError(
+                f"{self.tp}: a change under leader epoch {leader_epoch} in an earlier term of following"
+            )
         if not self._role.may_follow(leader_epoch):
             raise FencedLeaderEpochError(
                 f"{self.tp}: a change under leader epoch {leader_epoch}, but the log {self._role}"
@@ -461,19 +472,22 @@ class PartitionLog:
             )
         return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
 
-    def append_as_follower(self, records: bytes | bytearray | memoryview, leader_epoch: int) -> int:
+    def append_as_follower(
+        self, records: bytes | bytearray | memoryview, leader_epoch: int, term: int | None = None
+    ) -> int:
         """Stores whole batches as the leader has stored them, with their offsets and epochs; returns the log end
         offset.
 
         A run of batches costs one check of the chain with its CRCs and one write. The high watermark does not advance:
         the caller passes the leader's to `advance_high_watermark`. The first batch begins at the log end offset; it may
         begin later, since the leader's log may have been compacted, and earlier only in an empty log, whose start lies
-        within the batch. Raises `FencedLeaderEpochError` unless the log follows in `leader_epoch`, `InvalidRecordError`
-        for batches that do not continue the log, `CorruptRecordError` and `StorageError`. May block.
+        within the batch. Raises `FencedLeaderEpochError` unless the log follows in `leader_epoch` (and in `term`, if
+        given), `InvalidRecordError` for batches that do not continue the log, `CorruptRecordError` and `StorageError`.
+        May block.
         """
         now_ms = self._clock()
         with self._lock:
-            self._check_follows(leader_epoch)
+            self._check_follows(leader_epoch, term)
             chain = check_chain(records, verify=True)
             if chain.end != len(records) or not chain.batches:
                 raise CorruptRecordError(f"{self.tp}: the leader's answer ends within a batch")
@@ -963,16 +977,17 @@ class PartitionLog:
                 _log.info("%s: the log start offset is %d: a client deleted the records before it", self.tp, wanted)
             return self._start
 
-    def truncate_to(self, offset: int, leader_epoch: int = ANY_EPOCH) -> None:
+    def truncate_to(self, offset: int, leader_epoch: int = ANY_EPOCH, term: int | None = None) -> None:
         """Removes every batch that contains `offset` or a later one; lowers the high watermark to the new end if it is
         above it.
 
         Removes epochs that begin there as well, even if there is no batch to remove: otherwise an epoch without records
         that the leader does not have would never agree with the leader's epochs (KIP-101). With `leader_epoch`, raises
-        `FencedLeaderEpochError` unless the log follows in that epoch (R11).
+        `FencedLeaderEpochError` unless the log follows in that epoch, and in `term` if it is given (R11): the call may
+        have waited for a flush since.
         """
         with self._flush_lock, self._lock:
-            self._check_follows(leader_epoch)
+            self._check_follows(leader_epoch, term)
             if offset >= self._end:
                 self._epochs.truncate_end(self._end)
                 return
@@ -1000,14 +1015,14 @@ class PartitionLog:
         if self.on_truncated is not None:
             self.on_truncated(self, sealed)
 
-    def restart_at(self, offset: int, leader_epoch: int = ANY_EPOCH) -> None:
+    def restart_at(self, offset: int, leader_epoch: int = ANY_EPOCH, term: int | None = None) -> None:
         """Removes all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491).
 
         The newest segment is removed first, so that a crash leaves a log that ends earlier. Raises as `truncate_to`
         does.
         """
         with self._flush_lock, self._lock:
-            self._check_follows(leader_epoch)
+            self._check_follows(leader_epoch, term)
             before = (self._start, self._end)
             self._truncations += 1
             try:

@@ -27,7 +27,7 @@ class FetchResult(Enum):
 
 
 class PartitionFollower:
-    """One partition's follower in one leader epoch. All calls on one thread."""
+    """One partition's follower in one term of following, in one leader epoch. All calls on one thread."""
 
     def __init__(self, broker_id: int, log: ReplicaLog, leader: int, leader_epoch: int) -> None:
         self.broker_id = broker_id
@@ -35,7 +35,7 @@ class PartitionFollower:
         self.leader_epoch = leader_epoch
         self._log = log
         self._sent: ReplicaFetch | None = None
-        log.follow(leader_epoch)
+        self._term = log.follow(leader_epoch)
 
     def fetch(self, broker_epoch: int) -> ReplicaFetch | None:
         """Returns the next request; None while the log holds unflushed records that it does not report yet
@@ -58,7 +58,7 @@ class PartitionFollower:
         if answer.diverging_epoch is not None:
             return self._diverged(answer.diverging_epoch)
         if answer.records:
-            self._log.append_as_follower(answer.records, self.leader_epoch)
+            self._log.append_as_follower(answer.records, self.leader_epoch, self._term)
         self._take_bounds(answer)
         return FetchResult.APPENDED
 
@@ -85,9 +85,9 @@ class PartitionFollower:
             return FetchResult.REFUSED
         offset = self._truncation_offset(diverging)
         if offset < self._log.log_start_offset:
-            self._log.restart_at(offset, self.leader_epoch)
+            self._log.restart_at(offset, self.leader_epoch, self._term)
         else:
-            self._log.truncate_to(offset, self.leader_epoch)
+            self._log.truncate_to(offset, self.leader_epoch, self._term)
         return FetchResult.TRUNCATED
 
     def _truncation_offset(self, diverging: EpochEndOffset) -> int:
@@ -112,6 +112,6 @@ class PartitionFollower:
         if log.log_end_offset < leader_log_start or (
             log.leader_epoch == NO_EPOCH and log.log_start_offset == log.log_end_offset
         ):
-            log.restart_at(leader_log_start, self.leader_epoch)
+            log.restart_at(leader_log_start, self.leader_epoch, self._term)
             return FetchResult.RESTARTED
         return FetchResult.REFUSED

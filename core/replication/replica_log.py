@@ -51,30 +51,33 @@ class ReplicaLog(Protocol):
         """Accepts clients' appends of this epoch, which begins at the log end offset; in memory only."""
         ...
 
-    def follow(self, leader_epoch: int) -> None:
-        """Accepts replicas' appends of this epoch."""
+    def follow(self, leader_epoch: int) -> int:
+        """Accepts replicas' appends of this epoch. Returns the number of this term of following, which is never that of
+        an earlier one: `append_as_follower`, `truncate_to` and `restart_at` of an earlier term are refused, also
+        in the same epoch.
+        """
         ...
 
     def rest(self) -> None:
         """Accepts no append."""
         ...
 
-    def append_as_follower(self, records: bytes, leader_epoch: int) -> object:
+    def append_as_follower(self, records: bytes, leader_epoch: int, term: int | None = None) -> object:
         """Appends whole batches as the leader stored them, with their offsets and epochs.
 
         The first begins at the log end offset, except on a compacted topic. Raises `FencedLeaderEpochError` when the
-        log does not follow in `leader_epoch`.
+        log does not follow in `leader_epoch`, or not in `term`.
         """
         ...
 
-    def truncate_to(self, offset: int, leader_epoch: int) -> None:
+    def truncate_to(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
         """Drops every batch that holds `offset` or a later one, and every epoch that begins at `offset` or later, also
         when `offset` is the log end. Lowers the high watermark to the log end if it lies above. Raises
-        `FencedLeaderEpochError` when the log does not follow in `leader_epoch`.
+        `FencedLeaderEpochError` when the log does not follow in `leader_epoch`, or not in `term`.
         """
         ...
 
-    def restart_at(self, offset: int, leader_epoch: int) -> None:
+    def restart_at(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
         """Drops all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491). Raises
         as `truncate_to` does.
         """

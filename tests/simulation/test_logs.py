@@ -73,6 +73,35 @@ def test_a_truncation_and_a_restart_need_the_role_of_their_epoch(make: Make) -> 
     assert bounds(log) == (0, 0, 2)
 
 
+def test_a_change_of_an_earlier_term_of_following_is_refused_in_the_same_epoch_too(make: Make) -> None:
+    leader, log = filled(make, 1, 1, 1), filled(make, 1, 1, name="1")
+    former = log.follow(2)
+    log.rest()
+    term = log.follow(2)
+    changes: tuple[Callable[[int], object], ...] = (
+        lambda term: log.append_as_follower(leader.read(2, 1), 2, term),
+        lambda term: log.truncate_to(1, 2, term),
+        lambda term: log.restart_at(7, 2, term),
+    )
+    for change in changes:
+        with pytest.raises(FencedLeaderEpochError):
+            change(former)
+    assert bounds(log) == (0, 0, 2)
+    for change, expected in zip(changes, [(0, 0, 3), (0, 0, 1), (7, 7, 7)], strict=True):
+        change(term)
+        assert bounds(log) == expected
+
+
+def test_terms_of_following_differ_across_a_restart(make: Make) -> None:
+    log = filled(make, 1, 1)
+    former = log.follow(2)
+    log.crash(Random(1))
+    log.follow(2)
+    with pytest.raises(FencedLeaderEpochError):
+        log.truncate_to(1, 2, former)
+    assert log.log_end_offset == 2
+
+
 def test_a_follower_refuses_a_gap_and_a_repetition(make: Make) -> None:
     leader, log = filled(make, 1, 1, 1), filled(make, 1, name="1")
     log.follow(2)
@@ -224,7 +253,7 @@ def _random_call(random: Random, log: MemoryLog, value: int) -> tuple[str, Call]
         last = ("flush", lambda log, _: log.flush(end))
     calls: list[tuple[float, str, Call]] = [
         (0.1, "lead", lambda log, _: log.lead(epoch)),
-        (0.25, "follow", lambda log, _: log.follow(epoch)),
+        (0.25, "follow", lambda log, _: log.follow(epoch) > 0),
         (0.26, "rest", lambda log, _: log.rest()),
         (0.5, "append", lambda log, _: log.append(value, epoch)),
         (0.56, "watermark", lambda log, _: log.advance_high_watermark(offset)),

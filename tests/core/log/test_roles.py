@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.records.encode import encode_batch
+from klamm.core.replication.follower import PartitionFollower
+from klamm.core.replication.replica_fetch import EpochEndOffset, ReplicaFetchData
 from klammtest.logs import START_MS, batch, open_log, read_all
 
 
@@ -189,3 +192,55 @@ def test_the_log_start_follows_the_leader(tmp_path: Path) -> None:
     assert (log.log_start_offset, log.high_watermark) == (5, 5)
     log.advance_log_start(1)
     assert log.log_start_offset == 5
+
+
+def test_a_truncation_that_waited_for_a_flush_changes_nothing_in_the_next_term_of_the_same_epoch(
+    tmp_path: Path,
+) -> None:
+    """The session ended meanwhile, the broker registered again, and follows the same leader in the same epoch: what it
+    has stored and reported since stays."""
+    log = open_log(tmp_path)
+    log.follow(1)
+    log.append_as_follower(run(*range(5), epoch=1), 1)
+    diverging = ReplicaFetchData(diverging_epoch=EpochEndOffset(1, 3))
+    former = PartitionFollower(0, log, 1, 3)
+    fetch = former.fetch(10)
+    assert fetch is not None
+    raised: list[Exception] = []
+    waits, go_on = threading.Event(), threading.Event()
+    flush_lock = log._flush_lock
+
+    class Held:
+        """The flush lock, for which the truncation of the former term waits."""
+
+        def __enter__(self) -> None:
+            waits.set()
+            go_on.wait(30)
+            flush_lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            flush_lock.release()
+
+    def take() -> None:
+        try:
+            former.on_answer(fetch, diverging)
+        except FencedLeaderEpochError as error:
+            raised.append(error)
+
+    log._flush_lock = Held()  # type: ignore[assignment]
+    worker = threading.Thread(target=take)
+    worker.start()
+    assert waits.wait(30)
+    log._flush_lock = flush_lock
+    log.rest()
+    follower = PartitionFollower(0, log, 1, 3)
+    for answer in (diverging, ReplicaFetchData(high_watermark=6, records=run(3, 4, 5, epoch=3))):
+        fetch_again = follower.fetch(11)
+        assert fetch_again is not None
+        follower.on_answer(fetch_again, answer)
+    go_on.set()
+    worker.join()
+    assert (log.log_end_offset, log.high_watermark) == (6, 6)
+    assert [str(error) for error in raised] == [
+        "events-0: a change under leader epoch 3 in an earlier term of following"
+    ]

@@ -175,8 +175,8 @@ class DiskLog:
     def lead(self, leader_epoch: int) -> None:
         self.log.lead(leader_epoch)
 
-    def follow(self, leader_epoch: int) -> None:
-        self.log.follow(leader_epoch)
+    def follow(self, leader_epoch: int) -> int:
+        return self.log.follow(leader_epoch)
 
     def rest(self) -> None:
         self.log.rest()
@@ -185,8 +185,8 @@ class DiskLog:
         batch = bytearray(encode_batch([(_NOW_MS, None, b"%d" % value, ())]))
         return self.log.append_as_leader(batch, leader_epoch).base_offset
 
-    def append_as_follower(self, records: bytes, leader_epoch: int) -> None:
-        self.log.append_as_follower(records, leader_epoch)
+    def append_as_follower(self, records: bytes, leader_epoch: int, term: int | None = None) -> None:
+        self.log.append_as_follower(records, leader_epoch, term)
 
     def read(self, offset: int, count: int) -> bytes:
         data = self.log.read(offset, _MOST_READ, isolation=ReadIsolation.LOG_END).data
@@ -206,11 +206,11 @@ class DiskLog:
     def advance_log_start(self, offset: int) -> None:
         self.log.advance_log_start(offset)
 
-    def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        self.log.truncate_to(offset, leader_epoch)
+    def truncate_to(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
+        self.log.truncate_to(offset, leader_epoch, term)
 
-    def restart_at(self, offset: int, leader_epoch: int) -> None:
-        self.log.restart_at(offset, leader_epoch)
+    def restart_at(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
+        self.log.restart_at(offset, leader_epoch, term)
 
     def _truncated(self, log: PartitionLog, _: bool) -> None:
         """Corrects the checkpoints, as the manager does after a truncation, and what is known of the files."""

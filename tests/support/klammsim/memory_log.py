@@ -38,6 +38,7 @@ class MemoryLog:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._role: tuple[str, int] = NO_ROLE
+        self._term = 0
         self._on_committed = on_committed
         self._offsets: dict[int, int] = {}
 
@@ -81,8 +82,10 @@ class MemoryLog:
         self._role = ("lead", leader_epoch)
         self._assign(leader_epoch, self.log_end_offset)
 
-    def follow(self, leader_epoch: int) -> None:
+    def follow(self, leader_epoch: int) -> int:
         self._role = ("follow", leader_epoch)
+        self._term += 1
+        return self._term
 
     def rest(self) -> None:
         self._role = NO_ROLE
@@ -93,8 +96,8 @@ class MemoryLog:
         self._store(leader_epoch, value)
         return self.log_end_offset - 1
 
-    def append_as_follower(self, records: bytes, leader_epoch: int) -> None:
-        self._check_role(("follow", leader_epoch))
+    def append_as_follower(self, records: bytes, leader_epoch: int, term: int | None = None) -> None:
+        self._check_role(("follow", leader_epoch), term)
         for offset, epoch, value in _BATCH.iter_unpack(records):
             if offset != self.log_end_offset:
                 raise InvalidRecordError(f"{self.name}: a batch at {offset}, but the log ends at {self.log_end_offset}")
@@ -110,9 +113,11 @@ class MemoryLog:
             for index in range(min(count, len(self.values) - first))
         )
 
-    def _check_role(self, wanted: tuple[str, int]) -> None:
+    def _check_role(self, wanted: tuple[str, int], term: int | None = None) -> None:
         if self._role != wanted:
             raise FencedLeaderEpochError(f"{self.name}: {wanted} is required, but the role is {self._role}")
+        if term is not None and term != self._term:
+            raise FencedLeaderEpochError(f"{self.name}: a change of term {term}, but the term is {self._term}")
 
     def _store(self, epoch: int, value: int) -> None:
         if self.epochs_of and epoch < self.epochs_of[-1]:
@@ -153,8 +158,8 @@ class MemoryLog:
         if index >= 0:
             self._epochs, self._starts = self._epochs[index:], [offset, *self._starts[index + 1 :]]
 
-    def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        self._check_role(("follow", leader_epoch))
+    def truncate_to(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
+        self._check_role(("follow", leader_epoch), term)
         self._cut(offset)
         self._cut_epochs(offset)
 
@@ -173,8 +178,8 @@ class MemoryLog:
         del self._epochs[keep:], self._starts[keep:]
         self.leader_epoch = self._epochs[-1] if self._epochs else -1
 
-    def restart_at(self, offset: int, leader_epoch: int) -> None:
-        self._check_role(("follow", leader_epoch))
+    def restart_at(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
+        self._check_role(("follow", leader_epoch), term)
         self.values, self.epochs_of, self._offsets = [], [], {}
         self._epochs, self._starts, self.leader_epoch = [], [], -1
         self.log_start_offset = self.log_end_offset = self.high_watermark = offset

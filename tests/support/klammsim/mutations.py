@@ -142,16 +142,16 @@ def _watermark_then_start(follower: PartitionFollower, answer: ReplicaFetchData)
     follower._log.advance_log_start(answer.log_start_offset)
 
 
-def _always_in_role(_: MemoryLog, __: tuple[str, int]) -> None:
+def _always_in_role(_: MemoryLog, __: tuple[str, int], ___: int | None = None) -> None:
     return None
 
 
 _truncate_to: Final = MemoryLog.truncate_to
 
 
-def _truncate_only_records(log: MemoryLog, offset: int, leader_epoch: int) -> None:
+def _truncate_only_records(log: MemoryLog, offset: int, leader_epoch: int, term: int | None = None) -> None:
     if offset < log.log_end_offset:
-        _truncate_to(log, offset, leader_epoch)
+        _truncate_to(log, offset, leader_epoch, term)
 
 
 # -- states and elections ----------------------------------------------------------------------------------------
