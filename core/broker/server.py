@@ -566,7 +566,7 @@ class Broker:
         maintenance.every(
             config.log_retention_check_interval_ms / 1000,
             "log retention",
-            lambda: services.workers.disk(logs.apply_retention, _clock_ms()),
+            lambda: self._apply_retention(services, logs),
         )
         maintenance.every(
             config.offsets_retention_check_interval_ms / 1000,
@@ -585,6 +585,12 @@ class Broker:
 
         maintenance.every(PURGE_INTERVAL_S, "refused batches", purge)
         self._stack.push_async_callback(maintenance.stop)
+
+    async def _apply_retention(self, services: Services, logs: LogManager) -> None:
+        """Applies retention. A follower's log start may then be above its leader's, which must not send consumers to
+        it for the records between (KIP-392): the leader is told."""
+        await services.workers.disk(logs.apply_retention, _clock_ms())
+        services.leadership.report_log_starts()
 
     async def _restore_leaders(self, services: Services) -> None:
         percentage = self._config.leader_imbalance_per_broker_percentage

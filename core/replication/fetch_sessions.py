@@ -73,6 +73,10 @@ class FetchSessionHandler(Generic[K, P]):
             self._changed[partition] = None
             self._forgotten.pop(partition, None)
 
+    def parameters(self, partition: K) -> P | None:
+        """Returns the parameters with which the partition is fetched; None if it is not fetched."""
+        return self._wanted.get(partition)
+
     def forget(self, partition: K) -> None:
         """Stops fetching the partition."""
         if self._wanted.pop(partition, None) is not None:

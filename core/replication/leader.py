@@ -133,10 +133,10 @@ class PartitionLeader:
             committed = min(committed, self._followers[member].log_end_offset)
         return self._log.advance_high_watermark(committed)
 
-    def follower_end(self, replica: int) -> int:
-        """Returns the log end offset that the follower has reported; -1 if none."""
+    def follower_bounds(self, replica: int) -> tuple[int, int]:
+        """Returns the log start and the log end offset that the follower has reported; -1 for one that it has not."""
         follower = self._followers.get(replica)
-        return -1 if follower is None else follower.log_end_offset
+        return (-1, -1) if follower is None else (follower.log_start_offset, follower.log_end_offset)
 
     def low_watermark(self, live: Container[int]) -> int:
         """Returns the least log start offset of the replicas that are `live`, this one included; -1 if one of them has

@@ -234,18 +234,22 @@ def _selects_by_rack(selector: str | None) -> bool:
 
 
 def _replica_in(services: Services, led: Replica, rack: str, offset: int) -> int:
-    """Returns the in-sync follower in the consumer's rack that has the most records, `offset` among them; -1 if there
-    is none, or the leader is in that rack itself (Kafka's `RackAwareReplicaSelector`)."""
-    brokers, state = services.image.brokers, led.partition.state
-    if led.leader is None or state is None or services.config.broker_rack == rack:
+    """Returns the in-sync follower in the consumer's rack that reaches furthest, among those whose log holds `offset`
+    or ends there; -1 if there is none, or the leader is in that rack itself (Kafka's `RackAwareReplicaSelector`).
+
+    The log start counts as well as the end: retention runs on each replica by itself, so a follower may have deleted
+    what the leader still has.
+    """
+    brokers, state, leader = services.image.brokers, led.partition.state, led.leader
+    if leader is None or state is None or services.config.broker_rack == rack:
         return -1
-    near = [
-        (led.leader.follower_end(member), -member)
-        for member in state.isr
-        if member != services.broker_id and member in brokers and brokers[member].rack == rack
-    ]
-    end, member = max(near, default=(-1, 1))
-    return -member if end >= offset else -1
+    near = []
+    for member in state.isr:
+        if member != services.broker_id and member in brokers and brokers[member].rack == rack:
+            start, end = leader.follower_bounds(member)
+            if 0 <= start <= offset <= end:
+                near.append((end, -member))
+    return -max(near)[1] if near else -1
 
 
 def _bounds(want: _Wanted, led: Replica) -> Fetched:
@@ -272,7 +276,19 @@ def _read(
             _hide_undeclared(answer, services.third_party_codecs - request.connection.codecs)
     except KlammError as error:
         answer.error = error.code
+        if error.code is ErrorCode.offset_out_of_range and _leader_may_have(led, want.offset):
+            answer.error = ErrorCode.not_leader_or_follower
     return answer
+
+
+def _leader_may_have(led: Replica, offset: int) -> bool:
+    """True if this replica follows and its log starts above `offset`, but the leader's did not when it last told.
+
+    Consumers take OFFSET_OUT_OF_RANGE below a log's start for final, and reset their position: librdkafka does so
+    though a follower said it. After NOT_LEADER_OR_FOLLOWER they ask the leader.
+    """
+    follower = led.partition.follower
+    return follower is not None and follower.leader_log_start <= offset < led.log.log_start_offset
 
 
 def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:

@@ -85,6 +85,11 @@ class Fetchers:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
+    def report_log_starts(self) -> None:
+        """Has the leaders told which log starts have risen; call it after retention."""
+        for fetcher in self._fetchers.values():
+            fetcher.report_log_starts()
+
     async def stop(self) -> None:
         fetchers = list(self._fetchers.values())
         self._fetchers.clear()

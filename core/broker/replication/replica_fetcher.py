@@ -142,6 +142,17 @@ class ReplicaFetcher:
             if not len(self._session):
                 self._some.clear()
 
+    def report_log_starts(self) -> None:
+        """Tells the leader with the next Fetch where logs start whose start has risen since they were last reported.
+
+        The request asks for the same records as before, so an answer that is on its way still counts. A partition that
+        is left out reports its start when it is fetched again.
+        """
+        for key, fetched in self._fetched.items():
+            wanted, start = self._session.parameters(key), fetched.replica.log.log_start_offset
+            if wanted is not None and wanted.log_start_offset != start:
+                self._session.want(key, wanted._replace(log_start_offset=start))
+
     async def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:

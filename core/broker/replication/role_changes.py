@@ -133,6 +133,10 @@ class RoleChanges:
         """See `Fetchers.max_lag`; may be read on any thread."""
         return self._fetchers.max_lag
 
+    def report_log_starts(self) -> None:
+        """See `Fetchers.report_log_starts`."""
+        self._fetchers.report_log_starts()
+
     def has_taken(self, name: TopicPartition) -> bool:
         """True if the replica has the state that `image` gives it; False while that is being applied."""
         return name in self._taken

@@ -3,7 +3,8 @@ read from this broker and have room.
 
 An answer with records goes into the partition's buffer. One that tells of a change (another leader, another history, a
 high watermark that fell) has the position compared with the cluster before the next fetch (`fetcher`). One that names a
-preferred replica (KIP-392) moves the partition to that broker, until `metadata.max.age.ms` is over or it fails.
+preferred replica (KIP-392) moves the partition to that broker, until `metadata.max.age.ms` is over or it fails. A
+replica that refuses the offset decides nothing: the leader is asked, and for some time asked to name no replica.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ IDLE_S = 0.5
 RETRY_S = 0.2
 UNWATCHED_S = 1.0
 """Seconds that a partition may go without a fetch: meanwhile its topic may be deleted and created again."""
+REPLICA_REST_S = 5.0
+"""Seconds without a preferred replica after one has said that another broker is to be asked: the leader soon knows."""
 HURRY_MS = 20
 """Milliseconds that a broker may wait while some of its partitions have no room: they may soon have it."""
 _TELL_EVERY = 50
@@ -115,6 +118,8 @@ class NodeFetcher(threading.Thread):
             for one in wanted.values():
                 if one.state.version == one.version:
                     one.state.asked_at = now
+            # The rack is one of the whole request: none may be moved while one of them must stay.
+            stays = any(one.state.leader_until > now for one in wanted.values())
         answers = self._client.fetch(
             self._node,
             {p: one.offset for p, one in wanted.items()},
@@ -124,7 +129,7 @@ class NodeFetcher(threading.Thread):
             max_bytes=config.fetch_max_bytes,
             partition_max_bytes=config.max_partition_fetch_bytes,
             isolation_level=self._isolation,
-            rack=config.client_rack,
+            rack="" if stays else config.client_rack,
         )
         chunks = {p: chunk_of(p, wanted[p].offset, answer.records) for p, answer in answers.items() if p in wanted}
         with self._positions.changing():  # changed once for all of them, so that waiting threads are woken once
@@ -182,10 +187,14 @@ class NodeFetcher(threading.Thread):
     def _refused(self, state: TopicPartitionState, offset: int, error: ErrorCode) -> None:
         now = time.monotonic()
         if error is ErrorCode.offset_out_of_range and state.replica is not None:
-            state.lead_again()  # a follower may lag, or keep records for a shorter time
+            # A follower may lag, or keep records for a shorter time; the leader may not know that, and name it again.
+            state.leader_until = now + self._config.metadata_max_age_ms / 1000
+            state.lead_again()
         elif error is ErrorCode.offset_out_of_range:
             self._out_of_range(state, offset)
         elif error in FAIL_OVER_ERRORS:
+            if state.replica is not None:
+                state.leader_until = max(state.leader_until, now + REPLICA_REST_S)
             if state.node == self._node:
                 self._client.cluster.forget_leaders([state.partition], self._node)
             state.failed(now, self._client.network.fail_over)

@@ -72,8 +72,9 @@ class TopicPartitionState:
     position, if `auto.offset.reset` is none.
 
     `node` leads the partition; `replica`, until `replica_until`, is the broker that the leader has named to fetch from
-    (KIP-392). `fetch_epoch` is the leader epoch of the record before `fetch_from`. `failures`: the attempts to reach
-    the leader since the last answer; `asked_at`: when a fetch was sent that is not answered yet.
+    (KIP-392). Until `leader_until` the leader is asked to name none, since one has refused. `fetch_epoch` is the leader
+    epoch of the record before `fetch_from`. `failures`: the attempts to reach the leader since the last answer;
+    `asked_at`: when a fetch was sent that is not answered yet.
     """
 
     partition: TopicPartition
@@ -90,6 +91,7 @@ class TopicPartitionState:
     node: int | None = None
     replica: int | None = None
     replica_until: float = 0.0
+    leader_until: float = 0.0
     asked_at: float | None = None
     failures: int = 0
     chunks: deque[FetchedBatches] = field(default_factory=deque)

@@ -47,6 +47,17 @@ def test_the_watermark_is_what_every_member_of_the_isr_has() -> None:
     assert log.high_watermark == 2
 
 
+def test_the_bounds_of_a_follower_are_those_of_its_last_fetch_that_counts() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    appended(log, 3)
+    assert leader.follower_bounds(1) == leader.follower_bounds(9) == (-1, -1)
+    for start in (1, 2):
+        leader.on_fetch(ReplicaFetch(1, 101, 5, 3, 5, start), BROKERS[1], 1.0)
+        leader.on_fetch(ReplicaFetch(1, 99, 5, 3, 5, 0), BROKERS[1], 1.0)  # of an earlier registration
+        assert leader.follower_bounds(1) == (start, 3)
+
+
 def test_a_fetch_of_another_epoch_registration_or_history_counts_for_nothing() -> None:
     log = MemoryLog("0")
     leader = leader_of(log, 0, 1)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer as ForeignConsumer
+from confluent_kafka import TopicPartition as ForeignPartition
 
+import klamm
+from klamm.core.broker.replication.fetchers import Fetchers
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.requests import batch, create_topic, fetch_fields, metadata, produce
+from klammtest.clients import readers
+from klammtest.requests import alter_topic, batch, create_topic, fetch_fields, metadata, produce
 from klammtest.waiting import eventually
-from klammtest.wire import WireClient
+from klammtest.wire import WireClient, part
 
 RACKS = {0: "a", 1: "b", 2: "c"}
+LEADER, SHORT = 0, 1
+"""The leader of the topics whose log starts differ, and the follower that deletes records sooner than the others."""
+STORED = 20
+"""The records of such a topic."""
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +44,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, str]
                 "listeners": "PLAINTEXT://127.0.0.1:0",
                 "log.dirs": str(folder / str(number)),
                 "replica.selector.class": "RackAwareReplicaSelector",
+                "log.retention.ms": -1,
+                "log.retention.check.interval.ms": 200 if number == SHORT else 300_000,
             }
             broker = stack.enter_context(broker_thread(folder, tree, keys))
             found[number] = f"127.0.0.1:{broker.advertised[0].port}"
@@ -77,3 +91,123 @@ def test_a_parked_fetch_at_a_follower_is_woken_by_the_watermark(brokers: dict[in
         answer = wire.receive(ApiKey.FETCH, 12)
     assert answer.throttle_time == timedelta()
     assert answer.responses[0].partitions[0].records
+
+
+# -- a follower whose log starts later than the leader's
+
+
+def shortened(brokers: dict[int, str], topic: str) -> int:
+    """Creates a topic whose first records only one follower has deleted; returns where the log of that one starts.
+
+    Nothing is appended after the deletion, so the follower has no other reason to fetch anew.
+    """
+    replicas = part(ApiKey.CREATE_TOPICS, 7, "CreatableReplicaAssignment", partition_index=0, broker_ids=(0, 1, 2))
+    with WireClient(brokers[LEADER]) as wire:
+        controller = metadata(wire, []).controller_id
+    with WireClient(brokers[controller]) as wire:
+        made = create_topic(wire, topic, -1, {"segment.bytes": "2500"}, assignments=(replicas,))
+        assert made.error_code is ErrorCode.none
+    with WireClient(brokers[LEADER]) as wire:
+        for number in range(STORED):
+            records = batch(b"%d" % number + b"x" * 1000)
+            eventually(lambda: produce(wire, topic, records).error_code is ErrorCode.none, "it is stored")  # noqa: B023
+    eventually(lambda: read(brokers[SHORT], topic, STORED - 1).records, "the follower shows all records")
+    with WireClient(brokers[controller]) as wire:
+        alter_topic(wire, topic, "retention.bytes", "5000")
+    eventually(lambda: read(brokers[SHORT], topic).error_code is not ErrorCode.none, "the follower has deleted some")
+    start: int = read(brokers[SHORT], topic).log_start_offset
+    assert 0 < start < STORED
+    assert read(brokers[LEADER], topic).log_start_offset == 0
+    return start
+
+
+def preferred(brokers: dict[int, str], topic: str, offset: int) -> int:
+    """The replica that the leader names to a consumer in the rack of the follower that deletes sooner."""
+    answer = read(brokers[LEADER], topic, offset, RACKS[SHORT])
+    assert answer.error_code is ErrorCode.none
+    assert bool(answer.records) == (answer.preferred_read_replica == -1)
+    return int(answer.preferred_read_replica)
+
+
+def read_by_librdkafka(brokers: dict[int, str], topic: str) -> list[int]:
+    """The offsets that a consumer in the follower's rack reads, which begins at offset 0."""
+    config: dict[str, Any] = {
+        "bootstrap.servers": ",".join(brokers.values()),
+        "group.id": topic,
+        "client.rack": RACKS[SHORT],
+        "auto.offset.reset": "earliest",
+        "fetch.error.backoff.ms": 50,
+    }
+    consumer, offsets, deadline = ForeignConsumer(config), list[int](), time.monotonic() + 60
+    try:
+        consumer.assign([ForeignPartition(topic, 0, 0)])
+        while STORED - 1 not in offsets and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is not None:
+                assert message.error() is None
+                offsets.append(message.offset() or 0)
+    finally:
+        consumer.close()
+    return offsets
+
+
+def read_by_klamm(brokers: dict[int, str], topic: str) -> list[int]:
+    """As `read_by_librdkafka`."""
+    section = {
+        "bootstrap.servers": ",".join(brokers.values()),
+        "client.rack": RACKS[SHORT],
+        "auto.offset.reset": "none",
+    }
+    with klamm.Consumer({"consumer": section}) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+        return [record.offset for record in readers.read(consumer, STORED)]
+
+
+def test_a_consumer_is_not_sent_to_a_follower_that_has_deleted_the_record(brokers: dict[int, str]) -> None:
+    start = shortened(brokers, "trimmed")
+    eventually(lambda: preferred(brokers, "trimmed", 0) == -1, "the idle follower has reported its log start")
+    assert preferred(brokers, "trimmed", start - 1) == -1
+    assert preferred(brokers, "trimmed", start) == SHORT
+    assert read(brokers[SHORT], "trimmed", start, RACKS[SHORT]).records
+    assert read_by_librdkafka(brokers, "trimmed") == list(range(STORED))
+    assert read_by_klamm(brokers, "trimmed") == list(range(STORED))
+
+
+def test_a_follower_sends_a_consumer_back_for_what_the_leader_still_has(
+    brokers: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the leader does not know yet that the follower has deleted records."""
+    report = Fetchers.report_log_starts
+    monkeypatch.setattr(Fetchers, "report_log_starts", lambda _: None)
+    start = shortened(brokers, "sent-back")
+    assert preferred(brokers, "sent-back", 0) == SHORT
+    for offset in (0, start - 1):
+        assert read(brokers[SHORT], "sent-back", offset).error_code is ErrorCode.not_leader_or_follower
+    assert read(brokers[SHORT], "sent-back", start).error_code is ErrorCode.none
+    assert read(brokers[SHORT], "sent-back", STORED + 1).error_code is ErrorCode.offset_out_of_range
+    assert read_by_klamm(brokers, "sent-back") == list(range(STORED))
+    assert preferred(brokers, "sent-back", 0) == SHORT, "the leader did not know meanwhile"
+    later = threading.Timer(1.0, lambda: monkeypatch.setattr(Fetchers, "report_log_starts", report))
+    later.start()
+    try:
+        assert read_by_librdkafka(brokers, "sent-back") == list(range(STORED))
+    finally:
+        later.join()
+
+
+def test_what_the_leader_has_deleted_too_is_out_of_range_at_a_follower(brokers: dict[int, str]) -> None:
+    start = shortened(brokers, "deleted")
+    api = ApiKey.DELETE_RECORDS
+    one = part(api, 2, "DeleteRecordsPartition", partition_index=0, offset=start - 1)
+    asked = part(api, 2, "DeleteRecordsTopic", name="deleted", partitions=(one,))
+    with WireClient(brokers[LEADER]) as wire:
+        answer = wire.call(api, 2, topics=(asked,), timeout=timedelta(seconds=30))
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.none
+
+    def found(offset: int) -> Any:
+        return read(brokers[SHORT], "deleted", offset).error_code
+
+    eventually(lambda: found(0) is ErrorCode.offset_out_of_range, "the follower knows where the leader's log starts")
+    assert found(start - 2) is ErrorCode.offset_out_of_range
+    assert found(start - 1) is ErrorCode.not_leader_or_follower

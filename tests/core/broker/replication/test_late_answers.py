@@ -79,6 +79,41 @@ def test_an_answer_to_a_request_of_a_former_role_is_not_taken() -> None:
     asyncio.run(main())
 
 
+def test_a_log_start_that_retention_raised_is_reported_with_the_next_request() -> None:
+    async def main() -> None:
+        fetcher, follower = made(), Follower(4)
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=100, flushes=False, config=None)
+        replica = SimpleNamespace(
+            key=KEY, name=TopicPartition("t", 0), complete=lambda: None, log=log, is_in_sync=lambda _: True
+        )
+
+        def sent() -> list[int]:
+            """The log starts in the next request."""
+            fetcher._correlation_id += 1
+            request = fetcher._session.next_request()
+            fetcher._session.on_response(ErrorCode.none, 1)
+            return [wanted.log_start_offset for wanted in request.partitions.values()]
+
+        fetcher.report_log_starts()
+        fetcher.add(cast(Any, replica), cast(Any, follower))
+        assert sent() == [0]
+        fetcher.report_log_starts()
+        assert sent() == [], "nothing has changed"
+        log.log_start_offset = 30
+        fetcher.report_log_starts()
+        await fetcher._take(KEY, PartitionAnswer(ErrorCode.none, 5, 0, None, b""))
+        assert len(follower.answered) == 1, "the answer that was on its way counts"
+        assert sent() == [30]
+        log.log_start_offset = 60
+        fetcher.report_log_starts()
+        assert sent() == [60]
+        fetcher.report_log_starts()
+        assert sent() == []
+        await fetcher.stop()
+
+    asyncio.run(main())
+
+
 def test_the_lag_is_what_a_partition_lacks_of_what_its_leader_last_told() -> None:
     async def main() -> None:
         fetcher = made()

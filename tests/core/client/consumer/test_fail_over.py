@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 import klamm
-from klamm.core.client.consumer import fetcher
+from klamm.core.client.consumer import fetcher, node_fetcher
 from klamm.core.client.errors import LogTruncatedError, NoOffsetError
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.offsets import CommittedOffset
@@ -356,6 +356,25 @@ def test_a_replica_that_refuses_is_left_for_the_leader(cluster: ScriptedCluster,
         asked = len(cluster.asked(ApiKey.FETCH, 1))
         cluster.faults[ApiKey.FETCH].append(error)
         eventually(lambda: len(cluster.asked(ApiKey.FETCH, 1)) > asked, "the leader is asked")
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.not_leader_or_follower, ErrorCode.offset_out_of_range])
+def test_a_replica_that_refuses_is_not_asked_again_though_the_leader_would_name_it(
+    cluster: ScriptedCluster, error: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_fetcher, "REPLICA_REST_S", 2.0)
+    cluster.preferred["r"] = 3
+    cluster.refused = error
+    append(cluster, b"a")
+    with assigned(cluster, client_rack="r", auto_offset_reset="none", metadata_max_age_ms=2000) as consumer:
+        consumer.seek(T0, 0)
+        assert values(consumer, 1) == [b"a"]
+        assert len(cluster.asked(ApiKey.FETCH, 3)) == 1
+        assert [one.message.rack_id for one in cluster.asked(ApiKey.FETCH, 1)][:2] == ["r", ""]
+        cluster.refused = ErrorCode.none
+        eventually(lambda: len(cluster.asked(ApiKey.FETCH, 3)) > 1, "the leader names it again after some time")
         append(cluster, b"b")
         assert values(consumer, 1) == [b"b"]
 

@@ -47,7 +47,7 @@ class ScriptedCluster:
     """`faults` of an API are used up one by one, by each partition's answer (or each answer, for groups).
     `names_leaders`: answers name the leader (KIP-951). `behind`: brokers that have the leaders as they were before
     the elections. `preferred`: by rack, the broker that a leader names to fetch from (KIP-392); such brokers serve what
-    they do not lead. `poll_s`: how long a Fetch without records waits.
+    they do not lead, unless `refused` has an error for it. `poll_s`: how long a Fetch without records waits.
     """
 
     topics: dict[str, int]
@@ -60,6 +60,7 @@ class ScriptedCluster:
     names_leaders: bool = False
     behind: dict[int, dict[TopicPartition, Led]] = field(default_factory=dict)
     preferred: dict[str, int] = field(default_factory=dict)
+    refused: ErrorCode = ErrorCode.none
     coordinator: int = 1
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     poll_s: float = 0.02
@@ -254,7 +255,7 @@ class ScriptedCluster:
         partition = TopicPartition(name, p.partition)
         reads_here = node in self.preferred.values() and self.led[partition].leader != node
         code = (
-            self._fault(ApiKey.FETCH)
+            self._fault(ApiKey.FETCH) or self.refused
             if reads_here
             else self._refusal(node, partition, getattr(p, "current_leader_epoch", -1), ApiKey.FETCH)
         )
