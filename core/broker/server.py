@@ -315,7 +315,8 @@ class Broker:
         self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
         self._connections.apply(Limits.of_config(self._config))
         known = await workers.coordination(record.read)
-        past = KnownPast(known.last_start, record.created)
+        topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
+        past = KnownPast(known.last_start, record.created, topic_ids)
         logs = await workers.disk(self._load_logs, image, past)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:

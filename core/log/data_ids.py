@@ -2,7 +2,8 @@
 
 An id covers everything that was ever written under it. A start draws a new id, and keeps the old one as an ancestor,
 when acknowledged records may be missing: the kernel has restarted without a clean mark, a flush has failed, recovery
-has cut more than one unfinished write, or the directory is a copy, perhaps an older one. `kill -9` on a running kernel
+has cut more than one unfinished write, a log ends before its checkpoints, or the directory is a copy, perhaps an older
+one. `kill -9` on a running kernel
 keeps the id: the page cache survived.
 """
 

@@ -182,6 +182,8 @@ class LogManager:
                     self._set_directory_aside(tp)
                     continue
                 point, start, watermark = (offsets.get(tp, 0) for offsets in (recovery, starts, watermarks))
+                if tp in self._missing.accepted:
+                    point = watermark = 0
                 known = OpenFrom(clean and tp in recovery, point, start, watermark)
                 openings.append(Opening.of(self.directory / name, tp, topic_id, known))
 
@@ -217,6 +219,8 @@ class LogManager:
                 self.directory, why,
             )  # fmt: skip
         write_identity(self.directory, self._identity)
+        if cut:  # or the next start would find the same loss, and draw another id
+            self.write_checkpoints()
 
     def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
         directory = self.directory / partition_directory(tp)
@@ -225,6 +229,7 @@ class LogManager:
             files=self._files, on_visible=self._on_visible, verify_on_read=self._tuning.verify_on_read,
             decompressed_max_bytes=self._tuning.decompressed_max_bytes,
         )  # fmt: skip
+        log.on_truncating = self._truncating
         log.on_truncated = self._truncated
         log.on_flush_failed = self._flush_failed
         log.on_no_space = self.space.ran_out
@@ -251,7 +256,7 @@ class LogManager:
         id (the topic was deleted and created again while this broker was down) is set aside. Raises
         `InvalidTopicNameError` and `StorageError`."""
         partition_directory(tp)  # refuses an invalid name before anything changes
-        with self._lock:
+        with self._checkpoint_lock, self._lock:
             log = self._logs.get(tp)
             if log is not None and log.topic_id != topic_id:
                 _log.warning(
@@ -297,10 +302,17 @@ class LogManager:
         of a partition that is created again."""
         return self._shared[name]
 
+    def forget_checkpoints(self, tps: Collection[TopicPartition]) -> None:
+        """Removes the entries of logs that are about to be removed or set aside. Each of them does so by itself; for
+        many of them this is one write. Raises `StorageError`."""
+        with self._checkpoint_lock:
+            self._recovery_points.forget(*tps)
+            self._high_watermarks.forget(*tps)
+
     def remove(self, tp: TopicPartition) -> None:
         """Closes the log of a deleted partition; its files are removed after `file.delete.delay.ms`. Does nothing if
         there is no such log."""
-        with self._lock:
+        with self._checkpoint_lock, self._lock:
             log = self._logs.get(tp)
             if log is not None:
                 target = self._take_out(tp, "delete")
@@ -309,11 +321,18 @@ class LogManager:
     def set_aside(self, tp: TopicPartition) -> Path | None:
         """Closes the log of a partition that the cluster does not know and renames its directory; returns the new
         path."""
-        with self._lock:
+        with self._checkpoint_lock, self._lock:
             return self._take_out(tp, "stray") if tp in self._logs else None
 
     def _take_out(self, tp: TopicPartition, kind: str) -> Path:
+        """Closes the log and renames its directory, for a caller that holds both locks.
+
+        The checkpoints forget it first: an entry is always that of the log in the partition's own directory, so that
+        one without a directory proves that a log is lost (`MissingLogs`).
+        """
         log = self._logs[tp]
+        self._recovery_points.forget(tp)
+        self._high_watermarks.forget(tp)
         log.close(clean=kind == "stray" and log.offline is None)
         del self._logs[tp]
         return self._rename(tp, kind)
@@ -341,7 +360,7 @@ class LogManager:
         """
         start = log.delete_records_before(offset)
         with self._checkpoint_lock:
-            self._log_starts.write({name: each.log_start_offset for name, each in self.logs().items()})
+            self._log_starts.write({name: each.checkpointed.log_start_offset for name, each in self.logs().items()})
         log.apply_retention(self._for_deleting(self._clock()))
         return start
 
@@ -358,18 +377,21 @@ class LogManager:
         except StorageError as error:
             _log.error("%s: the failed flush cannot be noted: %s", self.directory, error)
 
-    def _truncated(self, log: PartitionLog, sealed: bool) -> None:
-        """Corrects the checkpoints after a truncation of a follower's log.
+    def _truncating(self, log: PartitionLog, end: int) -> None:
+        """Lowers the checkpoints before a truncation of a follower's log.
 
-        With a recovery point above the new end, recovery after a crash would treat batches appended since as flushed,
-        and keep damaged ones where it must truncate the log. With a high watermark above it, as after an unclean
-        election, a restart would show batches appended since that are not committed. With a cleaner offset above it,
-        compaction would treat them as compacted. Raises `StorageError` if a checkpoint cannot be written.
+        With a recovery point or a high watermark above the new end, a start would take the log for one that has lost
+        records. Once it has grown again, recovery after a crash would treat batches appended since as flushed, and keep
+        damaged ones where it must truncate the log; or show batches that are not committed, as after an unclean
+        election. Raises `StorageError` if a checkpoint cannot be written.
         """
         with self._checkpoint_lock:
-            self._recovery_points.write({name: each.recovery_point for name, each in self.logs().items()})
-            if _read(self._high_watermarks).get(log.tp, 0) > log.log_end_offset:
-                self._write_watermarks()
+            for checkpoint in (self._log_starts, self._recovery_points, self._high_watermarks):
+                checkpoint.lower(log.tp, end)
+
+    def _truncated(self, log: PartitionLog, sealed: bool) -> None:
+        """Corrects the cleaner's checkpoint: with an offset above the new end, compaction would treat batches appended
+        since as compacted. Raises `StorageError` if it cannot be written."""
         if sealed:
             self._shared[CLEANER_OFFSETS].forget(log.tp)
 
@@ -458,16 +480,11 @@ class LogManager:
         """Writes all checkpoints. The log start offsets come first: opening a log corrects a start offset below its
         first segment."""
         with self._checkpoint_lock:
-            logs = self.logs()
-            self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
-            self._recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})
-            self._write_watermarks()
-
-    def _write_watermarks(self) -> None:
-        """Writes the checkpoint of the high watermarks, for a caller that holds `_checkpoint_lock`."""
-        self._high_watermarks.write(
-            {**self._missing.ends(), **{tp: log.high_watermark for tp, log in self.logs().items()}}
-        )
+            offsets = {tp: log.checkpointed for tp, log in self.logs().items()}
+            self._log_starts.write({tp: each.log_start_offset for tp, each in offsets.items()})
+            self._recovery_points.write({tp: each.recovery_point for tp, each in offsets.items()})
+            watermarks = {tp: each.high_watermark for tp, each in offsets.items()}
+            self._high_watermarks.write({**self._missing.ends(), **watermarks})
 
     def close(self, *, clean: bool = True) -> None:
         """Closes all logs and releases the directory. With `clean` it also writes the checkpoints, and the marker of a

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -54,7 +55,7 @@ from .state.producer_state import BatchEntry
 from .state.topic_id import claim_directory
 from .validation import AppendOrigin, LeaderOrigin, Validator
 
-__all__ = ["TO_HIGH_WATERMARK", "AppendResult", "LogRead", "PartitionLog", "ReadIsolation"]
+__all__ = ["TO_HIGH_WATERMARK", "AppendResult", "CheckpointedOffsets", "LogRead", "PartitionLog", "ReadIsolation"]
 
 TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)
@@ -83,6 +84,14 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int = NO_TIMESTAMP
     duplicate: bool = False
     high_watermark_advanced: bool = False
+
+
+class CheckpointedOffsets(NamedTuple):
+    """The offsets of a log in the checkpoints of its log directory."""
+
+    log_start_offset: int
+    recovery_point: int
+    high_watermark: int
 
 
 _new_result: Final = cast(Callable[[type[AppendResult], tuple[int, int, int, bool, bool]], AppendResult], tuple.__new__)
@@ -136,9 +145,12 @@ class PartitionLog:
         self.on_visible: Callable[[TopicPartition], None] | None = None
         """Called when more records are visible to consumers, or may be (a flush), except by an append with `commit`;
         must not block. The broker sets it when it begins to lead the partition."""
+        self.on_truncating: Callable[[PartitionLog, int], None] | None = None
+        """Called before a truncation or restart removes anything, without the lock, with an offset at which the log
+        does not end later, nor when a crash interrupts it. The manager sets it to lower its checkpoints to there."""
         self.on_truncated: Callable[[PartitionLog, bool], None] | None = None
         """Called after a truncation or restart, without the lock; True if batches of sealed segments were removed. The
-        manager sets it to correct its checkpoints."""
+        manager sets it to correct the checkpoint of the cleaner."""
         self.on_flush_failed: Callable[[], None] | None = None
         """Called after a flush has failed. The manager sets it to note that in the directory's data identity."""
         self.on_no_space: Callable[[TopicPartition, NoSpaceError], None] | None = None
@@ -154,17 +166,22 @@ class PartitionLog:
         self._role: LogRole = STANDALONE
         self._term = 0
         self._truncations = 0
+        self._truncating: int | None = None
         self.recovery_cut_more = loaded.cut_more
-        """True if recovery has cut more than one unfinished write: flushed or acknowledged records may be lost."""
+        """True if flushed or acknowledged records may be lost: recovery has cut more than one unfinished write, or the
+        log ends before an offset in the checkpoints."""
         self._damage = DamagedPlaces(tp)
         self._segments = loaded.segments
         self._epochs = loaded.epochs
         self._producers = loaded.producers
         self._end = end = loaded.segments.active.next_offset
-        if known.log_start_offset > end:
+        if end < max(known.recovery_point, known.high_watermark, known.log_start_offset):
+            self.recovery_cut_more = True
             _log.error(
-                "%s: the log ends at offset %d, before its start offset %d in the checkpoint: these records are lost",
-                tp, end, known.log_start_offset,
+                "%s: the log ends at offset %d, but by the checkpoints it was longer (recovery point %d, high "
+                "watermark %d, log start %d): the records from offset %d on are lost here. Another replica that has "
+                "them leads first, and they are copied from it; if there is none, the partition goes on without them",
+                tp, end, known.recovery_point, known.high_watermark, known.log_start_offset, end,
             )  # fmt: skip
         first = max(known.log_start_offset, loaded.segments.first_offset, loaded.epochs_start)
         self._start = start = min(first, end)
@@ -276,6 +293,14 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """All records below this offset are on disk."""
         return self._flusher.recovery_point
+
+    @property
+    def checkpointed(self) -> CheckpointedOffsets:
+        """The offsets for the checkpoints. While the log is being truncated, none is above an end that a crash may
+        leave."""
+        offsets = CheckpointedOffsets(self.log_start_offset, self.recovery_point, self.high_watermark)
+        bound = self._truncating
+        return offsets if bound is None else CheckpointedOffsets(*(min(offset, bound) for offset in offsets))
 
     @property
     def size(self) -> int:
@@ -985,14 +1010,46 @@ class PartitionLog:
         that the leader does not have would never agree with the leader's epochs (KIP-101). With `leader_epoch`, raises
         `FencedLeaderEpochError` unless the log follows in that epoch, and in `term` if it is given (R11): the call may
         have waited for a flush since.
+
+        The checkpoints are lowered first: a log that ends before an offset in them counts as one that has lost records.
         """
         with self._flush_lock, self._lock:
-            self._check_follows(leader_epoch, term)
-            if offset >= self._end:
-                self._epochs.truncate_end(self._end)
+            if not self._must_truncate(offset, leader_epoch, term):
                 return
-            if offset < self._start:
-                raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
+            end = self._segments.end_after_truncation(offset)
+        with self._lowered_checkpoints(end):
+            sealed = self._truncate_to(offset, leader_epoch, term)
+        if self.on_truncated is not None:
+            self.on_truncated(self, sealed)
+
+    def _must_truncate(self, offset: int, leader_epoch: int, term: int | None) -> bool:
+        """Returns False if there is no batch to remove; the epochs that begin at the end or later are removed then."""
+        self._check_follows(leader_epoch, term)
+        if offset >= self._end:
+            self._epochs.truncate_end(self._end)
+            return False
+        if offset < self._start:
+            raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
+        return True
+
+    @contextmanager
+    def _lowered_checkpoints(self, end: int) -> Iterator[None]:
+        """Keeps the checkpoints of this log at or below `end` during the block, and for as long as the log is closed if
+        it fails: it is unknown then where the log ends."""
+        self._truncating = end
+        try:
+            if self.on_truncating is not None:
+                self.on_truncating(self, end)
+            yield
+        finally:
+            if self._closed is None:
+                self._truncating = None
+
+    def _truncate_to(self, offset: int, leader_epoch: int, term: int | None) -> bool:
+        """Does the work of `truncate_to`. Returns True if batches of sealed segments were removed."""
+        with self._flush_lock, self._lock:
+            if not self._must_truncate(offset, leader_epoch, term):
+                return False
             before = self._end
             sealed = offset < self._segments.active.base_offset
             if sealed:
@@ -1012,15 +1069,23 @@ class PartitionLog:
                 "%s: truncated from offset %d to %d, because the leader's log differs from offset %d on",
                 self.tp, before, self._end, offset,
             )  # fmt: skip
-        if self.on_truncated is not None:
-            self.on_truncated(self, sealed)
+            return sealed
 
     def restart_at(self, offset: int, leader_epoch: int = ANY_EPOCH, term: int | None = None) -> None:
         """Removes all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491).
 
-        The newest segment is removed first, so that a crash leaves a log that ends earlier. Raises as `truncate_to`
-        does.
+        The checkpoints are lowered and the newest segment is removed first, so that a crash leaves a log that ends
+        earlier. Raises as `truncate_to` does.
         """
+        with self._lock:
+            self._check_follows(leader_epoch, term)
+            end = min(self._segments.first_offset, offset)
+        with self._lowered_checkpoints(end):
+            self._restart_at(offset, leader_epoch, term)
+        if self.on_truncated is not None:
+            self.on_truncated(self, True)
+
+    def _restart_at(self, offset: int, leader_epoch: int, term: int | None) -> None:
         with self._flush_lock, self._lock:
             self._check_follows(leader_epoch, term)
             before = (self._start, self._end)
@@ -1039,8 +1104,6 @@ class PartitionLog:
                 "%s: restarted at offset %d, because the leader's log does not continue offsets %d to %d",
                 self.tp, offset, *before,
             )  # fmt: skip
-        if self.on_truncated is not None:
-            self.on_truncated(self, True)
 
     def advance_log_start(self, offset: int) -> None:
         """Raises the log start offset to `offset`, at most to the log end, and the high watermark if it is below: the

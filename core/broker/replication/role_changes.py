@@ -401,11 +401,19 @@ class RoleChanges:
         self._refused[name] = str(error)
 
     def _clear_away(self, image: ClusterImage) -> None:
+        leaving = {}
         for name, found in self._logs.logs().items():
             topic = image.topics.get(name.topic)
             known = topic is not None and topic.topic_id == found.topic_id
             if known and topic is not None and self._broker_id in _replicas(topic.partitions.get(name.partition)):
                 continue
+            leaving[name] = (found, known)
+        if len(leaving) > 1:
+            try:
+                self._logs.forget_checkpoints(leaving)
+            except KlammError as error:
+                log.error("partitions cannot be cleared away: %s", error)
+        for name, (found, known) in leaving.items():
             try:
                 if self._known.get(name.topic) == found.topic_id:
                     log.info("partition %s %s", name, "was moved to other brokers" if known else "was deleted")

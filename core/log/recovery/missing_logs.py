@@ -3,21 +3,25 @@
 The whole log directory counts as empty if `meta.properties` or every checkpoint is missing: a broker writes both before
 it gets its first partition. If it is empty and the cluster has partitions on this broker, the start fails before
 anything is written. In a directory that is in use, the checkpoints of recovery points and high watermarks show which
-partitions have had records; one of these without a segment is not created again.
+partitions have had records; one of these without a segment is not created again. The manager removes the entries of a
+partition before it deletes or sets aside its directory, so an entry is that of the log that is missing now, whatever
+older directories (`-delete`, `-stray`) have the partition's name.
 
 The checkpoints do not know a partition that was created after the backup from which they were restored. The
 coordination does (`KnownPast`): every partition that existed at the broker's last start had a directory then. A
 directory that has not seen that start is older, so a missing partition may have had records. A partition that was
-created after the last start may have no directory yet, because of a crash: it is not lost.
+created after the last start may have no directory yet, because of a crash: it is not lost. Nor is one without an entry
+whose directory of the same topic was deleted or set aside: it was moved to other brokers and back.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from ...errors import StorageError
 from ...records.partition import TopicPartition, counted, some_of
@@ -26,6 +30,7 @@ from ..segment.file_operations import storage
 from ..segment.naming import LOG, is_deleted, is_stray, parse_directory, partition_directory
 from ..state.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from ..state.last_start import NO_START, read_last_start
+from ..state.topic_id import read_topic_id
 
 _log = logging.getLogger(__name__)
 ACCEPT: Final = "--accept-missing-logs"
@@ -36,10 +41,11 @@ _UNKNOWN: Final = 0
 class KnownPast:
     """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start that opened every
     partition; `NO_START` if none is known. `created` returns the creation id of a partition, which can be compared with
-    broker epochs."""
+    broker epochs. `topic_ids`: those of the cluster's topics, by name."""
 
     last_start: int = NO_START
     created: Callable[[TopicPartition], int] = lambda _: NO_START
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
 
 class MissingLogs:
@@ -83,17 +89,11 @@ class MissingLogs:
             return not path.is_dir() or not any(LOG in file.name for file in path.iterdir())
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Finds the lost partitions: `ends` has the end offsets in the checkpoints. Partitions that the broker deleted
-        or set aside are not lost: the checkpoints may be older than that."""
-        with storage(f"cannot read {self._directory}"):
-            moved = {
-                parse_directory(path.name.rpartition(".")[0])
-                for path in self._directory.iterdir()
-                if is_deleted(path.name) or is_stray(path.name)
-            }
+        """Finds the lost partitions: `ends` has the end offsets in the checkpoints."""
+        moved = self._moved()
         written = {tp: end for tp, end in ends.items() if end > 0}
-        for tp in {*written, *self._expected} - moved - self.accepted:
-            if self._is_empty(tp) and (tp in written or self._was_here(tp)):
+        for tp in {*written, *self._expected} - self.accepted:
+            if self._is_empty(tp) and (tp in written or (tp not in moved and self._was_here(tp))):
                 if self._accept:
                     self.accepted.add(tp)
                 else:
@@ -103,6 +103,28 @@ class MissingLogs:
                 "%s: %s without a log (%s): each begins without records, as %s says, or copies another replica",
                 self._directory, counted(len(self.accepted), "partition"), some_of(self.accepted), ACCEPT,
             )  # fmt: skip
+
+    def _moved(self) -> set[TopicPartition]:
+        """Returns the partitions of present topics that have a directory which was deleted or set aside."""
+        found = set()
+        with storage(f"cannot read {self._directory}"):
+            paths = [path for path in self._directory.iterdir() if is_deleted(path.name) or is_stray(path.name)]
+        for path in paths:
+            tp = parse_directory(path.name.rpartition(".")[0])
+            if (
+                tp is not None
+                and tp.topic in self._past.topic_ids
+                and self._topic_id(path) == self._past.topic_ids[tp.topic]
+            ):
+                found.add(tp)
+        return found
+
+    def _topic_id(self, path: Path) -> UUID | None:
+        try:
+            return read_topic_id(path)
+        except StorageError as error:
+            _log.warning("%s: it is not known which topic's directory that is", error)
+            return None
 
     def _was_here(self, tp: TopicPartition) -> bool:
         """True if the broker has had a directory for the partition, by what the coordination knows."""

@@ -6,11 +6,12 @@ only the last one, the active segment, grows. Not thread-safe: `PartitionLog` ho
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ...config.sections.topic import TopicConfig
+from ...errors import CorruptRecordError, StorageError
 from ...records.partition import TopicPartition
 from ..cleanup.swap import finish_swap
 from .file_operations import write_atomically
@@ -180,6 +181,15 @@ class LogSegments:
         """Returns True if a segment file was created since the last call; the caller then flushes the directory."""
         changed, self._directory_changed = self._directory_changed, False
         return changed
+
+    def end_after_truncation(self, offset: int) -> int:
+        """Returns the log end that `truncate_to(offset)` leaves, or a lower offset if the log has gaps or is damaged
+        there."""
+        segment = self._segments[max(bisect_left(self._bases, offset) - 1, 0)]
+        try:
+            return segment.locate_batch(offset)[1] if self._dense else segment.base_offset
+        except (CorruptRecordError, StorageError):
+            return segment.base_offset
 
     def truncate_to(self, offset: int) -> None:
         """Removes every batch that contains `offset` or a later one, and the segments that begin at or after `offset`,

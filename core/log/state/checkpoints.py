@@ -63,18 +63,27 @@ class OffsetCheckpoint:
             write_atomically(self.path, seal(f"{VERSION}\n{len(offsets)}\n{rows}"))
             self._written = dict(offsets)
 
-    def forget(self, tp: TopicPartition) -> None:
-        """Removes the entry of a partition that is created again, so that recovery does not use the offset of the old
-        one."""
+    def forget(self, *tps: TopicPartition) -> None:
+        """Removes the entries of partitions whose logs are taken out or created again, so that recovery does not use
+        the offset of an old log for a later one."""
         with self._lock:
-            if self._written is None:
-                self._written = self._read_or_nothing()
-            if tp in self._written:
-                self.write({other: offset for other, offset in self._written.items() if other != tp})
+            known = self._known()
+            if any(tp in known for tp in tps):
+                self.write({other: offset for other, offset in known.items() if other not in tps})
 
-    def _read_or_nothing(self) -> dict[TopicPartition, int]:
-        """Returns no offsets for a damaged file: the start has reported it, and the next write replaces it."""
-        try:
-            return self.read()
-        except StorageError:
-            return {}
+    def lower(self, tp: TopicPartition, offset: int) -> None:
+        """Lowers the entry of a partition to `offset` if it is above it."""
+        with self._lock:
+            known = self._known()
+            if known.get(tp, offset) > offset:
+                self.write({**known, tp: offset})
+
+    def _known(self) -> dict[TopicPartition, int]:
+        """Returns the offsets of the last write, or those in the file; none if it is damaged: the start has reported
+        that, and the next write replaces it."""
+        if self._written is None:
+            try:
+                self._written = self.read()
+            except StorageError:
+                self._written = {}
+        return self._written

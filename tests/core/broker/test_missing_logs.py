@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.config.sections.topic import TopicConfig
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import ErrorCode, StorageError
 from klamm.core.log.log_directory import META
 from klamm.core.log.manager import LogManager
-from klamm.core.log.recovery.missing_logs import MissingLogs
+from klamm.core.log.recovery.missing_logs import KnownPast, MissingLogs
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
@@ -199,3 +199,49 @@ def test_a_topic_made_anew_right_before_a_crash(tmp_path: Path) -> None:
     manager.remove(tp)
     manager.close(clean=False)
     assert start().create(tp, uuid4(), TopicConfig()).log_end_offset == 0
+
+
+def excuse_by_name(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MissingLogs, "_is_empty", lambda logs, tp: not list(logs._directory.glob(f"{tp}*")))
+
+
+@guarantee("D18", "an older topic's directory does not hide that a log is lost", plant=excuse_by_name)
+@pytest.mark.parametrize("flushed", [True, False], ids=["with records", "without records"])
+def test_a_directory_of_an_older_topic_of_the_name_excuses_nothing(tmp_path: Path, flushed: bool) -> None:
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+    past = KnownPast(5, lambda _: 3, {TOPIC: topic_id})
+
+    def start() -> LogManager:
+        return LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
+
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    append(manager.create(tp, uuid4(), TopicConfig()), bytearray(batch(b"a")))
+    manager.set_aside(tp)
+    log = manager.create(tp, topic_id, TopicConfig())
+    if flushed:
+        append(log, bytearray(batch(b"a", b"b")))
+        log.flush()
+    manager.note_start(5)
+    manager.write_checkpoints()
+    manager.close(clean=False)
+    shutil.rmtree(tmp_path / f"{TOPIC}-0")
+    for _ in range(2):
+        manager = start()
+        with pytest.raises(StorageError, match="ended at offset 2" if flushed else "at the broker's last start"):
+            manager.create(tp, topic_id, TopicConfig())
+        manager.close()
+
+
+@pytest.mark.parametrize("kind", ["delete", "stray"])
+def test_a_partition_that_was_moved_away_and_back_right_before_a_crash(tmp_path: Path, kind: str) -> None:
+    """It was here at the last start, and its new directory is not there yet."""
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    append(manager.create(tp, topic_id, TopicConfig()), bytearray(batch(b"a")))
+    manager.note_start(5)
+    manager.write_checkpoints()
+    manager.remove(tp) if kind == "delete" else manager.set_aside(tp)
+    manager.close(clean=False)
+    past = KnownPast(5, lambda _: 3, {TOPIC: topic_id})
+    again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
+    assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
