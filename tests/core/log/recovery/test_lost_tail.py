@@ -98,13 +98,15 @@ def test_a_start_that_ends_early_is_not_forgotten(tmp_path: Path) -> None:
     assert start(tmp_path).data_ids[1:] == before
 
 
-def change(work: Callable[[PartitionLog], None], manager: LogManager, log: PartitionLog, copies: Path) -> list[Path]:
-    """Changes the log, and returns copies of the directory at each fault point: what a kill there would leave. The
-    checkpoints are written at every point at which the log's files change, as maintenance may do."""
+def change(
+    work: Callable[[PartitionLog], None], manager: LogManager, log: PartitionLog, copies: Path, *, maintained: bool
+) -> list[Path]:
+    """Changes the log, and returns copies of the directory at each fault point: what a kill there would leave.
+    `maintained`: the checkpoints are written whenever the log's files change, as maintenance may do."""
     made: list[Path] = []
 
     def copy(point: str) -> None:
-        if point in ("files.truncate", "files.unlink"):
+        if maintained and point in ("files.truncate", "files.unlink"):
             with fault_hook(lambda _: None):
                 manager.write_checkpoints()
             faults.install(copy)
@@ -116,14 +118,17 @@ def change(work: Callable[[PartitionLog], None], manager: LogManager, log: Parti
     return made
 
 
+@pytest.mark.parametrize("maintained", [False, True], ids=["alone", "during maintenance"])
 @pytest.mark.parametrize("gaps", [False, True], ids=["dense", "with gaps"])
 @pytest.mark.parametrize("offset", [3, 11, 16])
-def test_a_truncation_that_a_crash_interrupts_loses_nothing(tmp_path: Path, offset: int, gaps: bool) -> None:
+def test_a_truncation_that_a_crash_interrupts_loses_nothing(
+    tmp_path: Path, offset: int, gaps: bool, maintained: bool
+) -> None:
     manager = start(tmp_path / "data")
     log = filled(manager)
     if gaps:
         log._segments.allow_gaps()
-    copies = change(lambda log: log.truncate_to(offset), manager, log, tmp_path / "copies")
+    copies = change(lambda log: log.truncate_to(offset), manager, log, tmp_path / "copies", maintained=maintained)
     assert len(copies) > 3
     assert log.log_end_offset == offset
     copies.append(manager.directory)
@@ -141,11 +146,14 @@ def test_a_truncation_that_a_crash_interrupts_loses_nothing(tmp_path: Path, offs
     assert gaps or (point, watermark) == (offset, offset)
 
 
+@pytest.mark.parametrize("maintained", [False, True], ids=["alone", "during maintenance"])
 @pytest.mark.parametrize("offset", [0, 7, 50])
-def test_a_restart_of_a_log_that_a_crash_interrupts_loses_nothing(tmp_path: Path, offset: int) -> None:
+def test_a_restart_of_a_log_that_a_crash_interrupts_loses_nothing(
+    tmp_path: Path, offset: int, maintained: bool
+) -> None:
     manager = start(tmp_path / "data")
     log = filled(manager)
-    copies = change(lambda log: log.restart_at(offset), manager, log, tmp_path / "copies")
+    copies = change(lambda log: log.restart_at(offset), manager, log, tmp_path / "copies", maintained=maintained)
     assert len(copies) > 3
     copies.append(manager.directory)
     manager.close(clean=False)
