@@ -316,7 +316,9 @@ class Broker:
         self._connections.apply(Limits.of_config(self._config))
         known = await workers.coordination(record.read)
         topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
-        past = KnownPast(known.last_start, record.created, topic_ids)
+        own = image.brokers.get(self._config.broker_id)
+        registered_at = "" if own is None else f"{own.host}:{own.port}"
+        past = KnownPast(known.last_start, record.created, topic_ids, registered_at)
         logs = await workers.disk(self._load_logs, image, past)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:

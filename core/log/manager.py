@@ -167,7 +167,8 @@ class LogManager:
         clean = take_clean_marker(self.directory)
         found = read_identity(self.directory, clean=clean)
         recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
-        self._missing.look({tp: max(recovery.get(tp, 0), watermarks.get(tp, 0)) for tp in {*recovery, *watermarks}})
+        ends = {tp: max(recovery.get(tp, 0), watermarks.get(tp, 0)) for tp in {*recovery, *watermarks}}
+        self._missing.look(ends)
         with storage(f"cannot read {self.directory}"):
             names = sorted(path.name for path in self.directory.iterdir() if path.is_dir())
         openings = []
@@ -180,6 +181,7 @@ class LogManager:
                 if topic_id is None:
                     _log.warning("%s: %s has no topic id", tp, self.directory / name)
                     self._set_directory_aside(tp)
+                    self._missing.set_aside(tp, ends.get(tp, 0))
                     continue
                 point, start, watermark = (offsets.get(tp, 0) for offsets in (recovery, starts, watermarks))
                 if tp in self._missing.accepted:

@@ -41,11 +41,13 @@ _UNKNOWN: Final = 0
 class KnownPast:
     """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start that opened every
     partition; `NO_START` if none is known. `created` returns the creation id of a partition, which can be compared with
-    broker epochs. `topic_ids`: those of the cluster's topics, by name."""
+    broker epochs. `topic_ids`: those of the cluster's topics, by name. `registered_at`: the address of the broker that
+    is registered with this one's id, which may be this one before it was killed; "" if there is none."""
 
     last_start: int = NO_START
     created: Callable[[TopicPartition], int] = lambda _: NO_START
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    registered_at: str = ""
 
 
 class MissingLogs:
@@ -69,10 +71,14 @@ class MissingLogs:
         """True if the directory has not seen the broker's last start."""
         gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
         if gone and not accept:
+            other = past.registered_at and (
+                f". If the broker at {past.registered_at}, which is registered with this broker's id, is another one, "
+                "configure another `broker.id` instead"
+            )
             raise StorageError(
                 f"log directory {directory} is empty, but the cluster has {counted(len(gone), 'partition')} here "
                 f"({some_of(gone)}): mount or restore it, or start once with {ACCEPT} to begin them again without "
-                "their records"
+                f"their records{other}"
             )
         self.accepted.update(gone)
 
@@ -103,6 +109,13 @@ class MissingLogs:
                 "%s: %s without a log (%s): each begins without records, as %s says, or copies another replica",
                 self._directory, counted(len(self.accepted), "partition"), some_of(self.accepted), ACCEPT,
             )  # fmt: skip
+
+    def set_aside(self, tp: TopicPartition, end: int) -> None:
+        """Takes note that the log of `tp` is of no known topic; by the checkpoints it ended at `end`."""
+        if end > 0 and self._accept:
+            self.accepted.add(tp)
+        elif end > 0:
+            self._ends[tp] = end
 
     def _moved(self) -> set[TopicPartition]:
         """Returns the partitions of present topics that have a directory which was deleted or set aside."""

@@ -185,6 +185,21 @@ def test_a_directory_without_a_topic_id_is_set_aside(manager: LogManager, caplog
     assert len(list(manager.directory.glob("events-0.*-stray"))) == 1
 
 
+def test_a_log_without_a_topic_id_does_not_begin_anew(manager: LogManager) -> None:
+    """The checkpoints say that it had records: the broker would lead with an empty log."""
+    log = manager.get(TP)
+    assert log is not None
+    append(log, batch())
+    log.flush()
+    manager.close()
+    (manager.directory / "events-0" / "partition.metadata").unlink()
+    for _ in range(2):
+        again = start(manager.directory)
+        with pytest.raises(StorageError, match=f"its log ended at offset {log.log_end_offset}: restore it"):
+            again.create(TP, TOPIC_ID, TopicConfig())
+        again.close()
+
+
 def test_deleted_partitions_go_after_the_delay(tmp_path: Path) -> None:
     clock = ManualClock()
     manager = start(tmp_path, clock)
