@@ -119,7 +119,10 @@ def test_the_second_is_refused_while_the_first_lives(coordination_case: Coordina
         with pytest.raises(RuntimeError, match=taken), running_broker(tmp_path / "second", coordination=tree):
             pass
         first.create_topics(TOPICS)
-        empty = r"log directory \S+ is empty, but the cluster has 1 partition here \(t-0\).* If the broker at 127\.0\.0\.1:\d+, which is"
+        empty = (
+            r"log directory \S+ is empty, but the cluster has 1 partition here \(t-0\).* "
+            r"If the broker at 127\.0\.0\.1:\d+, which is"
+        )
         with pytest.raises(RuntimeError, match=empty), running_broker(tmp_path / "third", coordination=tree):
             pass
         with WireClient(first.bootstrap) as wire:
