@@ -27,17 +27,13 @@ class FetchResult(Enum):
 
 
 class PartitionFollower:
-    """One partition's follower in one term of following, in one leader epoch. All calls on one thread.
-
-    `leader_log_start`: the leader's log start offset, as it last told; -1 until it has. May be read on any thread.
-    """
+    """One partition's follower in one term of following, in one leader epoch. All calls on one thread."""
 
     def __init__(self, broker_id: int, log: ReplicaLog, leader: int, leader_epoch: int) -> None:
         self.broker_id = broker_id
         self.leader = leader
         self.leader_epoch = leader_epoch
         self._log = log
-        self.leader_log_start = -1
         self._sent: ReplicaFetch | None = None
         self._term = log.follow(leader_epoch)
 
@@ -55,8 +51,6 @@ class PartitionFollower:
         """Applies the answer to the request `fetch`."""
         if not self._is_current(fetch):
             return FetchResult.STALE
-        if answer.log_start_offset >= 0:
-            self.leader_log_start = answer.log_start_offset
         if answer.error is ErrorCode.offset_out_of_range:
             return self._out_of_range(answer.log_start_offset)
         if answer.error is not ErrorCode.none:

@@ -225,7 +225,8 @@ def _look(
                 answer = found
         poll.answers.append(answer)
         poll.size += len(answer.records)
-        poll.at_once = poll.at_once or answer.error is not ErrorCode.none
+        if answer.error is not ErrorCode.none and not _is_for_leader(led, answer):
+            poll.at_once = True  # other than what a leader decides, who may yet have to learn where this log starts
     return poll
 
 
@@ -276,19 +277,19 @@ def _read(
             _hide_undeclared(answer, services.third_party_codecs - request.connection.codecs)
     except KlammError as error:
         answer.error = error.code
-        if error.code is ErrorCode.offset_out_of_range and _leader_may_have(led, want.offset):
-            answer.error = ErrorCode.not_leader_or_follower
+        if _is_for_leader(led, answer):
+            answer.high_watermark = answer.last_stable_offset = -1
     return answer
 
 
-def _leader_may_have(led: Replica, offset: int) -> bool:
-    """True if this replica follows and its log starts above `offset`, but the leader's did not when it last told.
+def _is_for_leader(led: Replica | ErrorCode, answer: Fetched) -> bool:
+    """True if a follower does not have the offset, so that the leader decides whether it is out of range (KIP-392).
 
-    Consumers take OFFSET_OUT_OF_RANGE below a log's start for final, and reset their position: librdkafka does so
-    though a follower said it. After NOT_LEADER_OR_FOLLOWER they ask the leader.
+    As in Kafka, the answer has no high watermark: librdkafka asks the leader only if the offset is above that, and
+    otherwise resets its position. NOT_LEADER_OR_FOLLOWER would not do: librdkafka then also reads the metadata, and if
+    that is answered while the leader sends it to this follower again, it stays here for ever.
     """
-    follower = led.partition.follower
-    return follower is not None and follower.leader_log_start <= offset < led.log.log_start_offset
+    return isinstance(led, Replica) and led.leader is None and answer.error is ErrorCode.offset_out_of_range
 
 
 def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:

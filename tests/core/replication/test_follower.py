@@ -45,20 +45,6 @@ def test_records_are_stored_and_the_watermark_is_taken() -> None:
     assert follower.on_answer(request, answer) is FetchResult.STALE
 
 
-def test_it_knows_where_the_leaders_log_starts_as_last_told() -> None:
-    log = log_of(3, 3)
-    follower, request = follower_of(log)
-    assert follower.leader_log_start == -1
-    for answer, known in (
-        (ReplicaFetchData(ErrorCode.not_leader_or_follower), -1),
-        (ReplicaFetchData(high_watermark=2, log_start_offset=0), 0),
-        (ReplicaFetchData(high_watermark=2, log_start_offset=1), 1),
-        (ReplicaFetchData(diverging_epoch=EpochEndOffset(3, 2)), 1),
-    ):
-        follower.on_answer(request, answer)
-        assert follower.leader_log_start == known
-
-
 @pytest.mark.parametrize(
     ("own", "diverging", "end", "epochs_left"),
     [
