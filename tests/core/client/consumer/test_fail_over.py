@@ -21,6 +21,7 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
 from klammtest.clients.readers import read
+from klammtest.stored_topic import StoredLog
 from klammtest.waiting import eventually
 
 T0 = TopicPartition("t", 0)
@@ -314,10 +315,13 @@ def test_a_topic_created_again_is_known_by_its_id(cluster: ScriptedCluster) -> N
     append(cluster, b"old", b"old")
     with assigned(cluster) as consumer:
         assert len(values(consumer, 2)) == 2
-        stored = cluster.stored[T0]
-        stored.batches = []
-        append(cluster, b"n0", b"n1", b"n2")
+        new = StoredLog()
+        for value in (b"n0", b"n1"):
+            new.append((1, None, value, ()))
+        # It ends where the old one did: the consumer, which reads meanwhile by the old id, gets nothing of it.
+        cluster.stored[T0].batches = new.batches
         cluster.ids["t"] = uuid4()
+        append(cluster, b"n2")
         assert values(consumer, 3) == [b"n0", b"n1", b"n2"]
 
 
