@@ -308,8 +308,20 @@ class LogManager:
         """Removes the entries of logs that are about to be removed or set aside. Each of them does so by itself; for
         many of them this is one write. Raises `StorageError`."""
         with self._checkpoint_lock:
-            self._recovery_points.forget(*tps)
-            self._high_watermarks.forget(*tps)
+            self._forget(*tps)
+
+    def _forget(self, *tps: TopicPartition) -> None:
+        self._correct(lambda checkpoint: checkpoint.forget(*tps), self._recovery_points, self._high_watermarks)
+
+    @staticmethod
+    def _correct(change: Callable[[OffsetCheckpoint], None], *checkpoints: OffsetCheckpoint) -> None:
+        """Changes checkpoints before a log is removed or truncated. A full disk does not hold that up, since it makes
+        room: the entries stay until the next write, and a kill before it costs a new data id."""
+        for checkpoint in checkpoints:
+            try:
+                change(checkpoint)
+            except NoSpaceError as error:
+                _log.warning("%s; written again with the next checkpoints", error)
 
     def remove(self, tp: TopicPartition) -> None:
         """Closes the log of a deleted partition; its files are removed after `file.delete.delay.ms`. Does nothing if
@@ -333,8 +345,7 @@ class LogManager:
         one without a directory proves that a log is lost (`MissingLogs`).
         """
         log = self._logs[tp]
-        self._recovery_points.forget(tp)
-        self._high_watermarks.forget(tp)
+        self._forget(tp)
         log.close(clean=kind == "stray" and log.offline is None)
         del self._logs[tp]
         return self._rename(tp, kind)
@@ -387,9 +398,9 @@ class LogManager:
         damaged ones where it must truncate the log; or show batches that are not committed, as after an unclean
         election. Raises `StorageError` if a checkpoint cannot be written.
         """
+        own = (self._log_starts, self._recovery_points, self._high_watermarks)
         with self._checkpoint_lock:
-            for checkpoint in (self._log_starts, self._recovery_points, self._high_watermarks):
-                checkpoint.lower(log.tp, end)
+            self._correct(lambda checkpoint: checkpoint.lower(log.tp, end), *own)
 
     def _truncated(self, log: PartitionLog, sealed: bool) -> None:
         """Corrects the cleaner's checkpoint: with an offset above the new end, compaction would treat batches appended

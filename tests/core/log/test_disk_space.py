@@ -16,6 +16,7 @@ from klamm.core.faults import ScriptedFaults
 from klamm.core.log.disk_space import DiskSpace
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.state.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klammtest.logs import (
@@ -70,6 +71,35 @@ def test_records_can_be_deleted_while_the_disk_is_full(tmp_path: Path) -> None:
     assert log.append_may_block(batch()), "the epochs are written before the next batch, not on an event loop"
     append(log, batch([b"4"]), leader_epoch=3)
     assert not log.append_may_block(batch())
+
+
+def test_a_full_disk_holds_up_neither_a_deletion_nor_a_truncation(tmp_path: Path) -> None:
+    """Both make room; the checkpoints, which are lowered first, follow when there is some."""
+    manager = LogManager(
+        tmp_path,
+        broker_id=0,
+        cluster_id="c",
+        codecs=codec_table(),
+        clock=ManualClock(),
+        config_for=lambda _: TopicConfig(),
+    )
+    kept, deleted = (manager.create(tp, TOPIC_ID, TopicConfig()) for tp in (TP, OTHER))
+    for log in (kept, deleted):
+        for number in range(4):
+            append(log, batch([b"%d" % number]))
+        log.flush()
+    manager.write_checkpoints()
+    fill_up("files.write")
+    manager.remove(OTHER)
+    kept.follow(1)
+    kept.truncate_to(2, 1)
+    faults.install(None)
+    assert kept.log_end_offset == 2
+    assert set(manager.logs()) == {TP}
+    assert not (tmp_path / "events-1").exists()
+    manager.write_checkpoints()
+    assert OffsetCheckpoint(tmp_path / RECOVERY_POINTS).read() == {TP: 2}
+    manager.close()
 
 
 def test_no_room_is_told_from_other_errors(tmp_path: Path) -> None:
