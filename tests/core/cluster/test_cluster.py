@@ -210,7 +210,10 @@ def test_an_expired_broker_rejoins_by_itself(join: Joined, coordination_case: Co
         eventually(
             lambda before=before: cluster.broker_epoch > before and cluster.is_controller, "the broker to rejoin"
         )
-    eventually(lambda: cluster.image().brokers[0].epoch == cluster.broker_epoch, "the image of the new registration")
+    eventually(
+        lambda: [node.epoch for node in cluster.image().brokers.values()] == [cluster.broker_epoch],
+        "the image of the new registration",
+    )
     eventually(lambda: created(cluster, "u"), "a topic to be created")  # a busy machine may end the session once more
     eventually(lambda: cluster.image().topics["t"].partitions[0].leader == 0, "the partition to be led again")
 
