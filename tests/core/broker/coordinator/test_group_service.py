@@ -41,6 +41,7 @@ from klamm.core.interfaces.offsets import (
     PartitionedStore,
     PartitionStore,
 )
+from klamm.core.log.errors import LogEndMovedError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
@@ -188,10 +189,14 @@ class ProducingLog:
         return self._log.append_as_leader(batch, self._cluster.epoch, commit=True).last_offset + 1
 
     def append_at(self, offset: int, batch: bytearray) -> int | None:
-        raise NotImplementedError
+        try:
+            result = self._log.append_as_leader(batch, self._cluster.epoch, commit=True, at=offset)
+        except LogEndMovedError:
+            return None
+        return result.last_offset + 1
 
     def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
-        raise NotImplementedError
+        return self._log.read(offset, max_bytes, isolation=ReadIsolation.LOG_END).data
 
     def read(self, offset: int, max_bytes: int) -> LogSlice:
         found = self._log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)

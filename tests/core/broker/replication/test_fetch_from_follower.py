@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -109,8 +110,8 @@ def shortened(brokers: dict[int, str], topic: str) -> int:
         assert made.error_code is ErrorCode.none
     with WireClient(brokers[LEADER]) as wire:
         for number in range(STORED):
-            records = batch(b"%d" % number + b"x" * 1000)
-            eventually(lambda: produce(wire, topic, records).error_code is ErrorCode.none, "it is stored")  # noqa: B023
+            stored = partial(produce, wire, topic, batch(b"%d" % number + b"x" * 1000))
+            eventually(lambda stored=stored: stored().error_code is ErrorCode.none, "it is stored")
     eventually(lambda: read(brokers[SHORT], topic, STORED - 1).records, "the follower shows all records")
     with WireClient(brokers[controller]) as wire:
         alter_topic(wire, topic, "retention.bytes", "5000")
