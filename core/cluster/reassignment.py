@@ -110,7 +110,7 @@ def completed(
     after = ReplicaAssignment(target)
     if len(stays) < effective_min_isr(min_insync_replicas, after):
         return None
-    changed = _restricted(after, state, registrations, min_insync_replicas)
+    changed = _restricted(assignment, after, state, registrations, min_insync_replicas)
     return None if changed is None else Reassigned(after, changed)
 
 
@@ -125,7 +125,7 @@ def cancelled(
     if not assignment.is_reassigning:
         raise BrokerError(ErrorCode.no_reassignment_in_progress, "no reassignment of the partition is in progress")
     after = ReplicaAssignment(assignment.origin)
-    changed = _restricted(after, state, registrations, min_insync_replicas)
+    changed = _restricted(assignment, after, state, registrations, min_insync_replicas)
     if changed is None:
         raise _wrong(
             f"the reassignment cannot be cancelled: of its earlier replicas {_listed(assignment.origin)} none is live "
@@ -135,27 +135,31 @@ def cancelled(
 
 
 def _restricted(
-    after: ReplicaAssignment, state: PartitionState, registrations: Registrations, min_insync_replicas: int
+    before: ReplicaAssignment,
+    after: ReplicaAssignment,
+    state: PartitionState,
+    registrations: Registrations,
+    min_insync_replicas: int,
 ) -> PartitionState | None:
     """Returns the state without the members that `after` does not have; None while none of the others can lead.
 
-    Only a live and sound member leads, and without one nobody leaves (R7). A leader that stays keeps its epoch. The
-    members that leave do not enter the ELR: they are no replicas any more.
+    Only a live and sound member leads, and without one nobody leaves (R7). The members that leave do not enter the ELR:
+    they are no replicas any more. A replica that leaves deletes its log, so a new leader epoch begins (R8).
     """
     isr = tuple(member for member in state.isr if member in after.replicas)
     able = [replica for replica in after.replicas if replica in isr and _is_sound(replica, state, registrations)]
     if not able:
         return None
-    leader, epoch = state.leader, state.leader_epoch
-    if leader not in able or registrations[leader].epoch != state.leader_broker_epoch:
+    leader, drops = state.leader, not set(before.replicas) <= set(after.replicas)
+    stays = leader in able and registrations[leader].epoch == state.leader_broker_epoch
+    if not stays:
         leader = next((replica for replica in able if registrations[replica].takes_records), able[0])
-        epoch += 1
     kept_elr = [member for member in state.elr if member in after.replicas]
     elr = next_elr(isr, kept_elr, (), effective_min_isr(min_insync_replicas, after))
     return replace(
         state,
         leader=leader,
-        leader_epoch=epoch,
+        leader_epoch=state.leader_epoch if stays and not drops else state.leader_epoch + 1,
         leader_broker_epoch=registrations[leader].epoch,
         isr=isr,
         elr=elr,

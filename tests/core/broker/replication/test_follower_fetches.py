@@ -9,12 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.network.context import ConnectionContext, Request
 from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.replication.follower_fetches import FollowerFetches
 from klamm.core.broker.replication.replica import Replica, monotonic_ms
 from klamm.core.broker.replication.throttles import ReplicationThrottles
+from klamm.core.cluster.reassignment import ReplicaAssignment, begin, cancelled, completed
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.log.partition_log import PartitionLog
@@ -145,5 +148,41 @@ def test_a_follower_that_has_started_again_leaves_no_session_behind(tmp_path: Pa
             await leader.fetch(0, epoch=epoch, first=True)
         assert len(leader.replica._followers) == 1
         assert len(leader.fetches._sessions) == 1
+
+    with_leader(tmp_path, script)
+
+
+@pytest.mark.parametrize("read", ["each change", "both at once"])
+@pytest.mark.parametrize("how", ["moved", "cancelled"])
+def test_a_replica_that_was_removed_and_added_again_is_not_in_sync_by_a_fetch_of_before(
+    tmp_path: Path, how: str, read: str
+) -> None:
+    """It has deleted its log meanwhile, under the same registration. Its last Fetch is still parked here, or is noted
+    here, since this broker has read both changes at once: in sync by that, it could lead without any record."""
+    live = {0: OWN, 1: FOLLOWER}
+
+    async def script(leader: Leader) -> None:
+        leader.registrations[1] = FOLLOWER
+        for _ in range(3):
+            leader.log.append_as_leader(batch(), 3)
+        await leader.fetch(0)
+        await leader.fetch(3)
+        assert leader.log.high_watermark == 3
+        parked = asyncio.create_task(leader.fetch(3, max_wait_ms=50))
+        await asyncio.sleep(0)
+        if how == "moved":
+            away = completed(begin(ReplicaAssignment((0, 1)), (0,)), STATE, live, 2)
+        else:
+            away = cancelled(begin(ReplicaAssignment((0,)), (0, 1)), STATE, live, 2)
+        assert away is not None
+        if read == "each change":
+            leader.replica.on_metadata(away.state, 2, OWN, away.assignment.replicas, SETTINGS)
+        back = begin(away.assignment, (0, 1))
+        leader.replica.on_metadata(away.state, 3, OWN, back.replicas, SETTINGS)
+        await parked
+        (led,) = leader.partitions
+        assert led.leader is not None
+        assert not led.leader.wants_member(1, FOLLOWER, monotonic_ms())
+        assert led.leader.next_proposal(live, monotonic_ms()) is None
 
     with_leader(tmp_path, script)
