@@ -120,7 +120,8 @@ def cancelled(
     """Returns the change that drops the added replicas.
 
     Raises `BrokerError` NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICA_ASSIGNMENT if none of the earlier replicas is
-    in sync and can lead, since records would be lost.
+    in sync and can lead, since records would be lost, or if so few of them are in sync that acknowledged records would
+    be on fewer than `min.insync.replicas`. (Kafka checks the first only.)
     """
     if not assignment.is_reassigning:
         raise BrokerError(ErrorCode.no_reassignment_in_progress, "no reassignment of the partition is in progress")
@@ -130,6 +131,12 @@ def cancelled(
         raise _wrong(
             f"the reassignment cannot be cancelled: of its earlier replicas {_listed(assignment.origin)} none is live "
             "and in sync, so records would be lost"
+        )
+    least = min(effective_min_isr(min_insync_replicas, after), len(state.members))
+    if len(changed.members) < least:
+        raise _wrong(
+            f"the reassignment cannot be cancelled yet: of its earlier replicas {_listed(assignment.origin)} only "
+            f"{_listed(changed.members)} has the acknowledged records, which must be on {least} (min.insync.replicas)"
         )
     return Reassigned(after, changed)
 

@@ -122,6 +122,19 @@ def test_cancelling_never_drops_the_last_in_sync_replicas(live: tuple[int, ...])
     assert caught.value.code is ErrorCode.invalid_replica_assignment
 
 
+def test_cancelling_leaves_no_fewer_copies_than_acknowledged_records_must_have() -> None:
+    """Of the earlier replicas 2 and 3 are dead: with one that was added gone, 1 alone would have what 1 and 4 have."""
+    moving = begin(STABLE, (1, 2, 4, 5))
+    with pytest.raises(
+        BrokerError, match=r"cannot be cancelled yet: of its earlier replicas 1, 2, 3 only 1 has the ack"
+    ):
+        cancelled(moving, state(1, 1, 4), registered(1, 4), 2)
+    below = cancelled(moving, state(1, 1, elr=(4,)), registered(1, 4), 1)
+    assert below.state.isr == (1,), "one is enough"
+    back = cancelled(moving, state(1, 1, elr=(2,)), registered(1, 4), 2)
+    assert (back.state.isr, back.state.elr) == ((1,), (2,)), "as many as before have them"
+
+
 def test_nothing_to_cancel_or_complete() -> None:
     with pytest.raises(BrokerError) as caught:
         cancelled(STABLE, state(1, 1, 2, 3), registered(1, 2, 3), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,11 +28,21 @@ from klamm.core.cluster.changes import (
 )
 from klamm.core.cluster.control.cold_start import ColdStart
 from klamm.core.cluster.control.leadership import Terms, above_floor, doubted_state, is_held
+from klamm.core.cluster.reassignment import (
+    Reassigned,
+    ReplicaAssignment,
+    begin,
+    cancelled,
+    check_target,
+    completed,
+    effective_min_isr,
+)
 from klamm.core.cluster.restored import elected_since, is_led_by_another
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import MetadataVersionNode, RestoredNode
 from klamm.core.cluster.tree.steps import Steps, children, find, get, transact
 from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.errors import BrokerError
 from klamm.core.interfaces.coordination import (
     BadVersionError,
     Check,
@@ -51,7 +61,7 @@ from klamm.core.log.state.seen_metadata import SeenChange
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
 from klamm.core.replication.follower import FetchResult
-from klamm.core.replication.leader import ProposalOutcome
+from klamm.core.replication.leader import ProposalOutcome, ReplicationSettings
 from klamm.core.replication.partition import Partition
 from klamm.core.replication.partition_state import NO_LEADER, PartitionState
 from klamm.core.replication.registrations import DOUBTED, BrokerRegistration, Standing, standing
@@ -59,12 +69,23 @@ from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from .coordination import SimCoordination
 from .crashing_log import CrashingLog
-from .scene import RECOVERED, REPLICAS, SESSION_TIMEOUT, TP
+from .scene import (
+    ASSIGNMENT,
+    RECOVERED,
+    REPLICAS,
+    SESSION_TIMEOUT,
+    TOPIC_PATH,
+    TP,
+    decode_assignment,
+    encode_assignment,
+)
 
 if TYPE_CHECKING:
     from .world import World
 
 TICK: Final = 8.0
+Target = tuple[int, ...] | None
+"""The replicas that a reassignment asks for; None cancels the one in progress."""
 _DEFAULTS: Final = TopicConfig()
 
 
@@ -94,6 +115,7 @@ class View:
     begun: float
     restored: int | None = None
     """The leader epoch in `/admin/restored`, if that is there."""
+    assignment: ReplicaAssignment = ASSIGNMENT
 
 
 class Seen(NamedTuple):
@@ -156,6 +178,8 @@ class SimBroker:
         """Of a session: it finds what it finds."""
         self._history = 0
         """How often the coordination was found to be older: what was asked before is not believed."""
+        self._asked: list[Target] = []
+        """The reassignments that this broker, as the controller, was asked for and has not begun."""
         self._doubts = False
         """True from when it was found to be older until the broker has registered anew."""
         name = f"incarnation-{self.id}-"
@@ -210,7 +234,8 @@ class SimBroker:
             self.identity, f"boot-{self.boot}", self._draw_data_id, recovery_cut=self.log.recovery_cut_more
         )
         self._data_lost = False
-        self.partition = Partition(self.id, self.log, REPLICAS, self.world.settings)
+        if not self.world.reassigning:  # else it learns from the metadata whether it has the partition
+            self.partition = Partition(self.id, self.log, REPLICAS, self.world.settings)
         self.coordination = SimCoordination(self.world.tree)
         self.coordination.start()
         self._open_session()
@@ -266,9 +291,7 @@ class SimBroker:
 
     def _lost_data(self, records: int) -> None:
         self._data_lost = self.tainted = True
-        self.world.counts.faults["records lost from disks"] = (
-            self.world.counts.faults.get("records lost from disks", 0) + records
-        )
+        self.world.counts.struck("records lost from disks", records)
 
     def stop_cleanly(self) -> None:
         """Ends a controlled shutdown: all is flushed, and the session is closed."""
@@ -468,6 +491,7 @@ class SimBroker:
         if (
             seen is None
             or self.world.restorable
+            or self.world.reassigning
             or known is not seen.view.states
             or seen.changes != self.world.tree.changes
             or seen.session_id != self.coordination.session_id
@@ -481,7 +505,7 @@ class SimBroker:
     def _look_steps(self, known: MetadataStates | None) -> Steps[View]:
         begun = self.world.now
         changes, session_id, self._seen = self.world.tree.changes, self.coordination.session_id, None
-        states = yield from self._read_states_steps(known)
+        states, assignment = yield from self._read_states_steps(known)
         restored = None
         if self.world.restorable:
             if (yield from self._has_gone_back_steps()):
@@ -501,23 +525,27 @@ class SimBroker:
         if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
             lease = Lease(int(epoch), stat.version)  # read before the broker saw that the lease is its own
         holder = controller[0].decode() if controller is not None else None
-        view = View(states, registrations, recovered, holder, lease, begun, restored)
-        if self.world.restorable:
+        view = View(states, registrations, recovered, holder, lease, begun, restored, assignment)
+        if self.world.restorable or self.world.reassigning:
             return view
         if changes == self.world.tree.changes and session_id == self.coordination.session_id != 0:
             self._seen = Seen(view, session_id, changes)
         return view
 
-    def _read_states_steps(self, known: MetadataStates | None) -> Steps[MetadataStates]:
-        """Reads the states and, where that matters, the name of the last change."""
+    def _read_states_steps(self, known: MetadataStates | None) -> Steps[tuple[MetadataStates, ReplicaAssignment]]:
+        """Reads the states and, where that matters, the name of the last change, and the assignment of their
+        version."""
+        assignment = ASSIGNMENT
         while True:
             states = yield from read_states(known, [TP])
-            if not self.world.restorable:
-                return states
+            if not self.world.restorable and not self.world.reassigning:
+                return states, assignment
+            if self.world.reassigning:
+                assignment = decode_assignment((yield from get(TOPIC_PATH))[0])
             data, stat = yield from get(paths.METADATA_VERSION)
             if stat.version == states.version:
                 by = MetadataVersionNode.decode(paths.METADATA_VERSION, data or b"{}").by
-                return MetadataStates(states.version, states.states, by)
+                return MetadataStates(states.version, states.states, by), assignment
 
     def _see(self, view: View) -> None:
         if self.world.restorable:
@@ -540,8 +568,9 @@ class SimBroker:
         self._propose()
 
     def _take_metadata(self) -> None:
-        if self.view is None or self.partition is None:
+        if self.view is None or not self._has_partition(self.view.assignment):
             return
+        assert self.partition is not None
         stored = self.view.states.states[TP].state
         before, followed = self.partition.leader, self.partition.follower
         own = self.own if self.view.restored is None else None
@@ -555,6 +584,30 @@ class SimBroker:
             self.fetch()
         if self.own is not None and stored.data_ids.get(self.id) == self.own.data_id and self.id in stored.isr:
             self.tainted = self._data_lost
+
+    def _has_partition(self, assignment: ReplicaAssignment) -> bool:
+        """Returns whether this broker has the partition; one that has it no more deletes its log."""
+        if not self.world.reassigning:
+            return self.partition is not None
+        if self.id not in assignment.replicas:
+            if self.partition is not None:
+                self.partition.rest()
+                self.partition = None
+            if self.log.log_end_offset or self.log.epoch_entries():
+                self.log = self._new_log()
+                self.world.counts.struck("delete log")
+            self.tainted = False  # it holds nothing that could be missed
+            return False
+        settings = self._settings(assignment)
+        if self.partition is None:
+            self.partition = Partition(self.id, self.log, assignment.replicas, settings)
+        self.partition.reconfigure(assignment.replicas, settings)
+        return True
+
+    def _settings(self, assignment: ReplicaAssignment) -> ReplicationSettings:
+        settings = self.world.settings
+        minimum = effective_min_isr(settings.min_insync_replicas, assignment)
+        return ReplicationSettings(minimum, settings.replica_lag_time_max_ms)
 
     def _report_recovered_end(self) -> None:
         """Reports, as a doubtful member, where its log ends, once nothing is appended in this epoch (R7)."""
@@ -609,16 +662,46 @@ class SimBroker:
             return
         elected = elect(
             state,
-            REPLICAS,
+            view.assignment.replicas,
             view.registrations,
             view.recovered,
-            self.world.settings.min_insync_replicas,
+            self._settings(view.assignment).min_insync_replicas,
             view.lease.epoch,
         )
         if elected is None:
             self._elected_none = judged
+            if self.world.reassigning:
+                self._reassign(view, view.lease, state)
             return
         self._write_as_controller(view, view.lease, {TP: above_floor(state, elected, self.world.epoch_floor)})
+
+    def ask(self, *targets: Target) -> None:
+        """Asks this broker, if it is the controller, for reassignments, one after the other."""
+        if self.view is not None and self.view.lease is not None:
+            self._asked = list(targets)
+            self.look()
+
+    def _reassign(self, view: View, lease: Lease, state: PartitionState) -> None:
+        """Completes the reassignment that is in progress, or begins or cancels one as it was asked."""
+        self._elected_none = None  # what there is to do depends on more than that
+        minimum = self.world.settings.min_insync_replicas
+        found = completed(view.assignment, state, view.registrations, minimum)
+        if found is None and self._asked:
+            live = [number for number, known in view.registrations.items() if not known.leaving]
+            target = self._asked.pop(0)
+            try:
+                if target is None:
+                    found = cancelled(view.assignment, state, view.registrations, minimum)
+                else:
+                    check_target(view.assignment, target, live)
+                    found = Reassigned(begin(view.assignment, target), state)
+            except BrokerError:
+                return
+        if found is None:
+            return
+        states = {} if found.state == state else {TP: replace(found.state, controller_epoch=lease.epoch)}
+        self.world.counts.struck("reassign")
+        self._write_as_controller(view, lease, states, Set(TOPIC_PATH, encode_assignment(found.assignment)))
 
     def _control_restored(self, view: View, lease: Lease, state: PartitionState) -> bool:
         """Does what R13 asks of the controller; returns True if it may not elect now."""

@@ -13,9 +13,11 @@ from unittest.mock import patch
 
 from kio.schema.errors import ErrorCode
 
+from klamm.core.cluster import reassignment
 from klamm.core.cluster.brokers.incarnations import read_registrations
 from klamm.core.cluster.changes import MetadataStates, change_operations
 from klamm.core.cluster.control.cold_start import ColdStart
+from klamm.core.cluster.reassignment import Reassigned, ReplicaAssignment
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.steps import Steps
 from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set
@@ -27,7 +29,7 @@ from klamm.core.replication.follower import FetchResult, PartitionFollower
 from klamm.core.replication.leader import IsrProposal, PartitionLeader, ProposalOutcome
 from klamm.core.replication.partition import Partition
 from klamm.core.replication.partition_state import NO_EPOCH, PartitionState
-from klamm.core.replication.registrations import BrokerRegistration, Standing
+from klamm.core.replication.registrations import BrokerRegistration, Registrations, Standing
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from . import broker
@@ -250,6 +252,26 @@ def _no_guard(*_: object) -> list[Operation]:
     return []
 
 
+# -- reassignments -----------------------------------------------------------------------------------------------
+
+_restricted: Final = reassignment._restricted
+
+
+def _restricted_in_the_same_epoch(
+    before: ReplicaAssignment, after: ReplicaAssignment, state: PartitionState, *rest: object
+) -> PartitionState | None:
+    changed = _restricted(before, after, state, *rest)  # type: ignore[arg-type]
+    if changed is None or (changed.leader, changed.leader_broker_epoch) != (state.leader, state.leader_broker_epoch):
+        return changed
+    return replace(changed, leader_epoch=state.leader_epoch)
+
+
+def _cancelled_at_once(
+    assignment: ReplicaAssignment, state: PartitionState, registrations: Registrations, _: int
+) -> Reassigned:
+    return reassignment.cancelled(assignment, state, registrations, 1)
+
+
 MUTATIONS: Final = {
     mutation.name: mutation
     for mutation in (
@@ -383,6 +405,14 @@ MUTATIONS: Final = {
         Mutation(
             "restored-while-they-run", "R13", "a broker that runs does not notice that the coordination went back",
             ((SimBroker, "_has_gone_back_steps", _never_lacks),),
+        ),
+        Mutation(
+            "removed-in-same-epoch", "R8", "a replica that is removed, and has deleted its log, ends no leader epoch",
+            ((reassignment, "_restricted", _restricted_in_the_same_epoch),),
+        ),
+        Mutation(
+            "cancelled-below-minimum", "R7", "a reassignment is cancelled though too few earlier replicas are in sync",
+            ((broker, "cancelled", _cancelled_at_once),),
         ),
     )
 }  # fmt: skip

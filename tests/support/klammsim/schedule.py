@@ -15,7 +15,7 @@ from klamm.core.cluster.brokers.incarnations import evict_operations
 from klamm.core.cluster.tree import paths
 from klamm.core.interfaces.coordination import Delete, Operation
 
-from .broker import SimBroker
+from .broker import SimBroker, Target
 from .coordination import TreeCopy
 from .crashing_log import CrashingLog, OnCommitted
 from .disk_log import disk_logs
@@ -26,6 +26,7 @@ STEPS: Final = 700
 SEEDS_PER_DISK_LOG: Final = 50
 SEEDS_PER_FULL_DISKS: Final = 5
 SEEDS_PER_RESTORE: Final = 10
+SEEDS_PER_REASSIGNMENT: Final = 10
 HEALING: Final = 1_500.0
 _SESSION_ENDS: Final = (3.0, 60.0, 120.0)
 
@@ -90,7 +91,12 @@ class Schedule:
     def __init__(self, plan: Plan, make_log: Callable[[str, OnCommitted], CrashingLog] = MemoryLog) -> None:
         self.plan = plan
         self.world = World(
-            plan.seed, plan.min_insync_replicas, plan.conditions, make_log, restorable=plan.restore is not None
+            plan.seed,
+            plan.min_insync_replicas,
+            plan.conditions,
+            make_log,
+            restorable=plan.restore is not None,
+            reassigning=has_reassignments(plan.seed),
         )
         self.faults: list[str] = []
         """The faults that occurred, in order; a fault's index is its number in `skipped`."""
@@ -138,6 +144,24 @@ class Schedule:
             self._fault()
         if self._fills_disks and not self._calm and chance() < self.plan.faults / 3:
             self._strike(self._fill_up, self._victim())
+        if self.world.reassigning and chance() < 0.03:
+            self._reassign()
+
+    def _reassign(self) -> None:
+        """Asks whoever is the controller for another set of replicas. Often one is removed and added again at once, or
+        the reassignment is cancelled at once.
+        """
+        world, random = self.world, self.world.random
+        targets: list[Target] = [self._target()]
+        if random.random() < 0.5:
+            next_ones: tuple[Target, ...] = (None, world.assignment.target, self._target())
+            targets.append(random.choice(next_ones))
+        for broker in world.brokers:
+            world.at_process(world.delay(), broker, broker.process, partial(broker.ask, *targets))
+
+    def _target(self) -> tuple[int, ...]:
+        random, brokers = self.world.random, range(len(self.world.brokers))
+        return tuple(random.sample(brokers, random.randint(self.plan.min_insync_replicas, len(brokers))))
 
     def _produce(self, value: int) -> None:
         """Sends a record to every broker that believes it leads: clients learn of a new leader late."""
@@ -186,7 +210,7 @@ class Schedule:
         name = strike.__name__.strip("_").replace("_", " ")
         self.faults.append(f"{world.now:.0f} {name} {broker.id}")
         if number not in self.plan.skipped:
-            world.counts.faults[name] = world.counts.faults.get(name, 0) + 1
+            world.counts.struck(name)
             strike(broker)
 
     def _fill_up(self, broker: SimBroker) -> None:
@@ -344,7 +368,7 @@ class Schedule:
             number = len(self.faults)
             self.faults.append(f"{world.now:.0f} restore {'running' if plan.running else 'stopped'}")
             if number not in self.plan.skipped:
-                world.counts.faults["restore"] = world.counts.faults.get("restore", 0) + 1
+                world.counts.struck("restore")
                 self._restore(copy, running=plan.running)
 
     def _has_seen_more(self, broker: SimBroker) -> bool:
@@ -387,6 +411,13 @@ def has_full_disks(seed: int) -> bool:
     """Returns True for every fifth seed, in which disks fill up besides. The others are as they were before there was
     this fault: some of them have found others."""
     return seed % SEEDS_PER_FULL_DISKS == SEEDS_PER_FULL_DISKS - 1
+
+
+def has_reassignments(seed: int) -> bool:
+    """Returns True for every tenth seed, in which the partition is reassigned besides, and for every second one with
+    real logs; none of those with restores.
+    """
+    return seed % SEEDS_PER_REASSIGNMENT == 2 or seed % (2 * SEEDS_PER_DISK_LOG) == SEEDS_PER_DISK_LOG - 1
 
 
 def has_disk_logs(seed: int) -> bool:

@@ -15,7 +15,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.interfaces.coordination import Delete, Operation, Set
 from klamm.core.log.errors import FencedLeaderEpochError
 
-from .broker import SimBroker
+from .broker import SimBroker, Target
 from .coordination import TreeCopy
 from .scene import SESSION_TIMEOUT, STATE_PATH
 from .schedule import run_schedule
@@ -27,8 +27,16 @@ _PATIENCE: Final = 3_000.0
 class Stage:
     """A world without faults in which every replica is in sync and broker 0 leads. Every wait ends within a bound."""
 
-    def __init__(self, min_insync_replicas: int = 2, max_lag: float = 1_000.0, *, restorable: bool = False) -> None:
-        self.world = World(1, min_insync_replicas, Conditions(max_lag=max_lag), restorable=restorable)
+    def __init__(
+        self,
+        min_insync_replicas: int = 2,
+        max_lag: float = 1_000.0,
+        *,
+        restorable: bool = False,
+        reassigning: bool = False,
+    ) -> None:
+        conditions = Conditions(max_lag=max_lag)
+        self.world = World(1, min_insync_replicas, conditions, restorable=restorable, reassigning=reassigning)
         self.brokers = self.world.brokers
         for broker in self.brokers:
             broker.start()
@@ -78,6 +86,14 @@ class Stage:
 
         self.until(seen)
 
+    def ask(self, *targets: Target) -> None:
+        """Asks the controller for reassignments."""
+        for broker in self.brokers:
+            broker.ask(*targets)
+
+    def until_replicas(self, *replicas: int) -> None:
+        self.until(lambda: self.world.assignment.replicas == replicas)
+
     def end_session(self, broker: SimBroker) -> None:
         self.world.tree.expire(broker.coordination.session_id)
 
@@ -120,7 +136,7 @@ class Stage:
         self.world.cuts.clear()
         for broker in self.brokers:
             broker.start()
-        self.until(self.world.is_healthy)
+        self.world.run_until(self.world.now + _PATIENCE, self.world.is_healthy)
         self.world.check_end()
 
 
@@ -445,6 +461,44 @@ def _expire_all(stage: Stage, sessions: list[int]) -> None:
         stage.world.at(SESSION_TIMEOUT / 2, partial(stage.world.tree.expire, session_id))
 
 
+def removed_in_same_epoch() -> None:
+    """A follower is removed and added again, while a Fetch of before is on its way."""
+    stage = Stage(reassigning=True)
+    stage.produce(0, 1)
+    stage.until_committed(1)
+    stage.hold("fetch", 2, 0)
+    stage.until(lambda: bool(stage.world.held))
+    stage.ask((0, 1))
+    stage.until_replicas(0, 1)
+    stage.until(lambda: stage.brokers[2].partition is None)
+    stage.ask((0, 1, 2))
+    stage.until_replicas(0, 1, 2)
+    stage.until(lambda: (view := stage.brokers[0].view) is not None and len(view.assignment.replicas) == 3)
+    for _, _, _, deliver in stage.world.held[:1]:
+        deliver()
+    stage.world.run(50)
+    stage.finish()
+
+
+def cancelled_below_minimum() -> None:
+    """Of the two earlier replicas one is dead. Broker 2, which was added, is in sync, and 3 not yet."""
+    stage = Stage(reassigning=True)
+    stage.ask((0, 1))
+    stage.until_replicas(0, 1)
+    stage.produce(0, 1)
+    stage.until_committed(1)
+    stage.hold("fetch", 3, 0)
+    stage.ask((0, 1, 2, 3))
+    stage.until_isr(0, 1, 2)
+    stage.kill(1)
+    stage.until_isr(0, 2)
+    stage.ask(None)
+    stage.world.run(100)
+    stage.brokers[0].replace_disk()
+    stage.end_session(stage.brokers[0])
+    stage.finish()
+
+
 def _controller_epoch(world: World) -> int:
     found = world.tree.find(paths.CONTROLLER_EPOCH)
     assert found is not None
@@ -471,6 +525,8 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         restored_unchecked,
         cold_start_elects,
         restored_while_they_run,
+        removed_in_same_epoch,
+        cancelled_below_minimum,
     )
 }
 """The scripts, by the name of the mutation that each must catch."""

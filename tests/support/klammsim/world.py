@@ -26,7 +26,7 @@ from klamm.core.replication.partition_state import PartitionState
 from .coordination import SimTree, TreeCopy
 from .crashing_log import CrashingLog, OnCommitted
 from .memory_log import MemoryLog
-from .scene import BROKERS, RECOVERED, STATE_PATH, TP
+from .scene import ASSIGNMENT, RECOVERED, REPLICAS, STATE_PATH, TOPIC_PATH, TP, decode_assignment, encode_assignment
 from .violation import ViolationError
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class Counts:
     refused_writes: int = 0
     truncations: int = 0
     faults: dict[str, int] = field(default_factory=dict)
+
+    def struck(self, fault: str, count: int = 1) -> None:
+        self.faults[fault] = self.faults.get(fault, 0) + count
 
 
 class _Conversation(Generic[T]):
@@ -171,7 +174,7 @@ class _Conversation(Generic[T]):
 
 
 class World:
-    """One partition on three brokers."""
+    """One partition on three brokers; with a fourth if it is reassigned."""
 
     def __init__(
         self,
@@ -181,14 +184,19 @@ class World:
         make_log: Callable[[str, OnCommitted], CrashingLog] = MemoryLog,
         *,
         restorable: bool = False,
+        reassigning: bool = False,
     ) -> None:
         """`make_log` makes a broker's log from its name. `restorable`: the coordination may be restored from an older
         state, and brokers do what R13 says; these are further requests, so that a seed gives another schedule.
+        `reassigning`: the partition may be reassigned, and brokers read which replicas it has.
         """
         from .broker import SimBroker
 
         self.make_log = make_log
         self.restorable = restorable
+        self.reassigning = reassigning
+        self.assignment = ASSIGNMENT
+        """As it is stored."""
         self.restores = 0
         self.random = Random(seed)
         self.chance = self.random.random
@@ -215,7 +223,7 @@ class World:
         self._arrivals: dict[tuple[int, int], float] = {}
         self._leaders: dict[int, tuple[int, int]] = {}
         self.tree = SimTree(lambda: _YEAR_2026_MS + int(self.now), self._written)
-        self.brokers: list[SimBroker] = [SimBroker(self, number) for number in range(BROKERS)]
+        self.brokers = [SimBroker(self, number) for number in range(len(REPLICAS) + reassigning)]
         self._make_paths()
 
     def _make_paths(self) -> None:
@@ -224,11 +232,10 @@ class World:
         for path in (paths.BROKER_IDS, INCARNATIONS, CHANGES, RECOVERED, paths.partitions(TP.topic)):
             tree.make_parents(f"{path}/x", 0)
         tree.apply([*_RING, Create(paths.METADATA_VERSION), Create(paths.CONTROLLER_EPOCH, b"0")], 0)
-        brokers = tuple(range(BROKERS))
-        ids = {broker.id: broker.identity.data_ids[0] for broker in self.brokers}
-        state = PartitionState(-1, 0, -1, brokers, (), ids, 0)
+        ids = {replica: self.brokers[replica].identity.data_ids[0] for replica in REPLICAS}
+        state = PartitionState(-1, 0, -1, REPLICAS, (), ids, 0)
         tree.make_parents(STATE_PATH, 0)
-        tree.apply([Create(STATE_PATH, state.encode())], 0)
+        tree.apply([Create(STATE_PATH, state.encode()), Set(TOPIC_PATH, encode_assignment(ASSIGNMENT))], 0)
 
     # -- backups -------------------------------------------------------------------------------------------------
 
@@ -370,6 +377,9 @@ class World:
     def _written(self, operations: Sequence[Operation]) -> None:
         """Checks each written state: epochs grow, and its members have every committed record."""
         for operation in operations:
+            if isinstance(operation, Set) and operation.path == TOPIC_PATH:
+                self.assignment = decode_assignment(operation.data)
+        for operation in operations:
             if isinstance(operation, Create | Set) and operation.path == STATE_PATH:
                 self._check_state(PartitionState.decode(STATE_PATH, operation.data))
 
@@ -377,6 +387,8 @@ class World:
         old, self.state = self.state, new
         if not new.isr or set(new.isr) & set(new.elr) or set(new.data_ids) != set(new.members):
             self.violated(f"the state is inconsistent: {new}")
+        if not set(new.members) <= set(self.assignment.replicas):
+            self.violated(f"a member of {new} is no replica: {self.assignment}")
         if old is not None:
             if new.leader_epoch < old.leader_epoch or new.controller_epoch < old.controller_epoch:
                 self.violated(f"an epoch falls: {new} after {old}")
@@ -452,17 +464,23 @@ class World:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def is_healthy(self) -> bool:
-        """True if every replica is in sync with a leader and has the same log."""
+        """True if every replica is in sync with a leader and has the same log, and none is to be added or removed."""
         state = self.state
-        if state is None or state.leader < 0 or len(state.isr) != BROKERS:
+        if state is None or state.leader < 0 or len(state.isr) != len(self.assignment.replicas):
+            return False
+        if self.assignment.is_reassigning:
             return False
         leader = self.brokers[state.leader]
         if not leader.up or leader.partition is None or leader.partition.leader is None:
             return False
         return all(
             broker.up and broker.log.log_end_offset == broker.log.high_watermark == leader.log.log_end_offset
-            for broker in self.brokers
+            for broker in self.replicas()
         )
+
+    def replicas(self) -> list[SimBroker]:
+        """Returns the brokers that have the partition."""
+        return [self.brokers[replica] for replica in self.assignment.replicas]
 
     def check_end(self) -> None:
         """Checks the state after healing: full ISR, identical logs, each value once, every acknowledged record at its
@@ -473,7 +491,7 @@ class World:
         assert self.state is not None
         leader_id = self.state.leader
         leader = self.brokers[leader_id].log
-        for broker in self.brokers:
+        for broker in self.replicas():
             first = max(leader.log_start_offset, broker.log.log_start_offset)
             if leader.records_from(first) != broker.log.records_from(first):
                 self.violated(f"the logs of brokers {leader_id} and {broker.id} differ")
