@@ -7,13 +7,18 @@ change after a callback's read fires again. A path whose last callback is cancel
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
-from klamm.plugin import CoordinationUnavailableError, NoNodeError, SessionExpiredError
+from klamm.plugin import CoordinationError, CoordinationUnavailableError, NoNodeError, SessionExpiredError
 
 from ..path_watches import Callback, PathWatch
 from .kazoo_session import KazooSession
+
+_log = logging.getLogger(__name__)
+_RETRY_S: Final = 1.0
 
 
 class _WatchedPath:
@@ -112,6 +117,12 @@ class ZooKeeperWatches:
                 return  # watches end with their session
             except CoordinationUnavailableError:
                 self._mark(watched)  # `arm` has waited for a connection until its time-out; wait again
+                continue
+            except CoordinationError as error:  # without this thread the process would not see any change any more
+                _log.error("a watch could not be set, it is tried again in %g s: %s", _RETRY_S, error)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, _RETRY_S)
+                self._mark(watched)
                 continue
             for watch in list(watched.watches):
                 if self._stopping:

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
+from kazoo.exceptions import SystemZookeeperError, UnknownSessionError
 
 from klamm.core.interfaces.coordination import SessionEvent
-from klamm.plugin import CoordinationUnavailableError
+from klamm.plugin import CoordinationUnavailableError, SessionExpiredError
 from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
-from klammtest.zookeeper import Events
+from klammtest.zookeeper import Events, Signal
 
 _LENGTH = struct.Struct(">i")
 
 
-class SkippedAnswer(Link):
-    """Swallows one response after `skip` is set."""
+_XID, _ERROR = struct.Struct(">i"), struct.Struct(">i")
+_XID_AT, _ERROR_AT = 4, 16
+"""Where a response has the number of its request, which is negative for watches and pings, and its error code."""
 
-    def __init__(self, skip: threading.Event) -> None:
-        self._skip = skip
+
+class ChangedAnswer(Link):
+    """Sends, after `due` is set, what `change` makes of the next response to a request."""
+
+    def __init__(self, due: threading.Event, change: Callable[[bytes], bytes]) -> None:
+        self._due = due
+        self._change = change
 
     def answers(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         kept = b""
@@ -32,17 +40,31 @@ class SkippedAnswer(Link):
             kept += piece
             while len(kept) >= _LENGTH.size and len(kept) >= (size := _LENGTH.size + _LENGTH.unpack_from(kept)[0]):
                 answer, kept = kept[:size], kept[size:]
-                if self._skip.is_set():
-                    self._skip.clear()
-                else:
-                    yield answer
+                if self._due.is_set() and _XID.unpack_from(answer, _XID_AT)[0] > 0:
+                    self._due.clear()
+                    answer = self._change(answer)
+                yield answer
+
+
+def skipped(_: bytes) -> bytes:
+    return b""
+
+
+def refused(code: int) -> Callable[[bytes], bytes]:
+    """Returns the change that makes an answer an error without a result."""
+
+    def change(answer: bytes) -> bytes:
+        header = answer[_LENGTH.size : _ERROR_AT] + _ERROR.pack(code)
+        return _LENGTH.pack(len(header)) + header
+
+    return change
 
 
 @pytest.mark.parametrize("write", [True, False], ids=["a write", "a read"])
 def test_a_session_outlives_a_response_that_is_missing(zookeeper_server: ZooKeeperServer, write: bool) -> None:
     """The next response ends the connection: a write may have been carried out, a read is sent again."""
     skip = threading.Event()
-    with TcpProxy(free_port(), zookeeper_server.port, lambda: SkippedAnswer(skip)) as proxy:
+    with TcpProxy(free_port(), zookeeper_server.port, lambda: ChangedAnswer(skip, skipped)) as proxy:
         coordination = ZooKeeperCoordination(
             ZooKeeperConfig.model_validate({"zookeeper.connect": f"{proxy.bootstrap}/klamm-test/skipped-{write}"})
         )
@@ -67,3 +89,49 @@ def test_a_session_outlives_a_response_that_is_missing(zookeeper_server: ZooKeep
             assert SessionEvent.EXPIRED not in events.seen
         finally:
             coordination.close()
+
+
+@contextmanager
+def behind_a_proxy(server: ZooKeeperServer, due: threading.Event, code: int) -> Iterator[ZooKeeperCoordination]:
+    """Yields a started coordination. After `due` is set the next response is an error with this code."""
+    with TcpProxy(free_port(), server.port, lambda: ChangedAnswer(due, refused(code))) as proxy:
+        coordination = ZooKeeperCoordination(
+            ZooKeeperConfig.model_validate({"zookeeper.connect": f"{proxy.bootstrap}/klamm-test/refused{code}"})
+        )
+        coordination.start()
+        try:
+            yield coordination
+        finally:
+            coordination.close()
+
+
+def test_a_session_that_the_server_does_not_know_any_more_is_over(zookeeper_server: ZooKeeperServer) -> None:
+    """The server answers so when it has removed the session and not closed the connection yet."""
+    due = threading.Event()
+    with behind_a_proxy(zookeeper_server, due, UnknownSessionError.code) as coordination:
+        due.set()
+        with pytest.raises(SessionExpiredError, match="the session has expired"):
+            coordination.exists("/a")
+
+
+def test_watches_go_on_after_one_that_the_server_refused_to_set(
+    zookeeper_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    due, fired = threading.Event(), Signal()
+    with behind_a_proxy(zookeeper_server, due, SystemZookeeperError.code) as coordination:
+        coordination.create("/a", b"1")
+        coordination.watch("/a", fired)
+        path = f"127.0.0.1:{zookeeper_server.port}/klamm-test/refused{SystemZookeeperError.code}"
+        other = ZooKeeperCoordination(ZooKeeperConfig.model_validate({"zookeeper.connect": path}))
+        other.start()
+        try:
+            fired.mark()
+            due.set()
+            other.set("/a", b"2")
+            fired.wait_for_more()
+            fired.mark()
+            other.set("/a", b"3")
+            fired.wait_for_more()
+        finally:
+            other.close()
+    assert "a watch could not be set, it is tried again" in caplog.text
