@@ -15,7 +15,7 @@ from ...errors import CorruptRecordError, StorageError
 from ...records.partition import TopicPartition
 from ..cleanup.swap import finish_swap
 from .file_operations import write_atomically
-from .naming import OFFSET_GAPS
+from .naming import LOG, OFFSET_GAPS, segment_file
 from .open_files import OpenFiles
 from .reading import BrokenChainError, Extent
 from .segment import Segment
@@ -202,10 +202,15 @@ class LogSegments:
         self.active.truncate_to(offset)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Removes all segments, the newest first, and begins an empty one at `offset`."""
-        while self._segments:
+        """Removes all records, the newest first, and begins an empty segment at `offset`.
+
+        The oldest segment is emptied and renamed, so that the directory always has one: without any, the log would
+        count as lost after a crash.
+        """
+        while len(self._segments) > 1:
             self._bases.pop()
             self._segments.pop().discard()
+        self._segments[0].empty(segment_file(self._directory, offset, LOG))
         self.active = Segment(self._tp, self._directory, offset, self._config, now_ms, self._files, dense=self._dense)
         self._segments, self._bases = [self.active], [offset]
         self._directory_changed = True

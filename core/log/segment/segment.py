@@ -17,7 +17,7 @@ from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ...records.partition import TopicPartition
 from ..recovery.resync import is_unfinished, scan_past_damage
-from .file_operations import OpenFile, remove, rename, storage, storage_error
+from .file_operations import OpenFile, remove, rename, storage, storage_error, write_atomically
 from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
 from .index_file import SegmentState
 from .log_file import LogFile
@@ -476,6 +476,18 @@ class Segment:
         with storage(f"cannot remove {self.path}"):
             remove(self.path)
             self._indexes.remove()
+
+    def empty(self, target: Path) -> None:
+        """Replaces the log file by an empty one, which is then renamed to `target`, and removes the indexes.
+
+        A read that has begun continues in the file as it was. The segment must not be used any more.
+        """
+        self.close_file()
+        write_atomically(self.path, b"", durable=False)
+        with storage(f"cannot begin {target}"):
+            self._indexes.remove()
+            if target != self.path:
+                rename(self.path, target)
 
     def retention_time_ms(self) -> int:
         """Returns the time from which retention counts: the largest timestamp of the records, or the file's

@@ -217,3 +217,32 @@ def test_the_checkpoints_of_many_logs_are_forgotten_at_once(tmp_path: Path) -> N
         manager.forget_checkpoints([TP, TopicPartition("t", 1)])
     assert points.count("files.rename") == 2
     assert checkpointed(tmp_path) == (None, None)
+
+
+def begun_at(manager: LogManager, offset: int) -> PartitionLog:
+    """Returns an empty log that begins at `offset`, as that of a follower whose leader has deleted the records before
+    it; its checkpoints are written."""
+    log = manager.create(TP, TOPIC_ID, CONFIG)
+    log.restart_at(offset)
+    manager.write_checkpoints()
+    return log
+
+
+@pytest.mark.parametrize("offset", [5, 7, 50])
+def test_a_restart_that_a_crash_interrupts_leaves_a_log(tmp_path: Path, offset: int) -> None:
+    """A directory without a segment would count as a lost log, which is not begun again without the operator."""
+    manager = start(tmp_path / "data")
+    log = begun_at(manager, 7)
+    append(log, batch([b"a"] * 13))
+    log.advance_high_watermark(20)
+    log.flush()
+    manager.write_checkpoints()
+    copies = change(lambda log: log.restart_at(offset), manager, log, tmp_path / "copies", maintained=False)
+    manager.close(clean=False)
+    for directory in copies:
+        again = start(directory)
+        assert TP not in again.missing, directory
+        found = again.get(TP)
+        assert found is not None
+        assert not found.recovery_cut_more, directory
+        again.close()
