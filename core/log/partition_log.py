@@ -510,10 +510,13 @@ class PartitionLog:
         given), `InvalidRecordError` for batches that do not continue the log, `CorruptRecordError` and `StorageError`.
         May block.
         """
-        now_ms = self._clock()
+        now_ms, start = self._clock(), self._start
+        chain = check_chain(records, verify=True)
+        if start == self._end and chain.batches and chain.first_offset < start < chain.next_offset:
+            # It ends before its checkpoints until the batch is stored.
+            self.restart_at(chain.first_offset, leader_epoch, term)
         with self._lock:
             self._check_follows(leader_epoch, term)
-            chain = check_chain(records, verify=True)
             if chain.end != len(records) or not chain.batches:
                 raise CorruptRecordError(f"{self.tp}: the leader's answer ends within a batch")
             if leader_epoch != ANY_EPOCH and chain.epochs[-1][0] > leader_epoch:
@@ -532,6 +535,8 @@ class PartitionLog:
                 if isinstance(error, NoSpaceError):
                     self._ran_out_of_space(error)
                 raise
+            if self._start < start:
+                self.advance_log_start(start)
             flush = self._held_back and self._must_flush()
         if flush:
             self.flush()
@@ -547,14 +552,12 @@ class PartitionLog:
                 self._fail(f"its leader epochs could not be corrected ({error})")
 
     def _check_continues(self, chain: Chain) -> None:
-        """Checks that the batches continue the log. An empty log may have its start within the first batch."""
+        """Checks that the batches continue the log."""
         if chain.first_offset < self._end:
-            if self._start < self._end or chain.next_offset <= self._end:
-                raise InvalidRecordError(
-                    f"{self.tp}: the leader's batch begins at offset {chain.first_offset}, "
-                    f"before the log end offset {self._end}"
-                )
-            self._segments.restart_at(chain.first_offset, self._clock())
+            raise InvalidRecordError(
+                f"{self.tp}: the leader's batch begins at offset {chain.first_offset}, "
+                f"before the log end offset {self._end}"
+            )
         if chain.epochs[0][0] < self._epochs.latest or any(a[0] > b[0] for a, b in pairwise(chain.epochs)):
             raise InvalidRecordError(
                 f"{self.tp}: the leader's batches have the epochs {[epoch for epoch, _ in chain.epochs]}, "

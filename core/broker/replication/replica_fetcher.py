@@ -273,8 +273,10 @@ class ReplicaFetcher:
         )
         appends, size = self._workers.appends, len(answer.records)
         slow = size > appends.on_loop_bytes and bool(size) and appends.needs_worker(size)
-        slow = slow or data.diverging_epoch is not None or fetched.replica.log.flushes
+        log = fetched.replica.log
+        slow = slow or data.diverging_epoch is not None or log.flushes
         slow = slow or answer.error is ErrorCode.offset_out_of_range
+        slow = slow or (bool(size) and 0 < log.log_start_offset == log.log_end_offset)  # it may restart within a batch
         try:
             if slow:
                 result = await self._workers.bulk(fetched.follower.on_answer, fetched.sent, data)

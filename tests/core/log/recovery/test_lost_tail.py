@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,10 +14,11 @@ import pytest
 
 from klamm.core import faults
 from klamm.core.config.sections.topic import TopicConfig
-from klamm.core.errors import StorageError
+from klamm.core.errors import NoSpaceError, StorageError
 from klamm.core.faults import ScriptedFaults
 from klamm.core.log.manager import LogManager
-from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.role import ANY_EPOCH
 from klamm.core.log.state.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, OffsetCheckpoint
 from klamm.core.records.partition import TopicPartition
 from klammtest.faulty import fault_hook
@@ -246,3 +248,51 @@ def test_a_restart_that_a_crash_interrupts_leaves_a_log(tmp_path: Path, offset: 
         assert found is not None
         assert not found.recovery_cut_more, directory
         again.close()
+
+
+def stored_by_leader(folder: Path) -> bytes:
+    """Returns a batch of ten records from offset 0 on, as a leader has stored it."""
+    with closing(start(folder)) as leader:
+        log = leader.create(TP, TOPIC_ID, CONFIG)
+        append(log, batch([b"a"] * 10))
+        return log.read(0, 1 << 20, isolation=ReadIsolation.LOG_END).data
+
+
+def test_a_log_that_begins_within_its_first_batch_has_lost_nothing_after_a_crash(tmp_path: Path) -> None:
+    """The leader's log begins at offset 5, by DeleteRecords, and sends the whole batch with that offset."""
+    records = stored_by_leader(tmp_path / "leader")
+    manager = start(tmp_path / "data")
+    log = begun_at(manager, 5)
+    copies = change(
+        lambda log: log.append_as_follower(records, ANY_EPOCH), manager, log, tmp_path / "copies", maintained=False
+    )
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (5, 5, 10)
+    before = manager.data_ids
+    manager.close(clean=False)
+    for directory in copies:
+        again = start(directory)
+        assert again.get(TP) is not None, directory
+        # The copy of the directory gets a new id in any case, as a copy.
+        assert not again.logs()[TP].recovery_cut_more, directory
+        again.close()
+    assert start(manager.directory).data_ids == before
+
+
+def test_a_batch_of_before_the_log_start_that_does_not_fit_costs_nothing(tmp_path: Path) -> None:
+    records = stored_by_leader(tmp_path / "leader")
+    manager = start(tmp_path / "data")
+    log = begun_at(manager, 5)
+    before = manager.data_ids
+    faults.install(ScriptedFaults("log.append.before_write=ENOSPC"))
+    try:
+        with pytest.raises(NoSpaceError):
+            log.append_as_follower(records, ANY_EPOCH)
+    finally:
+        faults.install(None)
+    assert log.offline is None
+    manager.write_checkpoints()
+    manager.close()
+    manager = start(tmp_path / "data")
+    assert manager.data_ids == before
+    assert manager.logs()[TP].append_as_follower(records, ANY_EPOCH) == 10
+    manager.close()
