@@ -105,11 +105,13 @@ def _cleaner_config(config: BrokerConfig) -> CleanerConfig:
 
 
 def _partitions_on(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
+    """Returns the partitions that must have a log on this broker. One that is being moved here need not: if the broker
+    was killed, or its disk was full, the first directory was not made. Once it is in sync, it has one."""
     return [
         TopicPartition(topic.name, number)
         for topic in image.topics.values()
-        for number, state in topic.partitions.items()
-        if broker_id in state.replicas
+        for number, found in topic.partitions.items()
+        if broker_id in found.replicas and (broker_id not in found.adding_replicas or broker_id in found.state.members)
     ]
 
 

@@ -10,8 +10,9 @@ older directories (`-delete`, `-stray`) have the partition's name.
 The checkpoints do not know a partition that was created after the backup from which they were restored. The
 coordination does (`KnownPast`): every partition that existed at the broker's last start had a directory then. A
 directory that has not seen that start is older, so a missing partition may have had records. A partition that was
-created after the last start may have no directory yet, because of a crash: it is not lost. Nor is one without an entry
-whose directory of the same topic was deleted or set aside: it was moved to other brokers and back.
+created after the last start may have no directory yet, because of a crash: it is not lost. Nor is one that is being
+moved to this broker and is not in sync, which is not `expected`; nor is one without an entry whose directory of the
+same topic was deleted or set aside: it was moved to other brokers and back.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,6 +12,8 @@ from uuid import uuid4
 
 import pytest
 
+from klamm.core.cluster.cluster import Cluster
+from klamm.core.cluster.image import Endpoint
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import ErrorCode, StorageError
 from klamm.core.log.log_directory import META
@@ -18,10 +21,13 @@ from klamm.core.log.manager import LogManager
 from klamm.core.log.recovery.missing_logs import KnownPast, MissingLogs
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.guarantees import guarantee
 from klammtest.logs import append, codec_table
+from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, produce
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
 TOPIC, OTHER = "written", "another"
@@ -245,3 +251,34 @@ def test_a_partition_that_was_moved_away_and_back_right_before_a_crash(tmp_path:
     past = KnownPast(5, lambda _: 3, {TOPIC: topic_id})
     again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
     assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
+
+
+def test_a_partition_that_was_being_moved_here_before_a_crash_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is older than the broker's last start, but its directory here was not made: the broker was killed, or its disk
+    was full."""
+    tp = TopicPartition(TOPIC, 0)
+    coordination = EmbeddedCoordination(EmbeddedConfig(path=tmp_path / "coordination.db"))
+    coordination.start()
+    other = Cluster(coordination, 1, [Endpoint("127.0.0.1", free_port())], data_ids=("d1",), directory_id="other")
+    other.register()
+    try:
+        other.create_topic(TOPIC, 1, 1, replicas={0: (1,)})
+        with monkeypatch.context() as patch, served(tmp_path):
+            refused = threading.Event()
+
+            def refuse(*_: object) -> None:
+                refused.set()
+                raise StorageError("planted: it is not made before the crash")
+
+            patch.setattr(LogManager, "create", refuse)
+            eventually(lambda: 0 in other.image().brokers, "the broker to be known")
+            assert other.alter_reassignments({tp: (1, 0)}) == {tp: (ErrorCode.none, "")}
+            assert refused.wait(60)
+        assert not (tmp_path / "data" / f"{TOPIC}-0").exists()
+        with served(tmp_path):
+            eventually(lambda: list((tmp_path / "data" / f"{TOPIC}-0").glob("*.log")), "the log")
+    finally:
+        other.close()
+        coordination.close()
