@@ -34,6 +34,7 @@ from .leadership import (
     doubted,
     first_elections,
     holds_elections,
+    is_held,
     min_insync_replicas,
     preferred_election,
     unclean_election,
@@ -45,6 +46,7 @@ OnElected = Callable[[int, int], None]
 """Called after a change with new leaders: how many of them were elected uncleanly, and the change's duration in ns."""
 _log = logging.getLogger(__name__)
 _DONE: Refusal = (ErrorCode.none, "")
+_WAITS = "the cluster is starting, and the partition waits for replicas that are not back yet"
 _MOST_ASSIGNMENTS = 8_000
 """Partitions of all topics whose assignments one change may write. A topic's definition is written whole, twice (the
 topic and the ring), some 30 bytes a partition; ZooKeeper takes 1 MB."""
@@ -187,9 +189,19 @@ class ControllerTasks:
             return _unknown(tp)
         terms = self._terms()
         if not unclean:
-            return preferred_election(partition, image.registrations, terms)
+            elected = preferred_election(partition, image.registrations, terms)
+            waits = isinstance(elected, PartitionState) and self._waits(image, partition)
+            return (ErrorCode.preferred_leader_not_available, _WAITS) if waits else elected
         minimum = min_insync_replicas(topic.configs, terms.defaults)
         return unclean_election(tp, partition, image.registrations, reports, terms, minimum)
+
+    def _waits(self, image: ClusterImage, partition: PartitionImage) -> bool:
+        """Returns True if the state may be of an older backup: while the cluster starts and replicas are not back, or
+        until it is taken for doubted (R13). Only an unclean election does not wait."""
+        held_below = self._cold_start.held_below()
+        return image.restored is not None or is_held(
+            partition.state, partition.replicas, image.registrations, held_below
+        )
 
     def alter_reassignments(
         self, asked: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
@@ -253,6 +265,8 @@ class ControllerTasks:
         if topic is None or partition is None:
             raise BrokerError(*_unknown(tp))
         if target is None:
+            if partition.assignment.is_reassigning and self._waits(image, partition):
+                raise BrokerError(ErrorCode.invalid_replica_assignment, _WAITS)
             minimum = min_insync_replicas(topic.configs, self._defaults())
             found = cancelled(partition.assignment, partition.state, image.registrations, minimum)
             return self._under_this_controller(partition, found)
@@ -266,7 +280,7 @@ class ControllerTasks:
         def found() -> Iterator[tuple[TopicPartition, Reassigned]]:
             for topic in image.topics.values():
                 for number, partition in topic.partitions.items():
-                    if partition.adding_replicas or partition.removing_replicas:
+                    if partition.assignment.is_reassigning and not self._waits(image, partition):
                         minimum = min_insync_replicas(topic.configs, self._defaults())
                         done = completed(partition.assignment, partition.state, image.registrations, minimum)
                         if done is not None:

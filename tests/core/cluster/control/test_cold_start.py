@@ -5,7 +5,10 @@ from __future__ import annotations
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.cold_start import ColdStart
 from klamm.core.cluster.control.leadership import is_held
+from klamm.core.cluster.control.tasks import topic_node
 from klamm.core.cluster.tree import paths
+from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import Set
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.leader import IsrProposal, ProposalOutcome
 from klamm.core.replication.partition import leads
@@ -19,6 +22,7 @@ def registration(broker: int, epoch: int) -> BrokerRegistration:
     return BrokerRegistration(broker, epoch, f"i{epoch}", (f"d{broker}",))
 
 
+WAITS = "the cluster is starting, and the partition waits for replicas that are not back yet"
 OLDER, NEWER = 70, 78
 """Broker epochs, before and after that of the broker that starts."""
 
@@ -84,3 +88,35 @@ def test_a_change_of_a_partition_that_is_led_again_does_not_end_the_wait_of_anot
     eventually(lambda: join.coordinations[0].children(paths.SUSPECTS) == [], "and has looked")
     assert first._cold_start.left_s() > 0
     assert state("q") == held
+
+
+def test_what_administrators_ask_does_not_end_the_wait(join: Joined) -> None:
+    """All are killed, and the first is back: by a backup it may be in sync where it was not at the end. Neither as the
+    preferred leader nor by a reassignment that ends does it lead before the others are back."""
+    first, *_ = [join(number) for number in range(3)]
+    eventually(lambda: len(first.image().brokers) == 3, "all brokers")
+    for name in ("preferred", "moving", "cancelled"):
+        first.create_topic(name, 1, 3, replicas={0: (1, 0, 2)})
+    asked = {name: TopicPartition(name, 0) for name in ("preferred", "moving", "cancelled")}
+    join.kill(0)
+    first = join.clusters[1]
+    # Nobody controls meanwhile: what is asked is written, and does not end.
+    eventually(lambda: first.image().controller_id == 0, "the dead one to be the controller still")
+    tree = join.coordinations[1]
+    for name, assignment in {
+        "preferred": {"partitions": {0: (0, 1, 2)}},
+        "moving": {"partitions": {0: (0, 1, 2)}, "removing_replicas": {0: (1, 2)}},
+        "cancelled": {"partitions": {0: (0, 1, 2)}, "adding_replicas": {0: (1, 2)}, "removing_replicas": {0: (1,)}},
+    }.items():
+        node = topic_node(first.image().topics[name]).model_copy(update=assignment)
+        tree.transaction([Set(paths.topic(name), node.encode()), Set(paths.METADATA_VERSION, b"{}")])
+    for number in (1, 2):
+        join.kill(number)
+    first = join(0)
+    before = {name: first.image().topics[name].partitions[0] for name in asked}
+    assert before["moving"].assignment.is_reassigning
+    refused = first.elect([asked["preferred"]])[asked["preferred"]]
+    assert refused == (ErrorCode.preferred_leader_not_available, WAITS)
+    assert first.alter_reassignments({asked["cancelled"]: None})[asked["cancelled"]][1] == WAITS
+    assert first._cold_start.left_s() > 0
+    assert {name: first.image().topics[name].partitions[0] for name in asked} == before
