@@ -62,8 +62,8 @@ class LoadedLog:
     epochs: LeaderEpochs
     producers: ProducerStateManager
     epochs_start: int
-    """The offset at which the leader epochs in the file begin; 0 if none are known. The log start offset was raised to
-    there before a crash if its checkpoint is lower: both are written one after the other."""
+    """The offset to which the log start offset was raised before a crash, by the leader epochs; 0 if it was not. The
+    checkpoint of log start offsets is written after them."""
     cut_more: bool
     """True if recovery has cut more than one unfinished write at the end of the log."""
 
@@ -81,7 +81,7 @@ def load(
     cut_more = len(segments) < found or any(segment.cut_more for segment in segments)
     end = segments[-1].next_offset
     epochs, whole = _read_epochs(tp, directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
-    epochs_start = epochs.first_start_offset
+    epochs_start = _raised_start(epochs.first_start_offset, segments, known.log_start_offset)
     epochs.truncate_end(end)
     producers = ProducerStateManager(tp, Snapshots(tp, directory))
     producers.reload(end, segments, now_ms, None if whole else epochs)
@@ -181,6 +181,19 @@ def _add_unflushed_epochs(epochs: LeaderEpochs, segments: list[Segment], recover
             for _, header in segment.batches_from(max(recovery_point, segment.base_offset)):
                 if header.leader_epoch > epochs.latest:
                     epochs.assign(header.leader_epoch, header.base_offset)
+
+
+def _raised_start(first_epoch: int, segments: list[Segment], log_start: int) -> int:
+    """Returns `first_epoch`, the offset at which the leader epochs begin, if the log has a batch from before it: the
+    log start was raised to there.
+
+    Else 0: a copy of a compacted log may have its first batch above its log start, and its epochs begin there.
+    """
+    if first_epoch > max(segments[0].base_offset, log_start):
+        for segment in segments:
+            for _, header in segment.batches_from(segment.base_offset):
+                return first_epoch if header.base_offset < first_epoch else 0
+    return 0
 
 
 def _read_epochs(tp: TopicPartition, path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:

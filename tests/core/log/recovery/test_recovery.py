@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from klamm.core.errors import StorageError
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.recovery.loader import OpenFrom
-from klamm.core.records.header import iter_headers
+from klamm.core.records.header import iter_headers, rewrite_base
 from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, fill, open_log, read_all, records_of
 
 COUNT = 40
@@ -339,3 +340,34 @@ def test_a_directory_of_another_topic_id_is_refused(tmp_path: Path) -> None:
     path.write_text("version: 0\n")
     with pytest.raises(StorageError, match="damaged"):
         open_log(tmp_path)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
+def test_a_copy_of_a_compacted_log_begins_where_its_leaders_does(tmp_path: Path, clean: bool) -> None:
+    """Nothing remains there before offset 50. A consumer that has read up to 30 goes on at 50. Out of range, it would
+    go to the end of the log, and skip records, or to its start."""
+    first = batch()
+    rewrite_base(first, 0, 50, 3)
+    log = open_log(tmp_path, cleanup_policy="compact")
+    log.append_as_follower(first, 3)
+    log.advance_high_watermark(51)
+    log.flush()
+    known = clean_start(log)
+    log.close(clean=clean)
+    log = open_log(tmp_path, known=replace(known, clean=clean), cleanup_policy="compact")
+    assert log.log_start_offset == 0
+    assert log.read(30, 1 << 20).data == bytes(first)
+
+
+@pytest.mark.parametrize("start", [2, 4, 5])
+def test_a_log_start_that_rose_before_a_crash_stays_in_a_log_with_gaps(tmp_path: Path, start: int) -> None:
+    """The checkpoint is written after the leader epochs. Without the epoch of a batch, reads take it for damaged."""
+    log = open_log(tmp_path, cleanup_policy="compact,delete")
+    for _ in range(3):
+        append(log, batch([b"a", b"b"]))
+    known = clean_start(log)
+    log.delete_records_before(start)
+    log.close(clean=False)
+    log = open_log(tmp_path, known=replace(known, clean=False), cleanup_policy="compact,delete")
+    assert log.log_start_offset == start
+    assert len(log.read(start, 1 << 20).data) == len(batch([b"a", b"b"])) * (3 - start // 2)
