@@ -12,7 +12,8 @@ coordination does (`KnownPast`): every partition that existed at the broker's la
 directory that has not seen that start is older, so a missing partition may have had records. A partition that was
 created after the last start may have no directory yet, because of a crash: it is not lost. Nor is one that is being
 moved to this broker and is not in sync, which is not `expected`; nor is one without an entry whose directory of the
-same topic was deleted or set aside: it was moved to other brokers and back.
+same topic was deleted or set aside: it was moved to other brokers and back. One that is elsewhere now may still have an
+entry, which a full disk has kept.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class MissingLogs:
         """Finds the lost partitions: `ends` has the end offsets in the checkpoints."""
         moved = self._moved()
         written = {tp: end for tp, end in ends.items() if end > 0}
-        for tp in {*written, *self._expected} - self.accepted:
+        moved_away = moved.difference(self._expected)
+        for tp in {*written, *self._expected} - self.accepted - moved_away:
             if self._is_empty(tp) and (tp in written or (tp not in moved and self._was_here(tp))):
                 if self._accept:
                     self.accepted.add(tp)

@@ -12,10 +12,12 @@ from uuid import uuid4
 
 import pytest
 
+from klamm.core import faults
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import Endpoint
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import ErrorCode, StorageError
+from klamm.core.faults import ScriptedFaults
 from klamm.core.log.log_directory import META
 from klamm.core.log.manager import LogManager
 from klamm.core.log.recovery.missing_logs import KnownPast, MissingLogs
@@ -282,3 +284,27 @@ def test_a_partition_that_was_being_moved_here_before_a_crash_is_not_lost(
     finally:
         other.close()
         coordination.close()
+
+
+def test_a_partition_that_was_moved_away_on_a_full_disk_may_come_back(tmp_path: Path) -> None:
+    """The checkpoints could not forget it before its directory was moved, nor until the broker was killed."""
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    append(manager.create(tp, topic_id, TopicConfig()), bytearray(batch(b"a")))
+    manager.note_start(5)
+    manager.logs()[tp].flush()
+    manager.write_checkpoints()
+    faults.install(ScriptedFaults("files.write@1+=ENOSPC"))
+    try:
+        manager.remove(tp)
+        manager.close(clean=False)
+    finally:
+        faults.install(None)
+    past = KnownPast(5, lambda _: 3, {TOPIC: topic_id})
+    for _ in range(2):  # the first start removes the directory
+        again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), past=past)
+        assert tp not in again.missing
+        again.run_maintenance(again._clock() + 1)
+        again.close(clean=False)
+    again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), past=past)
+    assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
