@@ -2,7 +2,8 @@
 
 A partition never restarts at offset 0 silently (`missing`): the start fails if the log directory is empty but the
 cluster has partitions on this broker, and a partition whose files are gone is not created again if a checkpoint has
-its end offset. The operator may accept both at the start.
+its end offset. The operator may accept both at the start. Nor is a log served that has lost its first segments
+since a clean stop: it would pass for one whose records retention has deleted, and a leader's log start is everyone's.
 
 A partition directory that the cluster does not know is renamed to `….<uuid>-stray` and never deleted. The directory of
 a partition of a deleted topic is renamed to `….<uuid>-delete`, and its files are removed after `file.delete.delay.ms`.
@@ -41,7 +42,15 @@ from .recovery.loader import OpenFrom
 from .recovery.missing_logs import KnownPast, MissingLogs
 from .recovery.parallel_opening import Opening, open_all
 from .segment.file_operations import remove_tree, rename, storage, sync_directory, sync_file_system
-from .segment.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
+from .segment.naming import (
+    LOG,
+    is_deleted,
+    is_stray,
+    parse_directory,
+    parse_segment_file,
+    partition_directory,
+    suffixed,
+)
 from .segment.open_files import DEFAULT_LIMIT, OpenFiles
 from .state.checkpoints import (
     CLEANER_OFFSETS,
@@ -180,6 +189,15 @@ class LogManager:
                 topic_id = read_topic_id(self.directory / name)
                 if topic_id is None:
                     _log.warning("%s: %s has no topic id", tp, self.directory / name)
+                    self._set_directory_aside(tp)
+                    self._missing.set_aside(tp, ends.get(tp, 0))
+                    continue
+                if clean and tp in starts and (first := _first_segment(self.directory / name)) > starts[tp]:
+                    _log.error(
+                        "%s: the log begins at offset %d, but by its checkpoint it began at %d: the records between "
+                        "them are lost here, and would be deleted everywhere if this broker led",
+                        tp, first, starts[tp],
+                    )  # fmt: skip
                     self._set_directory_aside(tp)
                     self._missing.set_aside(tp, ends.get(tp, 0))
                     continue
@@ -517,6 +535,13 @@ class LogManager:
                 leave_clean_marker(self.directory)
         finally:
             self._directory_lock.release()
+
+
+def _first_segment(directory: Path) -> int:
+    """Returns the base offset of the first segment; 0 if there is none."""
+    with storage(f"cannot read {directory}"):
+        found = [parse_segment_file(path.name) for path in directory.iterdir()]
+    return min((parsed[0] for parsed in found if parsed is not None and parsed[1] == LOG), default=0)
 
 
 def _read(checkpoint: OffsetCheckpoint) -> dict[TopicPartition, int]:

@@ -85,6 +85,28 @@ def test_a_lost_segment_means_a_new_data_id(
     assert start(tmp_path).data_ids == found, "the next start has lost nothing more"
 
 
+def test_a_lost_first_segment_is_not_taken_for_a_deleted_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If this broker led, its followers would delete what they have below its log start."""
+    manager = start(tmp_path)
+    log = filled(manager)
+    log.delete_records_before(5)
+    log.apply_retention(0)
+    manager.close()
+    manager = start(tmp_path)
+    assert manager.logs()[TP].log_start_offset == 5, "what was deleted is not lost"
+    manager.close()
+    first, second, *_ = sorted((tmp_path / "t-0").glob("*.log"))
+    first.unlink()
+    for _ in range(2):
+        manager = start(tmp_path)
+        with pytest.raises(StorageError, match="has no segments, but its log ended at offset 20"):
+            manager.create(TP, TOPIC_ID, CONFIG)
+        manager.close()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert said.startswith(f"t-0: the log begins at offset {int(second.stem)}, but by its checkpoint it began at 5: ")
+    assert len(list(tmp_path.glob("t-0.*-stray"))) == 1
+
+
 def test_a_start_that_ends_early_is_not_forgotten(tmp_path: Path) -> None:
     """The start after it sees the same checkpoints, or the note in the data identity."""
     manager = start(tmp_path)
