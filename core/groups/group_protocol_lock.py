@@ -138,6 +138,15 @@ def active_protocol(coordination: Coordination, group: str) -> GroupProtocol | N
     return read_lock(coordination, group)[0]
 
 
+def last_protocol(coordination: Coordination, group: str) -> GroupProtocol | None:
+    """Returns the protocol of the lock's last holders, who may have left; None if it was never acquired."""
+    root = paths.group(group)
+    try:
+        return _decode_protocol(root, coordination.get(root)[0])
+    except NoNodeError:
+        return None
+
+
 def read_lock(coordination: Coordination, group: str) -> tuple[GroupProtocol | None, list[Check]]:
     """Returns `active_protocol` and the checks that hold until the lock is acquired again; no checks if it never
     was."""

@@ -15,6 +15,7 @@ from ...groups.group_protocol_lock import (
     ClassicGroupLocks,
     GroupProtocol,
     active_protocol,
+    last_protocol,
     pin_lock,
     read_lock,
     unpin_lock,
@@ -120,6 +121,9 @@ class GroupLocks:
 
     async def protocol(self, group: str) -> GroupProtocol | None:
         return await self._workers.coordination(active_protocol, self._coordination, group)
+
+    async def last_protocol(self, group: str) -> GroupProtocol | None:
+        return await self._workers.coordination(last_protocol, self._coordination, group)
 
     @asynccontextmanager
     async def pinned(self, group: str) -> AsyncIterator[tuple[GroupProtocol | None, list[Check]]]:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from ...errors import BrokerError, ErrorCode
 from ...groups.coordinator.coordinator import GroupCoordinator
+from ...groups.group_protocol_lock import GroupProtocol
 from ...interfaces.coordination import BadVersionError, Check, NoNodeError
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
@@ -48,7 +49,8 @@ class OffsetCleanup:
         self._retention_ms = retention_ms
         self._populated_ms: dict[str, int] = {}
         """When each group was last known to have members: at a check, when the last one left, or when a coordinator
-        before this one stored that."""
+        before this one stored that. When the last registry member left is stored nowhere: of a group whose last members
+        were such, and of which nothing is known here, it is the time of the check that found it deserted."""
 
     def emptied(self, group: str, now_ms: int) -> None:
         """Notes that the group's last member has left."""
@@ -87,24 +89,26 @@ class OffsetCleanup:
         store that keeps no groups, as far as this broker knows, which is since it coordinates them. Groups whose id
         begins with `__` are the broker's own and are kept."""
         oldest = now_ms - self._retention_ms
-        self._populated_ms = {group: at for group, at in self._populated_ms.items() if at > oldest}
         for partition in self._partitions.active():
             if partition.groups is not None:
                 for group, state in (await self._group_metadata.load(partition.groups)).items():
                     if state.changed_ms > oldest:
                         self._populated_ms[group] = max(self._populated_ms.get(group, 0), state.changed_ms)
-        for group in await self._partitions.groups_with_offsets():
+        groups = await self._partitions.groups_with_offsets()
+        with_offsets, known = frozenset(groups), self._populated_ms.items()
+        self._populated_ms = {group: at for group, at in known if at > oldest or group in with_offsets}
+        for group in groups:
             if self._coordinator.populated(group):
                 self._populated_ms[group] = now_ms
             elif not group.startswith("__"):
-                await asyncio.shield(self._commits.begin(group, self._expire_offsets(group, oldest)))
+                await asyncio.shield(self._commits.begin(group, self._expire_offsets(group, oldest, now_ms)))
         for partition in self._partitions.active():
             if partition.groups is not None:
                 for group, state in (await self._group_metadata.load(partition.groups)).items():
                     if state.changed_ms < oldest:
                         await asyncio.shield(self._commits.begin(group, self._expire_group(group)))
 
-    async def _expire_offsets(self, group: str, oldest_ms: int) -> None:
+    async def _expire_offsets(self, group: str, oldest_ms: int, now_ms: int) -> None:
         """Runs in turn with the group's commits: it sees the commits before it, and those after it are stored after
         it."""
         populated_ms = max(self._populated_ms.get(group, 0), self._partitions.unknown_until_ms(group))
@@ -113,13 +117,20 @@ class OffsetCleanup:
         if not _older(await self._stored(group, None), oldest_ms):  # true for most groups: skip the lock
             return
         async with self._locks.pinned(group) as (protocol, unchanged):
-            if protocol is not None:
+            if protocol is not None or await self._left_unseen(group):
+                self._populated_ms[group] = now_ms
                 return
             stored = await self._stored(group, None)
             expired = _older(stored, oldest_ms) and self._deserted(group)
             if expired and await self._forget_group(group, unchanged, stored):
                 self._populated_ms.pop(group, None)
                 log.info("the offsets of group %s have expired", group)
+
+    async def _left_unseen(self, group: str) -> bool:
+        """Returns whether the group's last members were registry members, of whom no check here has known."""
+        if group in self._populated_ms:
+            return False
+        return await self._locks.last_protocol(group) is GroupProtocol.REGISTRY
 
     async def _expire_group(self, group: str) -> None:
         """Deletes the stored state of a group that has neither members nor offsets, in turn with the group's

@@ -30,6 +30,7 @@ from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.coordinator.requests import GroupState, JoinRequest, MemberIdentity, SyncRequest
+from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
 from klamm.core.interfaces.coordination import Check, Coordination, SessionEvent
 from klamm.core.interfaces.offsets import (
@@ -749,6 +750,35 @@ def test_offsets_are_kept_for_the_whole_time_after_the_last_member_has_left(
             await checking.expire_offsets(soon_ms)
             assert "g" in await checking.with_offsets()
             await checking.expire_offsets(soon_ms + BrokerConfig(broker_id=5).offsets_retention_minutes * 60_000)
+            assert "g" not in await checking.with_offsets()
+
+    run(test())
+
+
+@BOTH
+@pytest.mark.parametrize("moved", [False, True])
+def test_offsets_are_kept_for_the_whole_time_after_the_last_registry_member_has_left(
+    cluster: Cluster, plugin: str, moved: bool
+) -> None:
+    """The group had nothing to commit for long; its last member leaves between two checks, of which another broker
+    makes the second: that one cannot know when it left."""
+    retention_ms = BrokerConfig(broker_id=5).offsets_retention_minutes * 60_000
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            service = await stack.enter_async_context(coordinator(cluster, 5))
+            long_ago = {p: replace(o, commit_timestamp_ms=1_000) for p, o in cluster.offset(T0, 1).items()}
+            cluster.members().commit("g", long_ago)
+            member = acquire(cluster.own, "g", GroupProtocol.REGISTRY, "member-1").path
+            late_ms = time.time_ns() // 1_000_000 + 2 * retention_ms
+            await service.expire_offsets(late_ms)
+            cluster.own.delete(member)
+            checking = await stack.enter_async_context(coordinator(cluster, 6)) if moved else service
+            await checking.expire_offsets(late_ms + 60_000)
+            assert "g" in await checking.with_offsets()
+            await checking.expire_offsets(late_ms + 30_000 + retention_ms)
+            assert ("g" in await checking.with_offsets()) is moved
+            await checking.expire_offsets(late_ms + 120_000 + retention_ms)
             assert "g" not in await checking.with_offsets()
 
     run(test())
