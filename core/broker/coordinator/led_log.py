@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.offsets import LogSlice
@@ -32,6 +33,8 @@ class LedLog:
         self._loop = asyncio.get_running_loop()
         self._begin = replica.log.log_end_offset
         self._running: set[Future[int]] = set()
+        self._given_up: set[asyncio.Task[AppendResult]] = set()
+        """Appends on a worker thread whose caller has its answer, a time-out, before their end."""
         self._closed = False
 
     @property
@@ -114,16 +117,27 @@ class LedLog:
         return end
 
     async def _stored(self, batch: bytearray, at: int | None) -> AppendResult:
+        while self._given_up:  # the sender of such a commit may have sent the next one: it must not be overtaken
+            await asyncio.wait(self._given_up)
         replica, epoch, appends = self._replica, self.leader_epoch, self._workers.appends
         append, appended = replica.log.append_as_leader, partial(replica.appended, len(batch))
         if len(batch) > appends.on_loop_bytes and appends.needs_worker(len(batch)):
-            return await self._workers.disk_then(appended, append, batch, epoch, at=at)
+            return await self._to_its_end(self._workers.disk_then(appended, append, batch, epoch, at=at))
         try:
             result = append(batch, epoch, on_loop=True, commit=replica.commits_alone, at=at)
         except WouldBlockError:
-            return await self._workers.disk_then(appended, append, batch, epoch, at=at)
+            return await self._to_its_end(self._workers.disk_then(appended, append, batch, epoch, at=at))
         appended(result)
         return result
+
+    async def _to_its_end(self, append: Coroutine[Any, Any, AppendResult]) -> AppendResult:
+        running = self._loop.create_task(append)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._given_up.add(running)
+            running.add_done_callback(self._given_up.discard)
+            raise
 
     def _is_over(self) -> bool:
         return self._closed or self._replica.leader_epoch != self.leader_epoch
