@@ -1,13 +1,20 @@
 """What the records of one partition of `__consumer_offsets` make up: offsets by group, and the states of classic
 groups.
+
+A record that cannot be decoded is passed over, with a line in the log: anyone who may produce to the topic can have
+written it, and the other groups of the partition go on. What its key had before stays.
 """
 
 from __future__ import annotations
+
+import logging
 
 from klamm.plugin import CommittedOffset, CorruptRecordError, StoredGroup, TopicPartition
 
 from .kafka_format import GroupKey, OffsetKey, decode_key, decode_value
 from .kafka_groups import decode_group
+
+log = logging.getLogger(__name__)
 
 
 class OffsetsContents:
@@ -16,6 +23,7 @@ class OffsetsContents:
     def __init__(self) -> None:
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.states: dict[str, StoredGroup] = {}
+        self._told = False
 
     def clear(self) -> None:
         self.offsets, self.states = {}, {}
@@ -46,7 +54,9 @@ class OffsetsContents:
             elif isinstance(found, GroupKey):
                 self.states.pop(found.group, None)
         except CorruptRecordError as error:
-            raise CorruptRecordError(f"{partition} offset {offset}: {error}") from error
+            if not self._told:  # a topic of another format has many
+                log.warning("%s offset %d, and others like it, are passed over: %s", partition, offset, error)
+            self._told = True
 
     def _apply_offset(self, found: OffsetKey, value: bytes | None) -> None:
         if value is not None:

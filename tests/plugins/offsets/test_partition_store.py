@@ -12,9 +12,11 @@ import pytest
 
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
-from klamm.core.interfaces.offsets import CommittedOffset, LeaderLog, LogSlice
+from klamm.core.interfaces.offsets import CommittedOffset, LeaderLog, LogSlice, StoredGroup
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
+from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, encode_key
 from klamm.plugins.offsets.partition_store import DELETION_TRIES, TopicPartitionStore
 from klamm.plugins.offsets.records import batch_of, commit_rows
 from klammtest.brokers.led import LedOffsets
@@ -116,3 +118,26 @@ def test_a_deletion_that_is_always_overtaken_raises_and_deletes_nothing(led: Led
     assert caught.value.code is ErrorCode.request_timed_out
     replicated(led)
     assert store.fetch("g") == {T0: OLD}
+
+
+def test_a_record_that_cannot_be_decoded_costs_no_group_its_offsets(
+    led: LedOffsets, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = store_of(led.log())
+    store.commit("g", {T0: OLD, T1: OLD})
+    store.save_group("g", StoredGroup("consumer", 3, None, None))
+    mine = encode_key(OffsetKey("g", T0))
+    state = encode_key(GroupKey("g"))
+    for key, value in ((b"\0\1cut", b""), (mine, b"\0\x09of a newer version"), (state, b"\0\3cut")):
+        led.led.log.append_as_leader(bytearray(encode_batch([(2, key, value, ())])), led.epoch)
+    store.commit("g", {T1: NEW})
+    for reader in (store, store_of(led.log())):
+        assert reader.fetch("g") == {T0: OLD, T1: NEW}
+        assert reader.groups() == ["g"]
+        assert reader.load_groups()["g"].generation == 3
+    assert [line for line in caplog.messages if "passed over" in line] == [
+        "__consumer_offsets-0 offset 3, and others like it, are passed over: "
+        "the key of an offset record cannot be read: 25461 bytes, 1 are left"
+    ] * 2
+    store.delete("g")
+    assert store.groups() == []
