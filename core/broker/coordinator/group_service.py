@@ -140,6 +140,11 @@ class GroupService:
         return ErrorCode.coordinator_not_available if self._stopped else self._partitions.refusal(group)
 
     @property
+    def keeps_offsets_by_partition(self) -> bool:
+        """True if the offsets of a group are in its partition of `__consumer_offsets`."""
+        return isinstance(self._offsets, PartitionedStore)
+
+    @property
     def loading(self) -> bool:
         """True while the groups of a partition are loaded."""
         return self._partitions.loading

@@ -13,6 +13,7 @@ from uuid import UUID
 from ....config.describe import describe_topic
 from ....config.sections.topic_settings import too_high_minimum
 from ....errors import BrokerError, ConfigError, ErrorCode, KlammError
+from ....groups.offsets_topic import OFFSETS_TOPIC
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
 from ....records.partition import counted
@@ -141,6 +142,12 @@ async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
             ErrorCode.invalid_partitions,
             f"topic {topic.name!r} has {counted(len(known.partitions), 'partition')} already; "
             f"{topic.count} is not more",
+        )
+    if topic.name == OFFSETS_TOPIC and services.groups.keeps_offsets_by_partition:
+        raise BrokerError(
+            ErrorCode.invalid_partitions,
+            f"topic {OFFSETS_TOPIC!r} keeps its {counted(len(known.partitions), 'partition')}: the offsets of a group "
+            "are in the one that this number and the group's name give, and would not be found any more",
         )
     replicas = None
     if topic.assignments is not None:

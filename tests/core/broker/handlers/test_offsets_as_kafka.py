@@ -12,6 +12,7 @@ from klamm.core.broker.server import Broker
 from klamm.core.cluster.tree import paths
 from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.groups.membership.consumer_protocol import encode_subscription
+from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
@@ -22,6 +23,7 @@ from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.grouping import SESSION, commit, describe, joined, leave, stored, sync
 from klammtest.guarantees import guarantee
 from klammtest.requests import new_topic
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
 PATIENT = {"offsets.topic.num.partitions": 2, "offsets.commit.timeout.ms": 60_000}
@@ -147,3 +149,22 @@ def test_offsets_of_groups_that_are_no_consumers_or_not_there(wire: WireClient) 
     assert sync(wire, "unreadable", member).error_code is ErrorCode.none
     assert delete_offsets(wire, "unreadable", topic) == {topic: ErrorCode.group_subscribed_to_topic}
     leave(wire, "unreadable", member.member_id)
+
+
+def test_offsets_are_found_after_an_attempt_to_grow_their_topic(wire: WireClient) -> None:
+    topic, groups = new_topic(wire), [f"placed-{number}" for number in range(8)]
+    for group in groups:
+        assert set(commit(wire, group, {(topic, 0): 7}).values()) == {ErrorCode.none}
+    more = part(ApiKey.CREATE_PARTITIONS, 1, "CreatePartitionsTopic", name=OFFSETS_TOPIC, count=50, assignments=None)
+    grown = wire.call(ApiKey.CREATE_PARTITIONS, 1, topics=(more,), timeout=SESSION, validate_only=False).results[0]
+    if grown.error_code is not ErrorCode.none:
+        assert grown.error_code is ErrorCode.invalid_partitions
+        assert grown.error_message.startswith("topic '__consumer_offsets' keeps its 2 partitions: the offsets of a")
+    for group in groups:
+        eventually(lambda group=group: stored_now(wire, group, topic) == 7, f"{group} has its offset")
+
+
+def stored_now(wire: WireClient, group: str, topic: str) -> int:
+    """-1 while the group's new partition is not served yet."""
+    found = stored(wire, group, topic, (0,))
+    return found[0].committed_offset if found else -1
