@@ -116,6 +116,11 @@ class PartitionReader:
         """The next offset to read."""
         return self.cursor.offset
 
+    @property
+    def leader_epoch(self) -> int:
+        """Of the leader that the last fetch went to; -1 if the brokers give none."""
+        return self._leader_epoch
+
     def fetch(self, timeout_s: float, *, max_wait_ms: int = MAX_WAIT_MS, until: int | None = None) -> bytes:
         """Returns whole batches from the position on; they may begin before it, and end with a partial one.
 

@@ -171,6 +171,8 @@ class TopicTable:
         self._retry = retry
         self._sleep = sleep
         self._readers: dict[TopicPartition, PartitionReader] = {}
+        self._known_ends: dict[TopicPartition, int] = {}
+        """The leader epoch in which a partition's leader is known to know its high watermark."""
         self._caught_up_at = self._asked_at = clock()
 
     def catch_up(
@@ -210,6 +212,7 @@ class TopicTable:
     def start_over(self) -> None:
         """Clears the contents; the next `catch_up` reads every partition from its first offset."""
         self._readers.clear()
+        self._known_ends.clear()
         self._contents.clear()
 
     def _read_to_ends(
@@ -255,13 +258,23 @@ class TopicTable:
         while goal is None or reader.position < goal:
             data = reader.fetch(self._left_s(reader, moved_at, deadline_s, goal), max_wait_ms=wait_ms)
             if goal is None:
-                goal = max(reader.high_watermark, self._still_there(reader, at_least))
+                goal = max(self._committed_end(reader), self._still_there(reader, at_least))
             before = reader.position
             self._apply(reader, data)
             if reader.position > before:
                 moved_at = self._clock()
             else:
                 wait_ms = MAX_WAIT_MS
+
+    def _committed_end(self, reader: PartitionReader) -> int:
+        """Returns the high watermark that the fetch told, or a higher one: a new leader's is too low until it has
+        committed its first records, and ListOffsets waits for that (KIP-207)."""
+        epoch = reader.leader_epoch
+        if self._known_ends.get(reader.partition) == epoch:
+            return reader.high_watermark
+        end = self._client.list_offsets({reader.partition: LATEST})[reader.partition][0]
+        self._known_ends[reader.partition] = epoch
+        return max(reader.high_watermark, end)
 
     def _still_there(self, reader: PartitionReader, at_least: int) -> int:
         """Returns `at_least`, or the end of the log if that is below: the topic was created again, or lost its end."""

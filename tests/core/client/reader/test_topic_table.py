@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from klamm.core.client.cluster_client import LATEST
 from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.client.reader.topic_table import MAX_BOOTSTRAPS, UNWATCHED_S, TopicTable
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
@@ -72,6 +73,32 @@ def test_it_is_read_once_then_followed() -> None:
     assert table.catch_up() == [(0, 3)]
     assert table.contents.values == {b"a": b"3"}
     assert table.topic.waits_ms == [0] * len(table.topic.waits_ms), "nothing that is there is waited for"
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_what_a_new_leader_does_not_know_to_be_committed_is_read(
+    read_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its high watermark is that of a follower until it has committed its first records; ListOffsets waits for that."""
+    table = Table()
+    log, answer = table.topic.logs[0], table.topic.list_offsets
+    table.put(0, a=b"1")
+    if read_before:
+        assert table.catch_up() == [(0, 0)]
+    table.put(0, a=b"2")
+    table.topic.metadata(["t"])
+    log.elect()
+    table.topic.mishaps = [ErrorCode.not_leader_or_follower]
+    log.high_watermark = 1
+
+    def list_offsets(timestamps: dict[TopicPartition, int], **named: Any) -> dict[TopicPartition, tuple[int, int]]:
+        if LATEST in timestamps.values():
+            log.high_watermark = None
+        return answer(timestamps, **named)
+
+    monkeypatch.setattr(table.topic, "list_offsets", list_offsets)
+    assert table.catch_up()[-1] == (0, 1)
+    assert table.contents.values == {b"a": b"2"}
 
 
 def test_it_begins_where_the_log_begins() -> None:
