@@ -267,6 +267,10 @@ class ClassicGroupLocks:
         held = self._held.get(group)
         return Check(paths.group(group), held.version) if held is not None and held.session else None
 
+    def knows(self, group: str) -> bool:
+        """Returns whether this broker holds the lock, or has not released it yet."""
+        return group in self._held
+
     def still_holds(self, group: str) -> bool:
         """Blocking. Returns whether the guard holds now."""
         with self._io:

@@ -122,6 +122,14 @@ class GroupLocks:
     async def protocol(self, group: str) -> GroupProtocol | None:
         return await self._workers.coordination(active_protocol, self._coordination, group)
 
+    async def held_elsewhere(self, group: str) -> bool:
+        """Returns whether another broker holds the lock: the group's former coordinator, whose members have not joined
+        here yet."""
+        held = await self.protocol(group) is GroupProtocol.CLASSIC
+        if held and not self._locks.knows(group):  # it may have been released here since it was read
+            held = await self.protocol(group) is GroupProtocol.CLASSIC
+        return held and not self._locks.knows(group)
+
     async def last_protocol(self, group: str) -> GroupProtocol | None:
         return await self._workers.coordination(last_protocol, self._coordination, group)
 

@@ -187,7 +187,8 @@ class GroupService:
         return result if stored is ErrorCode.none else SyncResult(stored)
 
     async def delete(self, group: str) -> ErrorCode:
-        """Deletes an empty group and its offsets, in turn with the group's commits."""
+        """Deletes an empty group and its offsets, in turn with the group's commits. Whether a group is empty is not
+        known while its former coordinator holds its lock."""
         return await asyncio.shield(self._commits.begin(group, self._delete(group)))
 
     async def _delete(self, group: str) -> ErrorCode:
@@ -199,6 +200,8 @@ class GroupService:
             async with self._locks.pinned(group) as (protocol, unchanged):
                 if protocol is GroupProtocol.REGISTRY:
                     return ErrorCode.non_empty_group
+                if protocol is GroupProtocol.CLASSIC and await self._locks.held_elsewhere(group):
+                    return ErrorCode.coordinator_not_available
                 stored = await self.stored(group, None)
                 code = self.coordinator.delete(group, has_offsets=bool(stored))
                 if code is ErrorCode.none:
@@ -230,6 +233,8 @@ class GroupService:
         if refused is not None:
             return refused
         try:
+            if await self._locks.held_elsewhere(group):
+                return ErrorCode.coordinator_not_available
             read = await self._workers.coordination(self._registry_topics, group)
             stored = bool(await self.stored(group, None))
             codes = {

@@ -710,6 +710,32 @@ def test_a_paused_coordinator_expires_nothing(cluster: Cluster, plugin: str, com
 
 
 @BOTH
+def test_the_offsets_of_a_former_coordinators_members_are_not_deleted(cluster: Cluster, plugin: str) -> None:
+    """It was killed, or sleeps: its members have not joined at the successor yet, which does not know them unless the
+    store does."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            former = await stack.enter_async_context(coordinator(cluster, 5))
+            mine = await stable_member(former)
+            assert await former.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            successor = await stack.enter_async_context(coordinator(cluster, 6))
+            known = plugin == "topic"
+            refused = ErrorCode.non_empty_group if known else ErrorCode.coordinator_not_available
+            assert await successor.delete("g") is refused
+            refused_offset = {T0: ErrorCode.group_subscribed_to_topic} if known else refused
+            assert await successor.delete_offsets("g", [T0]) == refused_offset
+            assert (await successor.fetch("g", [T0]))[T0].offset == 100
+            other = await member_at(successor, mine)
+            assert await successor.delete("g") is ErrorCode.non_empty_group
+            left = successor.coordinator.leave("g", [MemberIdentity(other.member_id, None)])
+            assert left == [ErrorCode.none]
+            assert await successor.delete_offsets("g", [T0]) == {T0: ErrorCode.none}
+
+    run(test())
+
+
+@BOTH
 def test_offsets_of_deserted_groups_expire(cluster: Cluster, plugin: str) -> None:
     """Not those of a group with a member, nor of one that committed since."""
 
