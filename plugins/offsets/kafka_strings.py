@@ -12,18 +12,26 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, TypeVar
 
-from klamm.plugin import CorruptRecordError
+from klamm.errors import BrokerError
+from klamm.plugin import CorruptRecordError, ErrorCode
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
+LONGEST_STRING: Final = 32_767
 T = TypeVar("T")
 
 
 def string(text: str | None) -> bytes:
+    """Raises `BrokerError` INVALID_REQUEST for a text that has no room."""
     if text is None:
         return INT16.pack(-1)
     raw = text.encode()
+    if len(raw) > LONGEST_STRING:
+        raise BrokerError(
+            ErrorCode.invalid_request,
+            f"{text[:20]!r}… has {len(raw)} bytes: a record of a group has room for {LONGEST_STRING}",
+        )
     return INT16.pack(len(raw)) + raw
 
 

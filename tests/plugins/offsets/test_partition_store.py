@@ -3,7 +3,7 @@ Produce."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 from uuid import UUID
@@ -12,7 +12,7 @@ import pytest
 
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
-from klamm.core.interfaces.offsets import CommittedOffset, LeaderLog, LogSlice, StoredGroup
+from klamm.core.interfaces.offsets import CommittedOffset, LeaderLog, LogSlice, StoredGroup, StoredMember
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
@@ -141,3 +141,18 @@ def test_a_record_that_cannot_be_decoded_costs_no_group_its_offsets(
     ] * 2
     store.delete("g")
     assert store.groups() == []
+
+
+def test_a_name_that_has_no_room_in_a_record_is_refused(led: LedOffsets) -> None:
+    """Requests of flexible versions can have one."""
+    store, member = store_of(led.log()), StoredMember("m", "i" * 32_768, "c", "h", 1, 1)
+    calls: list[Callable[[], None]] = [
+        lambda: store.commit("g" * 32_768, {T0: OLD}),
+        lambda: store.save_group("g", StoredGroup("consumer", 3, None, None, members=(member,))),
+    ]
+    for call in calls:
+        with pytest.raises(BrokerError, match="has 32768 bytes: a record of a group has room for 32767") as caught:
+            call()
+        assert caught.value.code is ErrorCode.invalid_request
+    store.commit("g" * 32_767, {T0: OLD})
+    assert store.fetch("g" * 32_767) == {T0: OLD}
