@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +49,8 @@ LIMIT_S = 3_600.0
 SOAK, SOAK_S = "soak", 8 * 3_600.0
 """The campaign that is bounded by time, and its longest time where `--soak` gives none, in seconds."""
 _POLL_S = 0.1
+_PATIENCE_S = 20.0
+"""How long terminated campaigns may take to close what they have started."""
 LONGEST_FIRST = ("soak", "fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
 WAITING = (
     "clock-jump-process",
@@ -140,7 +144,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             one.kill()
 
 
+def _terminated(number: int, _: object) -> None:
+    """Ends the children, which close what they have started, and then this process, whose threads wait for them."""
+    started = psutil.Process().children(recursive=True)
+    for one in psutil.Process().children():
+        one.terminate()
+    for one in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
+        one.kill()
+    os._exit(128 + number)
+
+
 def child(names: Sequence[str], options: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     known = all_campaigns(_package(options))
     with tempfile.TemporaryDirectory(prefix="klamm-faults-", dir=scratch()) as folder:
         kept = Kept(Path(folder, "kept"))
@@ -272,6 +287,7 @@ def main() -> int:
     if options.tools:
         print(" ".join(sorted({tool for name in names for tool in known[name].tools})))
         return 0
+    signal.signal(signal.SIGTERM, _terminated)
     return run_all(names, options)
 
 
