@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from klammtest.broker import SPAWNED
 
@@ -21,6 +22,9 @@ pytest_plugins = [
     "pytester",
 ]
 
+
+settings.register_profile("klamm", deadline=None)  # no test asserts a time
+settings.load_profile("klamm")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.

@@ -54,7 +54,6 @@ def test_round_trip(codec: Codec, data: bytes, kind: Callable[[bytes], bytes]) -
 
 
 @given(st.binary(max_size=5000), st.sampled_from(NAMES))
-@settings(deadline=None)
 def test_round_trip_of_any_bytes(data: bytes, name: str) -> None:
     assert codec_named(name).decompress(codec_named(name).compress(data), len(data)) == data
 
@@ -94,7 +93,7 @@ def test_every_truncation_is_an_error(codec: Codec) -> None:
 
 
 @given(st.sampled_from(NAMES), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_flipped_bytes_raise_the_one_error_or_nothing(name: str, data: st.DataObject) -> None:
     codec = codec_named(name)
     packed = bytearray(codec.compress(LARGE[:2000]))

@@ -165,7 +165,7 @@ def with_text(value: Any) -> Any:
             return value
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(reader=_records(), writer=_records())
 def test_what_the_check_passes_fastavro_reads(reader: dict[str, Any], writer: dict[str, Any]) -> None:
     if next(mismatches(parse(json.dumps(reader)), parse(json.dumps(writer))), None) is not None:

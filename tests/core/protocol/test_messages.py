@@ -59,7 +59,7 @@ def test_what_is_encoded_is_decoded(schema: messages.Schema) -> None:
             schema.decode(data[:-1])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.binary(max_size=300))
 @pytest.mark.parametrize("schema", [messages.request(*offered) for offered in OFFERED], ids=lambda s: s.name)
 def test_random_bytes_are_a_message_or_a_protocol_error(schema: messages.Schema, data: bytes) -> None:
@@ -67,7 +67,7 @@ def test_random_bytes_are_a_message_or_a_protocol_error(schema: messages.Schema,
         schema.decode(data)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(at=st.floats(0, 1), value=st.integers(0, 255), cut=st.booleans())
 @pytest.mark.parametrize("schema", [messages.request(*offered) for offered in OFFERED], ids=lambda s: s.name)
 def test_damaged_messages_are_a_message_or_a_protocol_error(

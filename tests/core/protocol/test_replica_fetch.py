@@ -64,7 +64,7 @@ def test_every_other_request_is_left_to_kio() -> None:
     assert read_replica_fetch_request(schema.encode(replace(found, isolation_level=1)), 0) is None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data())
 def test_a_damaged_request_is_read_as_kio_reads_it_or_not_at_all(data: st.DataObject) -> None:
     body = bytearray(REQUEST.encode())

@@ -37,7 +37,7 @@ def decode(raw: bytes | bytearray, codecs: CodecTable = CODECS, **more: int) -> 
 
 
 @given(records, st.sampled_from(NAMES), st.integers(0, 2**50))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_round_trip(rows: list, name: str, base: int) -> None:
     raw = encode_batch(rows, codec=CODECS.by_name(name), base_offset=base, producer_id=4, base_sequence=2)
     header = BatchHeader.parse(raw)
@@ -136,7 +136,7 @@ def test_trailing_bytes() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_flipped_bytes_raise_the_one_error_or_nothing(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
     raw = batch([b"abc", None, b"x" * 300], codec=CODECS.by_name(name))

@@ -34,7 +34,7 @@ def test_generated_batches() -> None:
     assert twins.fast > BATCHES / 2
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     data=st.binary(max_size=60),
     count=st.integers(-1, 5),
@@ -50,7 +50,7 @@ def test_any_bytes(data: bytes, count: int, base_offset: int, last_delta: int, s
     twins.same("columns", [(data, 0, len(data), *said)], 0, 2**63 - 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=200), cut=st.integers(0, 7), expected=st.integers(-1, 3))
 def test_any_chain(data: bytes, cut: int, expected: int) -> None:
     batch = encode_batch([(1, b"k", b"v", ())])
@@ -59,7 +59,7 @@ def test_any_chain(data: bytes, cut: int, expected: int) -> None:
     Twins(_native).same("pieces", raw, 100)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=5000), seed=st.integers(0, 2**32 - 1), at=st.integers(0, 9))
 def test_crc(data: bytes, seed: int, at: int) -> None:
     assert _native.crc32c(memoryview(data)[at:], seed) == fallback.crc32c(memoryview(data)[at:], seed)

@@ -133,7 +133,7 @@ def bodies(serialize: Serializer, rows: list[Any]) -> list[bytes | None]:
     return [payload and payload[5:] for payload in map(serialize, rows)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(table=tables(), cut=st.integers(0, 2))
 def test_columns_are_written_and_read_as_records_are(made: Made, table: tuple[str, list[Any]], cut: int) -> None:
     text, rows = table

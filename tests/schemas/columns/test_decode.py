@@ -130,7 +130,7 @@ def data(kind: Any) -> st.SearchStrategy[Any]:
     return st.dictionaries(st.text(max_size=2), data(kind["values"]), max_size=3)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.data(), st.lists(PROVEN, min_size=1, max_size=4))
 def test_pyruhvro_and_fastavro_agree_on_every_proven_type(draw: st.DataObject, kinds: list[Any]) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": f"f{i}", "type": k} for i, k in enumerate(kinds)]}

@@ -173,7 +173,7 @@ def by_fastavro(payload: bytes, writer: Schema, reader: Schema) -> tuple[bool, A
         return False, None
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(pairs())
 def test_rows_are_those_that_fastavro_resolves(pair: tuple[Schema, Schema, list[Any]]) -> None:
     writer, reader, rows = pair

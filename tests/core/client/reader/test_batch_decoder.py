@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.core.client.reader.batch_decoder import NO_END, BatchDecoder, Cursor
@@ -47,7 +47,6 @@ def test_columns_are_the_records() -> None:
 
 
 @given(st.integers(0, 25), st.none() | st.integers(0, 25))
-@settings(deadline=None)
 def test_offset_ranges(first: int, last: int | None) -> None:
     got = columns(several(), first, NO_END if last is None else last)
     assert got["offset"].to_pylist() == [o for o in range(10, 20) if o >= first and (last is None or o < last)]

@@ -226,7 +226,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BATCHES, st.integers(1, 8), st.booleans(), st.integers(0, 25))
 def test_the_last_values_are_the_same_before_and_after(
     tmp_path_factory: pytest.TempPathFactory,

@@ -58,7 +58,7 @@ def test_an_ordinary_recovery_of_the_active_segment_is_no_news(
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_tail_cut_anywhere_keeps_the_whole_batches(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_tail_cut_anywhere_keeps_the_whole_batches(
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_flipped_bit_cuts_before_its_batch(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     directory = tmp_path_factory.mktemp("log")
     log = fill(directory)
@@ -177,7 +177,7 @@ def test_indexes_are_made_anew(
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["index", "timeindex"]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_flipped_bit_in_an_index_is_noticed(
     tmp_path_factory: pytest.TempPathFactory, seed: int, suffix: str, clean: bool
 ) -> None:

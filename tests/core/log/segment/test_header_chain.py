@@ -61,7 +61,7 @@ def consume(log: PartitionLog, written: bytes, limit: int) -> tuple[set[int], in
     st.integers(0, COUNT - 1), st.sampled_from(UNCOVERED), st.integers(0, 7), st.sampled_from([1, 400, 1 << 20]),
     st.booleans(),
 )  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_flipped_bit_under_an_open_log_is_never_served(
     tmp_path_factory: pytest.TempPathFactory, number: int, byte: int, bit: int, limit: int, verify: bool
 ) -> None:

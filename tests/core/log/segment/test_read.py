@@ -108,7 +108,7 @@ def test_holes_are_passed_over(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40), st.integers(0, 3000), st.sampled_from([1500, 10**6]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_offset_is_found_whatever_the_shape(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], limit: int, segment_bytes: int
 ) -> None:

@@ -32,7 +32,7 @@ stamps = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size
 
 
 @given(stamps, st.sampled_from(["none", "zstd"]), st.sampled_from([400, 10**6]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_first_record_of_a_time_or_later(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], codec: str, segment_bytes: int, reopen: bool
 ) -> None:
