@@ -202,6 +202,7 @@ class GroupService:
                     return ErrorCode.non_empty_group
                 if protocol is GroupProtocol.CLASSIC and await self._locks.held_elsewhere(group):
                     return ErrorCode.coordinator_not_available
+                await self._group_metadata.saved(group)  # that its last member has left is stored before the deletion
                 stored = await self.stored(group, None)
                 code = self.coordinator.delete(group, has_offsets=bool(stored))
                 if code is ErrorCode.none:

@@ -41,6 +41,7 @@ from klamm.core.interfaces.offsets import (
     OffsetStore,
     PartitionedStore,
     PartitionStore,
+    StoredGroup,
 )
 from klamm.core.log.errors import LogEndMovedError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
@@ -731,6 +732,47 @@ def test_the_offsets_of_a_former_coordinators_members_are_not_deleted(cluster: C
             left = successor.coordinator.leave("g", [MemberIdentity(other.member_id, None)])
             assert left == [ErrorCode.none]
             assert await successor.delete_offsets("g", [T0]) == {T0: ErrorCode.none}
+
+    run(test())
+
+
+class SlowlySavingStore:
+    """Stores an empty group once it may `go_on`."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.go_on = threading.Event()
+
+    def save_group(self, group: str, state: StoredGroup) -> None:
+        assert state.members or self.go_on.wait(PATIENCE_S)
+        self._store.save_group(group, state)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("plugin", ["topic"])
+def test_a_group_that_is_deleted_while_it_is_stored_does_not_come_back(cluster: Cluster, plugin: str) -> None:
+    """As where a consumer closes and its group is deleted at once."""
+    stores: list[SlowlySavingStore] = []
+
+    def slow(store: OffsetStore) -> Any:
+        stores.append(SlowlySavingStore(store))
+        return stores[0]
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            service = await stack.enter_async_context(coordinator(cluster, 5, slow))
+            mine = await stable_member(service)
+            assert await service.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            assert service.coordinator.leave("g", [MemberIdentity(mine.member_id, None)]) == [ErrorCode.none]
+            deleting = asyncio.create_task(service.delete("g"))
+            await asyncio.wait([deleting], timeout=1.0)
+            stores[0].go_on.set()
+            assert await deleting is ErrorCode.none
+            await service._group_metadata.saved("g")
+            successor = await stack.enter_async_context(coordinator(cluster, 6))
+            assert [group.group_id for group in successor.coordinator.list_groups()] == []
 
     run(test())
 
