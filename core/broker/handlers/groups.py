@@ -188,10 +188,11 @@ async def list_groups(services: Services, request: Request) -> Entity:
 
 
 async def describe_groups(services: Services, request: Request) -> Entity:
+    with_offsets, unread = frozenset[str](), ErrorCode.none
     try:
         with_offsets = frozenset(await services.groups.with_offsets())
-    except KlammError:
-        with_offsets = frozenset()  # the members are known even so
+    except KlammError as error:
+        unread = commit_code(error)  # the members are known even so
     groups = []
     for group_id in request.message.groups:
         refused = _refusal(services, request, AclOperation.DESCRIBE, group_id)
@@ -199,9 +200,11 @@ async def describe_groups(services: Services, request: Request) -> Entity:
             unseen = DescribedGroup(group_id, GroupState.DEAD)
             groups.append(_described(services, request, unseen, refused))
             continue
-        error = services.groups.not_mine(group_id)
+        code = services.groups.not_mine(group_id) or ErrorCode.none
         described = services.groups.coordinator.describe(group_id, has_offsets=group_id in with_offsets)
-        groups.append(_described(services, request, described, error or ErrorCode.none))
+        if code is ErrorCode.none and described.state is GroupState.DEAD:
+            code = unread  # it may have offsets
+        groups.append(_described(services, request, described, code))
     return request.respond(groups=tuple(groups))
 
 

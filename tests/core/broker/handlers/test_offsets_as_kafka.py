@@ -13,6 +13,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.groups.membership.consumer_protocol import encode_subscription
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
+from klamm.core.interfaces.coordination import CoordinationUnavailableError
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
@@ -149,6 +150,27 @@ def test_offsets_of_groups_that_are_no_consumers_or_not_there(wire: WireClient) 
     assert sync(wire, "unreadable", member).error_code is ErrorCode.none
     assert delete_offsets(wire, "unreadable", topic) == {topic: ErrorCode.group_subscribed_to_topic}
     leave(wire, "unreadable", member.member_id)
+
+
+def test_a_group_is_not_called_dead_while_its_offsets_cannot_be_read(
+    wire: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(wire)
+    commit(wire, "unread", {(topic, 0): 7})
+    member = joined(wire, "known")
+    sync(wire, "known", member)
+
+    async def away(_: GroupService) -> list[str]:
+        raise CoordinationUnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupService, "with_offsets", away)
+        assert describe(wire, "unread").error_code is ErrorCode.coordinator_not_available
+        found = describe(wire, "known")
+        assert (found.error_code, found.group_state) == (ErrorCode.none, "Stable")
+    found = describe(wire, "unread")
+    assert (found.error_code, found.group_state) == (ErrorCode.none, "Empty")
+    leave(wire, "known", member.member_id)
 
 
 def test_offsets_are_found_after_an_attempt_to_grow_their_topic(wire: WireClient) -> None:
