@@ -102,6 +102,7 @@ def test_what_administrators_ask_does_not_end_the_wait(join: Joined) -> None:
     first = join.clusters[1]
     # Nobody controls meanwhile: what is asked is written, and does not end.
     eventually(lambda: first.image().controller_id == 0, "the dead one to be the controller still")
+    eventually(lambda: set(asked) <= set(first.image().topics), "the topics")
     tree = join.coordinations[1]
     for name, assignment in {
         "preferred": {"partitions": {0: (0, 1, 2)}},
