@@ -7,15 +7,17 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
 from ..config.host_brokers import check_host
 from ..config.settings import Settings, load_settings
 from ..errors import ConfigError, KlammError, NoSpaceError
+from ..interfaces.coordination import SessionExpiredError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
 
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 _SWITCH_S = 0.0005
 """The interpreter's switch interval, in seconds: how long a worker thread may run Python while the event loop, and with
 it all requests, waits. Python's default is 5 ms."""
+_STARTS = 5
+"""How often a broker is started whose session ends before it has joined."""
 
 
 AcceptMissing = Annotated[
@@ -113,9 +117,9 @@ async def _serve(
     signals = Signals()
     if stop_at_end_of_input:
         signals.stop_at_end_of(sys.stdin.fileno())
-    server = Broker(settings, process_log, accept_missing_logs=accept_missing_logs)
+    server: Broker | None = None
     try:
-        await server.start()
+        server = await start_broker(lambda: Broker(settings, process_log, accept_missing_logs=accept_missing_logs))
         gc.collect()
         gc.freeze()  # these objects live as long as the process: no collection scans them again while all requests wait
         sys.setswitchinterval(_SWITCH_S)
@@ -134,8 +138,27 @@ async def _serve(
     except OSError as error:
         raise KlammError(f"broker {settings.broker.broker_id}: {error.strerror or error}") from error
     finally:
-        await server.stop()
+        if server is not None:
+            await server.stop()
     return by is signal.SIGINT
+
+
+async def start_broker(make: Callable[[], Broker]) -> Broker:
+    """Starts a broker. If its session ends before it has joined the cluster, as on a machine that is busy for seconds,
+    another one is made and started; raises `SessionExpiredError` if that has failed `_STARTS` times."""
+
+    async def started() -> Broker:
+        server = make()
+        await server.start()
+        return server
+
+    def say(state: RetryCallState) -> None:
+        log.warning("the broker starts again: %s", state.outcome and state.outcome.exception())
+
+    return await AsyncRetrying(
+        retry=retry_if_exception_type(SessionExpiredError), stop=stop_after_attempt(_STARTS), before_sleep=say,
+        reraise=True,
+    )(started)  # fmt: skip
 
 
 async def _reload_on_sighup(signals: Signals, server: Broker, file: Path) -> None:
