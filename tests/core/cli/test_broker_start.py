@@ -16,7 +16,7 @@ from klamm.core.config.settings import Settings, load_settings
 from klamm.core.interfaces.coordination import SessionExpiredError
 from klammtest.ports import free_port
 
-_register = Cluster.register
+_note_start = Broker._note_start
 
 
 @pytest.fixture
@@ -33,20 +33,21 @@ def settings(tmp_path: Path) -> Settings:
 def test_it_starts_again(settings: Settings, caplog: pytest.LogCaptureFixture, ends: int) -> None:
     left = ends
 
-    def expire(cluster: Cluster) -> None:
+    async def expire(broker: Broker, *parts: Any) -> None:
         nonlocal left
-        _register(cluster)
         if left:
             left -= 1
             raise SessionExpiredError("/brokers is not accessible: the session has expired")
+        await _note_start(broker, *parts)
 
     async def run() -> None:
         broker = await start_broker(lambda: Broker(settings))
         assert len(broker.advertised) == 1
         await broker.stop()
 
-    with patch.object(Cluster, "register", expire):
+    with patch.object(Broker, "_note_start", expire):
         asyncio.run(run())
+    assert "will retry" not in caplog.text, "nothing of the earlier ones goes on"
     assert caplog.text.count("the broker starts again: /brokers is not accessible") == ends
 
 
