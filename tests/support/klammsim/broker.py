@@ -669,9 +669,10 @@ class SimBroker:
             view.lease.epoch,
         )
         if elected is None:
-            self._elected_none = judged
-            if self.world.reassigning:
+            if self.world.reassigning:  # what there is to do then depends on more than what was judged
                 self._reassign(view, view.lease, state)
+            else:
+                self._elected_none = judged
             return
         self._write_as_controller(view, view.lease, {TP: above_floor(state, elected, self.world.epoch_floor)})
 
@@ -683,7 +684,6 @@ class SimBroker:
 
     def _reassign(self, view: View, lease: Lease, state: PartitionState) -> None:
         """Completes the reassignment that is in progress, or begins or cancels one as it was asked."""
-        self._elected_none = None  # what there is to do depends on more than that
         minimum = self.world.settings.min_insync_replicas
         found = completed(view.assignment, state, view.registrations, minimum)
         if found is None and self._asked:

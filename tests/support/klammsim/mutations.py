@@ -258,9 +258,13 @@ _restricted: Final = reassignment._restricted
 
 
 def _restricted_in_the_same_epoch(
-    before: ReplicaAssignment, after: ReplicaAssignment, state: PartitionState, *rest: object
+    before: ReplicaAssignment,
+    after: ReplicaAssignment,
+    state: PartitionState,
+    registrations: Registrations,
+    min_insync_replicas: int,
 ) -> PartitionState | None:
-    changed = _restricted(before, after, state, *rest)  # type: ignore[arg-type]
+    changed = _restricted(before, after, state, registrations, min_insync_replicas)
     if changed is None or (changed.leader, changed.leader_broker_epoch) != (state.leader, state.leader_broker_epoch):
         return changed
     return replace(changed, leader_epoch=state.leader_epoch)
@@ -411,7 +415,7 @@ MUTATIONS: Final = {
             ((reassignment, "_restricted", _restricted_in_the_same_epoch),),
         ),
         Mutation(
-            "cancelled-below-minimum", "R7", "a reassignment is cancelled though too few earlier replicas are in sync",
+            "cancelled-below-minimum", "R8", "a reassignment is cancelled though too few earlier replicas are in sync",
             ((broker, "cancelled", _cancelled_at_once),),
         ),
     )
