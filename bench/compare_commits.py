@@ -8,6 +8,10 @@ exits with 1.
 
 Both use the embedded coordination. Clients are those of this tree, so shapes that measure clients are left out. Of (h),
 three brokers of each tree, only the peaks and the costs of a follower are compared.
+
+The clients of (b) and (f) send more records than in `make bench`, because CPU time is counted in steps of 10 ms. A disk
+that holds up one of the two for 100 ms decides the tail of (d): `DATA=/dev/shm/compared` keeps the logs in memory, so
+that only the brokers are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -28,6 +32,8 @@ from klammbench.metric import Metric
 from klammbench.paths import BROKER_COMMAND, SYSTEM_DATA, VAR
 from klammbench.shapes import SHAPES
 from klammbench.shapes.base import Cell, Shape
+from klammbench.shapes.footprint import FootprintCell
+from klammbench.shapes.throughput import ThroughputCell
 from klammbench.systems.base import System
 from klammbench.systems.clusters import KlammCluster
 from klammbench.systems.klamm import Klamm
@@ -36,6 +42,8 @@ COMPARED = ("b", "c", "d", "f", "g", "h")
 """The shapes that measure only brokers."""
 _KINDS = ("peak", "follower")
 """Of a shape whose cells have kinds, those that are compared."""
+_CLIENT_RECORDS = 2_000_000
+"""What a client produces or consumes in a cell of (b) and (f): about 0.3 s of the broker's CPU time."""
 ROUNDS = 6
 LIMIT = 0.03
 
@@ -73,7 +81,7 @@ class Comparison:
 
 def compare(shape: Shape, systems: Sequence[System], rounds: int, say: Callable[[str], None]) -> list[Comparison]:
     """Runs the shape's cells on both `systems` (before, after); their order alternates from round to round."""
-    cells = [cell for cell in shape.cells(True) if getattr(cell, "kind", _KINDS[0]) in _KINDS]
+    cells = [_longer(cell) for cell in shape.cells(True) if getattr(cell, "kind", _KINDS[0]) in _KINDS]
     values: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     number = 0
     with ExitStack() as stack:
@@ -95,6 +103,14 @@ def compare(shape: Shape, systems: Sequence[System], rounds: int, say: Callable[
     return [
         Comparison(name, shape.METRICS[metric], before, after) for (name, metric), (before, after) in values.items()
     ]
+
+
+def _longer(cell: Cell) -> Cell:
+    if isinstance(cell, ThroughputCell):
+        return replace(cell, messages=_CLIENT_RECORDS)
+    if isinstance(cell, FootprintCell):
+        return replace(cell, name=f"{_CLIENT_RECORDS:,} records", records=_CLIENT_RECORDS)
+    return cell
 
 
 def _keep(
@@ -126,7 +142,7 @@ def main() -> int:
         with alone():
             for name in wanted:
                 systems = [
-                    _system(name, SYSTEM_DATA / f"compared-{at}", command)
+                    _system(name, given.data / f"compared-{at}", command)
                     for at, command in (("before", before), ("after", BROKER_COMMAND))
                 ]
                 for found in compare(SHAPES[name], systems, given.rounds, lambda line: print(line, flush=True)):
@@ -152,6 +168,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("before", type=Path, help="the other clone, or its `klamm` command")
     parser.add_argument("--only", default="b,c", help=f"letters of shapes, with commas between: {','.join(COMPARED)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--data", type=Path, default=SYSTEM_DATA, help="the folder of both brokers' logs")
     parser.add_argument("--limit", type=float, default=LIMIT, help="the share by which a median may be worse")
     return parser.parse_args()
 

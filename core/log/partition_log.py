@@ -574,7 +574,10 @@ class PartitionLog:
                 active = self._roll(piece.base_offset, now_ms, active.fill_level(first_ms, now_ms))
             run = view[piece.start : piece.end]
             try:
-                active.append_next(run, piece.base_offset, piece.last_offset, piece.max_timestamp)
+                active.append_next(
+                    run, piece.base_offset, piece.last_offset, piece.max_timestamp, piece.max_timestamp_last,
+                    piece.first_last_offset,
+                )  # fmt: skip
             except StorageError as error:
                 self._write_failed(active, error)
                 raise

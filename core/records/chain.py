@@ -32,15 +32,17 @@ class Chain(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Whole batches that follow one another: `data[start:end]`. `producers`: the positions of the batches with a
-    producer id."""
+    """Whole batches that follow one another: `data[start:end]`. `max_timestamp_last`: the last offset of the first
+    batch with `max_timestamp`. `producers`: the positions of the batches with a producer id."""
 
     start: int
     end: int
     base_offset: int
     last_offset: int
     max_timestamp: int
+    max_timestamp_last: int
     first_size: int
+    first_last_offset: int
     first_max_timestamp: int
     producers: list[int]
 

@@ -57,7 +57,7 @@ Buffer = Any  # bytes, bytearray, memoryview, pyarrow.Buffer, array: whatever ha
 RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp in ms, key, value, headers."""
 ChainTuple = tuple[int, int, int, int, int, int, list[tuple[int, int]]]
-PieceTuple = tuple[int, int, int, int, int, int, int, list[int]]
+PieceTuple = tuple[int, int, int, int, int, int, int, int, int, list[int]]
 Lists = tuple[list[int], list[int], list[bytes | None], list[bytes | None], list[Headers]]
 Area = tuple[Buffer, int, int, int, int, int, int, bool]
 """A batch's uncompressed records and what its header says: buffer, start, end, record count, base offset, last offset
@@ -140,12 +140,14 @@ def pieces(data: Buffer, room: int, /) -> list[PieceTuple]:
     """The whole batches in `data` in pieces of at most `room` bytes, or of one larger batch; a trailing partial batch
     ends them.
 
-    Gives of each piece: start, end, first base offset, last offset, largest max timestamp; size and max timestamp of
-    its first batch; the positions of its batches that have a producer id.
+    Gives of each piece: start, end, first base offset, last offset; largest max timestamp, and the last offset of the
+    first batch that has it; size, last offset and max timestamp of its first batch; the positions of its batches that
+    have a producer id.
     """
     view = memoryview(data)
     found: list[PieceTuple] = []
-    pos = start = base = last = latest = first_size = first_latest = 0
+    pos = start = base = last = latest = latest_last = 0
+    first = (0, 0, 0)
     producers: list[int] = []
     while len(view) - pos >= HEADER_SIZE:
         fields = _HEADER.unpack_from(view, pos)
@@ -157,16 +159,18 @@ def pieces(data: Buffer, room: int, /) -> list[PieceTuple]:
         if size > len(view) - pos:
             break
         if pos > start and pos + size - start > room:
-            found.append((start, pos, base, last, latest, first_size, first_latest, producers))
+            found.append((start, pos, base, last, latest, latest_last, *first, producers))
             start = pos
+        last = begins + last_delta
         if pos == start:
-            base, latest, first_size, first_latest, producers = begins, stamp, size, stamp, []
+            base, latest, latest_last, first, producers = begins, stamp, last, (size, last, stamp), []
+        elif stamp > latest:
+            latest, latest_last = stamp, last
         if producer != -1:
             producers.append(pos)
-        last, latest = begins + last_delta, max(latest, stamp)
         pos += size
     if pos > start:
-        found.append((start, pos, base, last, latest, first_size, first_latest, producers))
+        found.append((start, pos, base, last, latest, latest_last, *first, producers))
     return found
 
 

@@ -28,7 +28,8 @@ from ...faults import fault_point
 from .file_operations import remove, rename, storage, write_atomically
 
 _MAGIC: Final = b"KLIX"
-_VERSION: Final = 1
+_VERSION: Final = 2
+"""Version 1, of followers that appended several batches at once, may name the last offset of the last one."""
 _HEADER: Final = Struct(">4sHHq")
 _FOOTER: Final = Struct(">Iqqqq")
 _CRC: Final = Struct(">I")

@@ -222,9 +222,19 @@ class Segment:
         self.append_next(batch, header.base_offset, header.last_offset, header.max_timestamp)
 
     def append_next(
-        self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
+        self,
+        batch: bytes | bytearray | memoryview,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        max_timestamp_last: int = -1,
+        first_last_offset: int = -1,
     ) -> None:
-        """Appends a batch that is known to follow the last one. It is one function because it runs for every batch."""
+        """Appends a batch that is known to follow the last one. It is one function because it runs for every batch.
+
+        A follower appends a run of batches at once. The indexes then name one batch of it each: `max_timestamp_last` is
+        the last offset of the first batch with `max_timestamp`, `first_last_offset` that of the first batch.
+        """
         position, size = self._size, len(batch)
         log_file, indexes = self._log_file, self._indexes
         try:
@@ -244,10 +254,11 @@ class Segment:
             self._first_timestamp = max_timestamp
         self.next_offset = last_offset + 1
         if max_timestamp > self.largest.timestamp_ms:
-            self.largest = new_largest(LargestTimestamp, (max_timestamp, last_offset))
+            named = last_offset if max_timestamp_last < 0 else max_timestamp_last
+            self.largest = new_largest(LargestTimestamp, (max_timestamp, named))
         if indexes.bytes_since_entry > self._config.index_interval_bytes:
             try:
-                indexes.add(last_offset, position, self.largest)
+                indexes.add(last_offset if first_last_offset < 0 else first_last_offset, position, self.largest)
             except CorruptRecordError as error:  # the first addition reads the entries of the file
                 self._rebuild_under_readers(error)
         indexes.bytes_since_entry += size

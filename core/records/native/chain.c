@@ -123,15 +123,16 @@ PyObject *native_chain(PyObject *module, PyObject *args) {
 }
 
 typedef struct {
-    int64_t start, base, last, max_timestamp, first_size, first_max_timestamp;
+    int64_t start, base, last, max_timestamp, max_timestamp_last, first_size, first_last, first_max_timestamp;
     PyObject *producers;
 } Piece;
 
 /* Appends the piece that ends at `end` to `list`, and takes its list of producers. */
 static int add_piece(PyObject *list, Piece *piece, int64_t end) {
-    PyObject *item = Py_BuildValue("(LLLLLLLN)", (long long)piece->start, (long long)end, (long long)piece->base,
+    PyObject *item = Py_BuildValue("(LLLLLLLLLN)", (long long)piece->start, (long long)end, (long long)piece->base,
                                    (long long)piece->last, (long long)piece->max_timestamp,
-                                   (long long)piece->first_size, (long long)piece->first_max_timestamp,
+                                   (long long)piece->max_timestamp_last, (long long)piece->first_size,
+                                   (long long)piece->first_last, (long long)piece->first_max_timestamp,
                                    piece->producers);
     piece->producers = NULL;
     int result = item == NULL ? -1 : PyList_Append(list, item);
@@ -168,14 +169,17 @@ static int split(const uint8_t *data, int64_t size, int64_t room, PyObject *list
             piece.start = -1;
         }
         if (result == 0 && piece.start < 0) {
-            piece = (Piece){pos, base, 0, latest, batch, latest, PyList_New(0)};
+            int64_t last = base + last_delta;
+            piece = (Piece){pos, base, last, latest, last, batch, last, latest, PyList_New(0)};
             result = piece.producers == NULL ? -1 : 0;
         }
         if (result == 0 && get_i64(p + 43) != -1)
             result = note_producer(&piece, pos);
         piece.last = base + last_delta;
-        if (latest > piece.max_timestamp)
+        if (latest > piece.max_timestamp) {
             piece.max_timestamp = latest;
+            piece.max_timestamp_last = piece.last;
+        }
         pos += batch;
     }
     if (result == 0 && piece.start >= 0)

@@ -161,8 +161,11 @@ def test_what_pieces_say(pieces: Callable[[bytes, int], list[PieceTuple]]) -> No
     third = encode_batch([(7, b"k", b"v", ())], base_offset=14)
     data, one, two = first + second + third + first[:70], len(first), len(first) + len(second)
     three = two + len(third)
-    assert pieces(data, three) == [(0, three, 10, 14, 9, one, 5, [one])]
-    assert pieces(data, two) == [(0, two, 10, 13, 9, one, 5, [one]), (two, three, 14, 14, 7, three - two, 7, [])]
+    assert pieces(data, three) == [(0, three, 10, 14, 9, 13, one, 12, 5, [one])]
+    assert pieces(data, two) == [
+        (0, two, 10, 13, 9, 13, one, 12, 5, [one]),
+        (two, three, 14, 14, 7, 14, three - two, 14, 7, []),
+    ]
     assert [piece[:2] for piece in pieces(data, 0)] == [(0, one), (one, two), (two, three)]
     assert pieces(b"", 9) == []
     with pytest.raises(CorruptRecordError, match=f"byte {one}: no batch can have this header"):

@@ -214,8 +214,11 @@ class Scene:
         self.require_in_sync(at)
         ends = self._await_equal_ends(at)
         read = read_back(self.cluster.bootstrap, ends)
-        if not within(lambda: all(self._received(c.name, ends) for c in self.consumers), LIMIT_S):
-            self.total.wrong(at, "a consumer did not come to the end of the topic")
+        if not within(lambda: not any(self._behind(c.name, ends) for c in self.consumers), LIMIT_S):
+            for consumer in self.consumers:
+                if behind := self._behind(consumer.name, ends):
+                    told = f"; it was told {consumer.errors}" if consumer.errors else ""
+                    self.total.wrong(at, f"{consumer.name} did not come to the end: {', '.join(behind)}{told}")
         for watcher in watchers:
             try:
                 watcher.stop()
@@ -262,12 +265,14 @@ class Scene:
         finally:
             consumer.close()
 
-    def _received(self, consumer: str, ends: Mapping[TopicPartition, int]) -> bool:
+    def _behind(self, consumer: str, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """Returns, for each partition whose last record the consumer has not polled, how far it has come."""
+        found = []
         for tp, end in ends.items():
-            polls = self.history.partitions[tp].polls
-            if end and not any(p.consumer == consumer and p.offset == end - 1 for p in reversed(polls)):
-                return False
-        return True
+            polled = (p.offset for p in reversed(self.history.partitions[tp].polls) if p.consumer == consumer)
+            if end and (last := next(polled, -1)) < end - 1:
+                found.append(f"{tp} at {last + 1} of {end}")
+        return found
 
     def _count(self, at: str, verdict: Verdict) -> None:
         self.total.acknowledged += verdict.acknowledged
