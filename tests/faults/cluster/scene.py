@@ -8,8 +8,10 @@ what consumers read and with each replica's log.
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,6 +119,8 @@ class Scene:
         self.history = History()
         self.senders: list[senders.Sender] = []
         self.consumers: list[Watcher] = []
+        self.ended_threads: Sequence[str] = ()
+        """What ended threads of this process, a client's too."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -218,6 +222,7 @@ class Scene:
             for consumer in self.consumers:
                 if behind := self._behind(consumer.name, ends):
                     told = f"; it was told {consumer.errors}" if consumer.errors else ""
+                    told += f"; threads have ended: {'; '.join(self.ended_threads)}" if self.ended_threads else ""
                     self.total.wrong(at, f"{consumer.name} did not come to the end: {', '.join(behind)}{told}")
         for watcher in watchers:
             try:
@@ -341,7 +346,7 @@ class ClusterCampaign:
     def run(self, run: Run) -> Result:
         total = Result(wanted=self.quick if run.quick else self.full)
         injections = list(run.injections(self.quick, self.full))
-        with heard("klammtest") as said, scene_on(self.site, run, total) as scene:
+        with heard("klammtest") as said, scene_on(self.site, run, total) as scene, ended_threads(scene):
             for number, first in enumerate(range(0, len(injections), self.a_life)):
                 life = injections[first : first + self.a_life]
                 last = first + self.a_life >= len(injections)
@@ -353,6 +358,23 @@ class ClusterCampaign:
                     break
             keep_evidence(scene, said)
         return total
+
+
+@contextmanager
+def ended_threads(scene: Scene) -> Iterator[None]:
+    """Keeps the exceptions that end threads, which otherwise only stderr has."""
+    before, scene.ended_threads = threading.excepthook, (found := list[str]())
+
+    def ended(args: threading.ExceptHookArgs) -> None:
+        place = traceback.extract_tb(args.exc_traceback)[-1:]
+        found.append(f"{args.thread and args.thread.name}: {args.exc_value!r} at {place}")
+        before(args)
+
+    threading.excepthook = ended
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def evidence_of(run: Run) -> Path:

@@ -14,7 +14,7 @@ import pytest
 import klamm
 from klamm.core.client.consumer import fetcher, node_fetcher
 from klamm.core.client.errors import LogTruncatedError, NoOffsetError
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
@@ -403,3 +403,23 @@ def test_the_leader_is_asked_again_after_the_age_of_the_metadata(cluster: Script
         for number in range(20):
             append(cluster, b"%d" % number)
             assert values(consumer, 1) == [b"%d" % number]
+
+
+def test_an_unexpected_error_is_the_application_s_and_does_not_stop_the_consumer(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would end, and the consumer would stand still without an error."""
+    append(cluster, b"a")
+    compare, failures = fetcher.Fetcher._compare, [KeyError("unexpected")]
+
+    def failing(self: fetcher.Fetcher) -> None:
+        if failures:
+            raise failures.pop()
+        compare(self)
+
+    monkeypatch.setattr(fetcher.Fetcher, "_compare", failing)
+    consumer = assigned(cluster)
+    with pytest.raises(KlammError, match="unexpected"):
+        consumer.poll(10)
+    assert values(consumer, 1) == [b"a"]
+    consumer.close()
