@@ -96,7 +96,7 @@ class Fetcher:
                 _log.warning("consumer: %s", error)
                 self._pause(RETRY_S)
             except Exception as error:  # the thread must survive any error; the application receives it
-                self._positions.fail(KlammError(f"finding positions and leaders: {error!r}"))
+                self._positions.broke("finding positions and leaders", error)
                 self._pause(RETRY_S)
             self._start_nodes()
             self._positions.wait_until(self._has_work, self._rest_s)

@@ -77,7 +77,7 @@ class NodeFetcher(threading.Thread):
                     _log.warning("fetch from broker %d: %s", self._node, error)
                 self._leave(wanted)
             except Exception as error:  # the thread must survive any error; the application receives it
-                self._positions.fail(KlammError(f"fetch from broker {self._node}: {error!r}"))
+                self._positions.broke(f"fetch from broker {self._node}", error)
                 self._leave(wanted)
 
     def _wanted(self) -> tuple[dict[TopicPartition, _Wanted], bool]:

@@ -361,6 +361,12 @@ class Positions:
         with self.changing():
             self._failure = error
 
+    def broke(self, what: str, error: Exception) -> None:
+        """Makes the application's next call raise an error that a background thread did not expect, with its cause."""
+        failure = KlammError(f"{what}: {error!r}")
+        failure.__cause__ = error
+        self.fail(failure)
+
     def check(self) -> None:
         """Raises the error of the background, once. Call it under the lock."""
         error, self._failure = self._failure, None

@@ -29,7 +29,7 @@ from .file_operations import remove, rename, storage, write_atomically
 
 _MAGIC: Final = b"KLIX"
 _VERSION: Final = 2
-"""Version 1, of followers that appended several batches at once, may name the last offset of the last one."""
+"""In a file of version 1 an entry may have the last offset of a run of batches in place of that of one batch."""
 _HEADER: Final = Struct(">4sHHq")
 _FOOTER: Final = Struct(">Iqqqq")
 _CRC: Final = Struct(">I")

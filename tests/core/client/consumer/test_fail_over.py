@@ -419,7 +419,8 @@ def test_an_unexpected_error_is_the_application_s_and_does_not_stop_the_consumer
 
     monkeypatch.setattr(fetcher.Fetcher, "_compare", failing)
     consumer = assigned(cluster)
-    with pytest.raises(KlammError, match="unexpected"):
+    with pytest.raises(KlammError, match="unexpected") as raised:
         consumer.poll(10)
+    assert isinstance(raised.value.__cause__, KeyError)
     assert values(consumer, 1) == [b"a"]
     consumer.close()
