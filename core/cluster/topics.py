@@ -18,7 +18,7 @@ from .assignment import Replicas, assign_replicas
 from .change_writer import BYTES_AN_OPERATION, MOST_BYTES, ChangeWriter, Plan
 from .changes import leader_guard
 from .control.controller import Controller
-from .control.leadership import Terms, min_insync_replicas, new_state, without_elr_at
+from .control.leadership import min_insync_replicas, new_state, without_elr_at
 from .control.tasks import check_replicates, topic_node
 from .image import ClusterImage, TopicImage
 from .topic_names import check_no_collision, check_topic_name
@@ -202,10 +202,7 @@ class TopicChanges:
                     configs.pop(key, None)
                 else:
                     configs[key] = value
-            defaults = self._defaults()
-            controller_epoch = max(partition.state.controller_epoch for partition in topic.partitions.values())
-            terms = Terms(controller_epoch, 0, defaults)
-            emptied = dict(without_elr_at(topic, min_insync_replicas(configs, defaults), terms))
+            emptied = dict(without_elr_at(topic, min_insync_replicas(configs, self._defaults())))
             most = self._writer.most_states
             if len(emptied) > most:  # under the old minimum the others only become less available
                 return Plan(dict(islice(emptied.items(), most)))

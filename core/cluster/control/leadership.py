@@ -32,7 +32,8 @@ class Terms(NamedTuple):
     defaults for topics.
 
     States from before the broker epoch `held_below` stay as they are until all replicas of the partition have
-    registered since: one of them may know that the states are of an older backup. Registrations may be of it, too."""
+    registered since: one of them may know that the states are of an older backup. Registrations may be of it, too.
+    No backup has what this controller itself has written, in its own epoch: such a state is not held."""
 
     controller_epoch: int
     epoch_floor: int
@@ -47,7 +48,7 @@ def elections(
     for topic in image.topics.values():
         settings = _settings(topic, terms.defaults)
         for number, partition in topic.partitions.items():
-            if is_held(partition.state, partition.replicas, registrations, terms.held_below):
+            if is_held(partition.state, partition.replicas, registrations, terms):
                 continue
             tp = TopicPartition(topic.name, number)
             elected = elected_state(tp, partition, registrations, reports, terms, settings)
@@ -55,18 +56,19 @@ def elections(
                 yield tp, elected
 
 
-def is_held(state: PartitionState, replicas: Sequence[int], registrations: Registrations, held_below: int) -> bool:
+def is_held(state: PartitionState, replicas: Sequence[int], registrations: Registrations, terms: Terms) -> bool:
     """Returns True if the election waits for replicas: see `Terms`."""
-    if state.leader_broker_epoch >= held_below:
+    if state.leader_broker_epoch >= terms.held_below:
         return False
-    return any((found := registrations.get(replica)) is None or found.epoch < held_below for replica in replicas)
+    if state.leader != NO_LEADER and state.controller_epoch == terms.controller_epoch:
+        return False  # as of a topic created since, whose leader had registered before this broker
+    return any((found := registrations.get(replica)) is None or found.epoch < terms.held_below for replica in replicas)
 
 
 def holds_elections(image: ClusterImage, terms: Terms) -> bool:
     """Returns True if a partition's election waits for replicas."""
     return any(
-        is_held(partition.state, partition.replicas, image.registrations, terms.held_below)
-        for _, partition in image.partitions()
+        is_held(partition.state, partition.replicas, image.registrations, terms) for _, partition in image.partitions()
     )
 
 
@@ -177,14 +179,13 @@ def new_state(replicas: tuple[int, ...], registrations: Registrations, controlle
     return PartitionState(leader, 0, registrations[leader].epoch, isr, (), data_ids, controller_epoch)
 
 
-def without_elr_at(topic: TopicImage, minimum: int, terms: Terms) -> Iterator[tuple[TopicPartition, PartitionState]]:
+def without_elr_at(topic: TopicImage, minimum: int) -> Iterator[tuple[TopicPartition, PartitionState]]:
     """Yields the partitions whose ELR must be emptied before the minimum of in-sync replicas is lowered (R6)."""
     for number, partition in topic.partitions.items():
         state = partition.state
         if state.elr and len(state.isr) >= effective_min_isr(minimum, partition.assignment):
             data_ids = {member: state.data_ids[member] for member in state.isr}
-            emptied = replace(state, elr=(), data_ids=data_ids, controller_epoch=terms.controller_epoch)
-            yield TopicPartition(topic.name, number), emptied
+            yield TopicPartition(topic.name, number), replace(state, elr=(), data_ids=data_ids)
 
 
 def count_elections(image: ClusterImage, states: Mapping[TopicPartition, PartitionState]) -> tuple[int, int]:

@@ -198,9 +198,8 @@ class ControllerTasks:
     def _waits(self, image: ClusterImage, partition: PartitionImage) -> bool:
         """Returns True if the state may be of an older backup: while the cluster starts and replicas are not back, or
         until it is taken for doubted (R13). Only an unclean election does not wait."""
-        held_below = self._cold_start.held_below()
         return image.restored is not None or is_held(
-            partition.state, partition.replicas, image.registrations, held_below
+            partition.state, partition.replicas, image.registrations, self._terms()
         )
 
     def alter_reassignments(

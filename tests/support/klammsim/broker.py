@@ -705,14 +705,14 @@ class SimBroker:
 
     def _control_restored(self, view: View, lease: Lease, state: PartitionState) -> bool:
         """Does what R13 asks of the controller; returns True if it may not elect now."""
+        terms = Terms(lease.epoch, self.world.epoch_floor, _DEFAULTS, self._cold_start.held_below())
         if view.restored is not None:
             if state.leader_epoch <= view.restored and DOUBTED not in state.data_ids.values():
-                terms = Terms(lease.epoch, self.world.epoch_floor, _DEFAULTS)
                 self._write_as_controller(view, lease, {TP: doubted_state(state, REPLICAS, terms)})
             else:
                 self._write_as_controller(view, lease, {}, Delete(paths.RESTORED))
             return True
-        return is_held(state, REPLICAS, view.registrations, self._cold_start.held_below())
+        return is_held(state, REPLICAS, view.registrations, terms)
 
     def _write_as_controller(
         self, view: View, lease: Lease, states: dict[TopicPartition, PartitionState], *operations: Operation

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.cold_start import ColdStart
-from klamm.core.cluster.control.leadership import is_held
+from klamm.core.cluster.control.leadership import Terms, is_held
 from klamm.core.cluster.control.tasks import topic_node
 from klamm.core.cluster.tree import paths
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Set
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.leader import IsrProposal, ProposalOutcome
 from klamm.core.replication.partition import leads
-from klamm.core.replication.partition_state import NO_EPOCH, PartitionState, with_isr
-from klamm.core.replication.registrations import BrokerRegistration
+from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState, with_isr
+from klamm.core.replication.registrations import DOUBTED, BrokerRegistration
 from klammtest.clusters.joined import Joined
 from klammtest.waiting import eventually
 
@@ -57,12 +58,31 @@ def test_a_change_of_a_broker_that_was_there_ends_a_cold_start_and_one_of_a_newe
 def test_a_cold_start_takes_older_registrations_for_those_of_a_backup() -> None:
     state = PartitionState(0, 9, 100, (0, 1), (), {0: "d0", 1: "d1"}, 1)
     both = {number: registration(number, 100 + number) for number in (0, 1)}
-    assert is_held(state, (0, 1), both, 101), "0 has not registered since"
-    assert not is_held(state, (0, 1), both, NO_EPOCH), "the wait is over"
+    terms = Terms(2, 0, TopicConfig(), 101)
+    assert is_held(state, (0, 1), both, terms), "0 has not registered since"
+    assert not is_held(state, (0, 1), both, terms._replace(held_below=NO_EPOCH)), "the wait is over"
     again = both | {0: registration(0, 102)}
-    assert not is_held(state, (0, 1), again, 101)
-    assert is_held(state, (0, 1, 2), again, 101), "2 is absent"
-    assert not is_held(PartitionState(0, 10, 102, (0,), (), {0: "d0"}, 1), (0, 1, 2), again, 101), "elected since"
+    assert not is_held(state, (0, 1), again, terms)
+    assert is_held(state, (0, 1, 2), again, terms), "2 is absent"
+    assert not is_held(PartitionState(0, 10, 102, (0,), (), {0: "d0"}, 1), (0, 1, 2), again, terms), "elected since"
+    assert not is_held(state, (0, 1, 2), again, terms._replace(controller_epoch=1)), "written by this controller"
+    doubted = PartitionState(NO_LEADER, 10, NO_EPOCH, (0, 1), (), {0: DOUBTED, 1: DOUBTED}, 2)
+    assert is_held(doubted, (0, 1, 2), again, terms), "this controller has only doubted it"
+
+
+def test_a_partition_that_was_created_since_is_led_at_once_by_another_replica(join: Joined) -> None:
+    """The controller of a cluster that starts was the last to register. It creates a topic, and the leader dies."""
+    join(0), join(1)
+    last = join(2)
+    last.suspect(0, last.image().brokers[0].registration.incarnation)
+    eventually(lambda: last.image().controller_id == 2, "the last one to be the controller")
+    last.create_topic("t", 1, 2, replicas={0: (1, 2)})
+    incarnation = last.image().brokers[1].registration.incarnation
+    join.kill(1)
+    join.unreachable.add(1)
+    last.suspect(1, incarnation)
+    eventually(lambda: last.image().topics["t"].partitions[0].state.leader == 2, "another leader")
+    assert last._cold_start.left_s() > 0
 
 
 def test_a_change_of_a_partition_that_is_led_again_does_not_end_the_wait_of_another(join: Joined) -> None:
