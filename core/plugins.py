@@ -6,7 +6,6 @@ Plugins come from the entry-point group `klamm` (the built-ins too) and from mod
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -82,6 +81,8 @@ class Providers(Generic[P, T_co]):
         """Returns the provider; raises `PluginError` with the nearest name if there is none."""
         if name in self._by_name:
             return self._by_name[name]
+        import difflib  # a broker without mistakes in its configuration does not need it
+
         near = difflib.get_close_matches(name, self._by_name, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise PluginError(f"unknown {self._kind} {name!r}{hint} (there are: {self.listed()})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,5 +102,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns the most similar known name, "" if none is similar."""
     normalized = {k.replace("_", ".").lower(): k for k in known}
+    import difflib  # a broker without mistakes in its configuration does not need it
+
     near = difflib.get_close_matches(name.replace("_", ".").lower(), normalized, n=1, cutoff=0.6)
     return normalized[near[0]] if near else ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from ..config.sections.topic import TopicConfig
 from ..errors import CorruptRecordError
 from ..interfaces.codec import DecompressionBombError
@@ -141,7 +139,7 @@ class Validator:
             and codec_id in self._kafkas_codecs
             and (first_ms == NO_TIMESTAMP or now_ms - first_ms <= self._before_ms)
             and largest_ms - now_ms <= self._after_ms
-            and (crc < 0 or crc32c(batch[CRC_FROM:]) == crc)
+            and (crc < 0 or native.crc32c(batch[CRC_FROM:]) == crc)
             and (
                 not self.verifies(codec_id, first_ms, largest_ms)
                 or self._records_match(batch, count, codec_id, first_ms, largest_ms)

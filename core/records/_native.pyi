@@ -1,7 +1,8 @@
 # The compiled module; `fallback`, and `protocol/produce/fallback` for Produce, say what each function does.
 
 from .checked_batch import CheckedBatch
-from .fallback import Area, Binary, Buffer, ChainTuple, Columns, Lists, PieceTuple, RecordTuple, WindowCounts
+from .fallback import Area, Binary, Buffer, ChainTuple, Columns, Lists, PieceTuple, WindowCounts
+from .one_record import RecordTuple
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
 def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify: bool, /) -> ChainTuple: ...

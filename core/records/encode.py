@@ -10,8 +10,8 @@ from typing import Final
 
 from ..interfaces.codec import Codec
 from . import native
-from .fallback import RecordTuple, encode_headers, encode_record
 from .header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
+from .one_record import RecordTuple, encode_headers, encode_record
 
 __all__ = [
     "MAX_RECORD_OVERHEAD",

@@ -18,9 +18,10 @@ import crc32c as _crc32c
 
 from ..errors import CorruptRecordError
 from .murmur2 import murmur2
+from .one_record import NO_HEADERS, RecordTuple, encode_headers, encode_record
 from .record import Headers
 from .strict import explain
-from .varint import SMALL, VARINT, encode_varint, read_varint, read_varlong
+from .varint import read_varint, read_varlong
 
 __all__ = [
     "HEADER_SIZE",
@@ -32,14 +33,11 @@ __all__ = [
     "Columns",
     "Lists",
     "PieceTuple",
-    "RecordTuple",
     "WindowCounts",
     "chain",
     "columns",
     "crc32c",
     "encode_columns",
-    "encode_headers",
-    "encode_record",
     "encode_records",
     "int64s",
     "lengths",
@@ -54,8 +52,6 @@ __all__ = [
 ]
 
 Buffer = Any  # bytes, bytearray, memoryview, pyarrow.Buffer, array: whatever has the buffer protocol
-RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
-"""Timestamp in ms, key, value, headers."""
 ChainTuple = tuple[int, int, int, int, int, int, list[tuple[int, int]]]
 PieceTuple = tuple[int, int, int, int, int, int, int, int, int, list[int]]
 Lists = tuple[list[int], list[int], list[bytes | None], list[bytes | None], list[Headers]]
@@ -82,8 +78,6 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
 _HEADER: Final = Struct(">qiibIhiqqqhii")
-_NULL: Final = encode_varint(-1)
-_NO_HEADERS: Final = VARINT[0]
 _ORDER: Final = sys.byteorder
 _CHANGED_TEXT: Final = "records that are wrong only to the fast loop"
 
@@ -443,53 +437,6 @@ def _column(items: list[bytes | None] | list[bytes]) -> Column:
 # -- writing
 
 
-def encode_record(
-    offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, more: bytes
-) -> bytes:
-    """Returns one record that begins with its length; `more` is the result of `encode_headers`."""
-    if key is None:
-        key, key_size = b"", _NULL
-    else:
-        n = len(key)
-        key_size = VARINT[n] if n < SMALL else encode_varint(n)
-    if value is None:
-        value, value_size = b"", _NULL
-    else:
-        n = len(value)
-        value_size = VARINT[n] if n < SMALL else encode_varint(n)
-    body = b"".join(
-        (
-            b"\0",
-            VARINT[timestamp_delta] if 0 <= timestamp_delta < SMALL else encode_varint(timestamp_delta),
-            VARINT[offset_delta] if offset_delta < SMALL else encode_varint(offset_delta),
-            key_size,
-            key,
-            value_size,
-            value,
-            more,
-        )
-    )
-    n = len(body)
-    return (VARINT[n] if n < SMALL else encode_varint(n)) + body
-
-
-def encode_headers(headers: Headers) -> bytes:
-    """Returns the header count and the headers, with names in UTF-8."""
-    if not headers:
-        return _NO_HEADERS
-    out = bytearray(encode_varint(len(headers)))
-    for name, value in headers:
-        raw = name.encode()
-        out += encode_varint(len(raw))
-        out += raw
-        if value is None:
-            out += _NULL
-        else:
-            out += encode_varint(len(value))
-            out += value
-    return bytes(out)
-
-
 def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]:
     """Returns a batch of these records (at least one) with room for the header that `seal` writes, the first record's
     timestamp and the latest.
@@ -502,7 +449,7 @@ def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]:
         latest = max(latest, timestamp)
         if not _INT64_MIN <= timestamp - base <= _INT64_MAX:
             raise OverflowError("two timestamps of a batch are more than 64 bits apart")
-        batch += encode_record(delta, timestamp - base, key, value, encode_headers(headers) if headers else _NO_HEADERS)
+        batch += encode_record(delta, timestamp - base, key, value, encode_headers(headers) if headers else NO_HEADERS)
     if len(batch) > _INT32_MAX:
         raise OverflowError("a record batch is at most 2^31 - 1 bytes")
     return batch, base, latest

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ..errors import CorruptRecordError
+from .native import crc32c
 
 __all__ = [
     "CODEC_MASK",

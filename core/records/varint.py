@@ -8,8 +8,8 @@ from ..errors import CorruptRecordError
 
 __all__ = ["SMALL", "VARINT", "encode_varint", "read_varint", "read_varlong"]
 
-SMALL: Final = 8192
-"""Non-negative values below this fit two bytes and are kept in `VARINT`."""
+SMALL: Final = 1024
+"""Non-negative values below this are kept in `VARINT`: 50 kB, also where the compiled module makes all records."""
 
 _MAX_SHIFT_32: Final = 28
 _MAX_SHIFT_64: Final = 63

@@ -19,8 +19,8 @@ from typing import Final
 from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.records.decode import decode_columns
-from klamm.core.records.fallback import RecordTuple
 from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.core.records.one_record import RecordTuple
 from klamm.core.records.partition import TopicPartition
 
 from .claims import Claim, ClaimError

@@ -21,10 +21,9 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ...errors import CorruptRecordError
 from ...faults import fault_point
+from ...records.native import crc32c
 from .file_operations import remove, rename, storage, write_atomically
 
 _MAGIC: Final = b"KLIX"

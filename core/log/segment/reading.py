@@ -13,11 +13,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ...errors import CorruptRecordError
 from ...records.chain import Chain, check_chain
 from ...records.header import CRC_FROM, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_AT, BatchHeader
+from ...records.native import crc32c
 from .file_operations import OpenFile
 
 MAX_HINTS: Final = 64

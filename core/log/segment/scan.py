@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from ...errors import CorruptRecordError
 from ...records.header import CRC_FROM, HEADER_SIZE, BatchHeader, crc_matches
+from ...records.native import crc32c
 from .file_operations import OpenFile
 
 _HEADERS_WINDOW: Final = 16 * 1024

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from crc32c import crc32c
+from ...records.native import crc32c
 
 VERSION: Final = "1"
+
 _UNSEALED: Final = "0"
 _MARK: Final = b"crc32c "
 _TAIL: Final = len(_MARK) + 8 + 1

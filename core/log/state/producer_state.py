@@ -12,10 +12,9 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ...errors import CorruptRecordError
 from ...records.header import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from ...records.native import crc32c
 from ...records.partition import TopicPartition
 from ..errors import InvalidProducerEpochError, OutOfOrderSequenceError
 

@@ -10,10 +10,11 @@ Both functions are in the compiled module, with equals in `fallback`.
 
 from __future__ import annotations
 
-from ...records.native import compiled
-from . import fallback
+from ...records.native import IMPLEMENTATION
+
+if IMPLEMENTATION == "native":
+    from ...records._native import read_fast_produce_request, write_fast_produce_response
+else:
+    from .fallback import read_fast_produce_request, write_fast_produce_response
 
 __all__ = ["read_fast_produce_request", "write_fast_produce_response"]
-
-read_fast_produce_request = compiled("read_fast_produce_request", fallback.read_fast_produce_request)
-write_fast_produce_response = compiled("write_fast_produce_response", fallback.write_fast_produce_response)

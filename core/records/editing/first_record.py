@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ...errors import CorruptRecordError
-from ..fallback import encode_headers
 from ..header import HEADER_SIZE, Buffer
+from ..one_record import encode_headers
 from ..record import Headers
 from ..varint import encode_varint, read_varint, read_varlong
 

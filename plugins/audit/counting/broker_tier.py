@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from klamm import ClusterClient
@@ -40,7 +40,6 @@ from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.editing.first_record import first_headers
-from klamm.core.records.fallback import WindowCounts
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.plugin import (
     AuditIdentity,
@@ -62,6 +61,9 @@ from ..event import BROKER, FOREIGN
 from ..windows import clock_ms
 from .origins import Mark, batch_name, mark_of
 from .ranges import KlammRangeAudit
+
+if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
+    from klamm.core.records.fallback import WindowCounts
 
 log = logging.getLogger(__name__)
 

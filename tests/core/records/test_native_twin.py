@@ -65,6 +65,13 @@ def test_crc(data: bytes, seed: int, at: int) -> None:
     assert _native.crc32c(memoryview(data)[at:], seed) == fallback.crc32c(memoryview(data)[at:], seed)
 
 
+@pytest.mark.parametrize("size", [3071, 3072, 3080, 3081, 6143, 6144, 65_536, 100_003])
+def test_the_crc_of_what_is_read_in_three_streams(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    for seed in (0, 1, 2**32 - 1):
+        assert _native.crc32c(data, seed) == fallback.crc32c(data, seed)
+
+
 def test_a_fast_request_of_any_size_shows_its_batch_in_place() -> None:
     for size in (0, 100, 5000, 524_000, 525_000):
         batch = encode_batch([(1, None, bytes(size), ())])

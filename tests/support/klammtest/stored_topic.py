@@ -12,7 +12,7 @@ from klamm.core.client.network.metadata import ClusterMetadata, ClusterView, Par
 from klamm.core.errors import ErrorCode
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.fallback import RecordTuple
+from klamm.core.records.one_record import RecordTuple
 from klamm.core.records.partition import TopicPartition
 
 NODE = 1

@@ -19,8 +19,8 @@ from klamm.core.protocol.bounds_check import write_uvarint
 from klamm.core.protocol.produce import fallback as produce_fallback
 from klamm.core.records import fallback
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.fallback import RecordTuple
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
+from klamm.core.records.one_record import RecordTuple, encode_headers
 
 SIZES = (0, 0, 1, 3, 10, 63, 64, 100, 127, 128, 300, 8191, 8192, 20_000)
 FALLBACK = SimpleNamespace(
@@ -217,7 +217,7 @@ class Twins:
             key = (key[0], key[1], key[2].slice(0, key[2].size // 2), *key[3:])
         first = rng.randrange(len(records))
         last = rng.randrange(first, len(records) + 3)
-        prefix, more = rng.choice((b"", b"\0\0\0\0\7")), fallback.encode_headers(some_headers(rng))
+        prefix, more = rng.choice((b"", b"\0\0\0\0\7")), encode_headers(some_headers(rng))
         limit = rng.choice((0, 200, 1000, 1 << 20))
         self.same("encode_columns", rng.choice((None, key)), value, stamps, 7, prefix, more, first, last, limit)
         self.same("partitions", rng.choice((None, key)), len(records) + rng.choice((0, 0, 2)), rng.choice((1, 3, 12)))
