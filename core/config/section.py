@@ -125,7 +125,6 @@ class Section(BaseModel):
     """An immutable section. Unknown keys are refused; keys have dots where attributes have underscores."""
 
     model_config = ConfigDict(
-        defer_build=True,  # a broker never validates the sections of clients
         extra="forbid",
         frozen=True,
         alias_generator=dotted,

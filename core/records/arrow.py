@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import accumulate, chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import native
 from .decode import Columns, RecordArea
-from .fallback import Column
 from .record import Headers
+
+if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
+    from .fallback import Column
 
 __all__ = ["HEADERS", "SCHEMA", "TIMESTAMP", "ArrowColumns", "arrow_columns", "columns_to_arrow", "scalar"]
 

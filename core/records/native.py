@@ -29,6 +29,9 @@ __all__ = [
     "window_counts",
 ]
 
+_PRODUCE: Final = ("read_fast_produce_request", "write_fast_produce_response")
+"""What `protocol.produce.fast_path` takes from the compiled module."""
+
 
 def _chosen() -> str:
     if os.environ.get("KLAMM_FALLBACK") == "1":
@@ -37,7 +40,7 @@ def _chosen() -> str:
         from . import _native
     except ImportError:  # installed without a compiler
         return "fallback"
-    return "native" if all(hasattr(_native, name) for name in __all__[1:]) else "fallback"
+    return "native" if all(hasattr(_native, name) for name in (*__all__[1:], *_PRODUCE)) else "fallback"
 
 
 IMPLEMENTATION: Final = _chosen()

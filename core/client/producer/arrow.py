@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...errors import ConfigError, DeliveryError, KlammError, SchemaError
 
@@ -27,7 +27,6 @@ from ...interfaces.audit import Counted
 from ...interfaces.serde import ArrowSerializer, Serializer
 from ...records import native
 from ...records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
-from ...records.fallback import Binary
 from ..typed import TypedValues
 from .batch import EncodedRows
 from .deliveries import DeliveryListeners
@@ -35,6 +34,9 @@ from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
 from .table_future import TableFuture
 from .topic_writer import TopicWriter
+
+if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
+    from ...records.fallback import Binary
 
 _HANDED_OVER: Final = 512 * 1024
 """Bytes of batches that are passed to the sender together: it is woken less often, and its requests are larger."""

@@ -33,7 +33,8 @@ class Terms(NamedTuple):
 
     States from before the broker epoch `held_below` stay as they are until all replicas of the partition have
     registered since: one of them may know that the states are of an older backup. Registrations may be of it, too.
-    No backup has what this controller itself has written, in its own epoch: such a state is not held."""
+    What this controller itself has written, in its own epoch, is of no backup from before: such a state is not held,
+    unless it was written only to doubt another one."""
 
     controller_epoch: int
     epoch_floor: int
@@ -60,7 +61,7 @@ def is_held(state: PartitionState, replicas: Sequence[int], registrations: Regis
     """Returns True if the election waits for replicas: see `Terms`."""
     if state.leader_broker_epoch >= terms.held_below:
         return False
-    if state.leader != NO_LEADER and state.controller_epoch == terms.controller_epoch:
+    if state.controller_epoch == terms.controller_epoch and DOUBTED not in state.data_ids.values():
         return False  # as of a topic created since, whose leader had registered before this broker
     return any((found := registrations.get(replica)) is None or found.epoch < terms.held_below for replica in replicas)
 

@@ -134,13 +134,14 @@ class ControllerTasks:
         return first_elections(image, registrations, self._reports(), self._terms(), self._writer.most_states)
 
     def _evict(self, node: BrokerNode) -> None:
-        """Ends a registration, and elects in the same change."""
+        """Ends a registration, and elects in the same change, if the states are not of an older backup (R13)."""
 
         def plan(image: ClusterImage) -> Plan | None:
             found = image.registrations.get(node.id)
             if found is None or found.incarnation != node.registration.incarnation:
                 return None  # it has registered again, or its session is over
-            changed = self._first_elections(image, set(image.brokers) - {node.id})
+            live = set(image.brokers) - {node.id}
+            changed = self._first_elections(image, live) if image.restored is None else {}
             return Plan(changed, operations=evict_operations(found))
 
         if self._change(plan):

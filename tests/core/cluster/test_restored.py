@@ -19,6 +19,7 @@ from klamm.core.cluster.image_reader import MetadataWentBackError, read_image
 from klamm.core.cluster.restored import is_older
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
+from klamm.core.cluster.tree.nodes import RestoredNode
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.interfaces.coordination import Coordination, Create, Delete, Operation, Set
 from klamm.core.log.state.seen_metadata import SEEN_METADATA, SeenChange, SeenMetadata
@@ -26,7 +27,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
 from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from klamm.core.replication.registrations import DOUBTED, BrokerRegistration
-from klammtest.clusters.joined import FaultyCoordination
+from klammtest.clusters.joined import FaultyCoordination, Joined
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
 
@@ -252,6 +253,30 @@ def test_an_evicted_broker_registers_only_once_it_has_compared(
     cluster.suspect(7, "nobody")  # it reads
     eventually(lambda: noticed, "it registers again")
     assert noticed == [True]
+
+
+def test_an_eviction_elects_nobody_by_the_states_of_a_backup(join: Joined) -> None:
+    """That the coordination was restored is noticed while the controller connects to the broker that is suspected."""
+    controller, _, _ = join(0), join(1), join(2)
+    eventually(lambda: len(controller.image().brokers) == 3, "all brokers")
+    controller.create_topic("t", 1, 2, replicas={0: (1, 2)})
+    before = controller.image().topics["t"].partitions[0].state
+    tree, incarnation = join.coordinations[2], controller.image().brokers[1].registration.incarnation
+
+    def noticed() -> None:
+        join.before_connecting = lambda: None
+        node = RestoredNode(broker=2, seen=99, found=9, leader_epoch=before.leader_epoch)
+        plan = Plan(operations=[Create(paths.RESTORED, node.encode())])
+        ChangeWriter(tree, lambda _: read_image(tree), "w").change(lambda _: [], lambda _: plan)
+
+    join.kill(1)
+    join.unreachable.add(1)
+    join.before_connecting = noticed
+    controller.suspect(1, incarnation)
+    eventually(lambda: 1 not in controller.image().brokers, "it is evicted")
+    eventually(lambda: tree.exists(paths.RESTORED) is None, "the states are doubted")
+    state = controller.image().topics["t"].partitions[0].state
+    assert (state.leader, set(state.data_ids.values())) == (NO_LEADER, {DOUBTED})
 
 
 def test_the_file_survives_and_a_damaged_one_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

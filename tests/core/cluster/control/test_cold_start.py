@@ -66,6 +66,8 @@ def test_a_cold_start_takes_older_registrations_for_those_of_a_backup() -> None:
     assert is_held(state, (0, 1, 2), again, terms), "2 is absent"
     assert not is_held(PartitionState(0, 10, 102, (0,), (), {0: "d0"}, 1), (0, 1, 2), again, terms), "elected since"
     assert not is_held(state, (0, 1, 2), again, terms._replace(controller_epoch=1)), "written by this controller"
+    alone = PartitionState(NO_LEADER, 10, NO_EPOCH, (1,), (), {1: "d1"}, 2)
+    assert not is_held(alone, (0, 1, 2), again, terms), "of its members, this controller has seen the last one die"
     doubted = PartitionState(NO_LEADER, 10, NO_EPOCH, (0, 1), (), {0: DOUBTED, 1: DOUBTED}, 2)
     assert is_held(doubted, (0, 1, 2), again, terms), "this controller has only doubted it"
 

@@ -75,6 +75,8 @@ class Joined:
         self.faulty: dict[int, FaultyCoordination] = {}
         self.unreachable: set[int] = set()
         """The brokers that refuse connections."""
+        self.before_connecting: Callable[[], object] = lambda: None
+        """Called before the controller connects to a broker that is suspected."""
         self._all: list[Cluster] = []
 
     def __call__(self, broker_id: int, data_ids: tuple[str, ...] = (), **options: Any) -> Cluster:
@@ -83,6 +85,7 @@ class Joined:
         faulty = FaultyCoordination(coordination)
 
         def is_reachable(node: BrokerNode) -> bool:
+            self.before_connecting()
             return node.id not in self.unreachable
 
         cluster = Cluster(
