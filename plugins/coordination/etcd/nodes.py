@@ -51,10 +51,6 @@ class EtcdKeys:
     def everything(self) -> Request:
         return {"key": encoded(f"{self._prefix}/".encode()), "range_end": encoded(f"{self._prefix}0".encode())}
 
-    def shortest(self) -> str:
-        """Returns a key below the prefix that no node and no session has."""
-        return encoded(f"{self._prefix}/".encode())
-
     def path(self, key: str) -> str | None:
         """Returns the path whose key this is; None for the key of a session."""
         rest = b64decode(key).decode()[len(self._prefix) + 1 :]
