@@ -50,7 +50,9 @@ class Partition(Generic[W]):
         self._replicas = replicas
         self._settings = settings
         self._delayed: DelayedProduces[W] = DelayedProduces()
-        self._left_epoch = NO_EPOCH
+        self.left_epoch = NO_EPOCH
+        """The newest leader epoch in which this replica led and leads no more. It may not lead in it again, nor in an
+        older one: a state that names it in such an epoch needs a new one."""
         log.rest()
 
     @property
@@ -89,7 +91,7 @@ class Partition(Generic[W]):
         if version < self.version:
             return []
         self.state, self.version = state, version
-        if leads(state, self.broker_id, own) and state.leader_epoch > self._left_epoch:
+        if leads(state, self.broker_id, own) and state.leader_epoch > self.left_epoch:
             return self._lead(state, version, now_ms)
         failed = self._stop_leading()
         if own is None or state.leader in (NO_LEADER, self.broker_id):
@@ -114,7 +116,7 @@ class Partition(Generic[W]):
         """
         if self.leader is None:
             return []
-        self._left_epoch = self.leader.epoch
+        self.left_epoch = self.leader.epoch
         self.leader.resign()
         self.leader = None
         return self._delayed.take_all()

@@ -27,7 +27,7 @@ from ...records.partition import TopicPartition
 from ...replication.elections import RecoveredEnd
 from ...replication.leader import ReplicationSettings
 from ...replication.partition import leads
-from ...replication.partition_state import NO_LEADER
+from ...replication.partition_state import NO_EPOCH, NO_LEADER
 from ...replication.registrations import BrokerRegistration, Standing, standing
 from ..partitions import Partitions
 from ..workers import Workers
@@ -169,16 +169,21 @@ class RoleChanges:
             await self._report()
 
     async def _raise_epochs(self) -> None:
-        """Raises leader epochs that are older in the coordination (restored from a backup) than in the log: epochs
-        never go back, so the partition is led under a new one, above the log's.
+        """Raises leader epochs in which this broker is the leader but cannot lead, so that it leads in a new one: those
+        that are older in the coordination (restored from a backup) than in the log, since epochs never go back, and
+        those that it has left, as while the coordination's states counted as a backup's (R5, R13).
         """
         if not self._behind:
             return
         for name, epoch in self._behind.items():
+            state_epoch = self.image.topics[name.topic].partitions[name.partition].leader_epoch
+            if state_epoch == epoch:
+                log.info("partition %s: this broker has left leader epoch %d, it continues in a new one", name, epoch)
+                continue
             log.warning(
                 "partition %s: the coordination has leader epoch %d, its log %d: the coordination is older than the "
                 "log (restored from a backup?); continuing under %d",
-                name, self.image.topics[name.topic].partitions[name.partition].leader_epoch, epoch, epoch + 1,
+                name, state_epoch, epoch, epoch + 1,
             )  # fmt: skip
         try:
             await self._workers.coordination(self._cluster.raise_leader_epochs, self._behind)
@@ -221,7 +226,8 @@ class RoleChanges:
         self._taken = {name: found for name, found in wanted.items() if name not in changed}
         settling = {name: assignment for name, assignment in changed.items() if self._must_settle(name, assignment)}
         if settling or gone or self._must_clear(image):
-            opened, self._behind = await self._workers.disk(self._settle, image, settling)
+            left = {name: self._left_epoch(name) for name in settling}
+            opened, self._behind = await self._workers.disk(self._settle, image, settling, left)
             for name, log_of in opened.items():
                 self._host(name, log_of, wanted[name])
         for name, assignment in changed.items():
@@ -244,6 +250,10 @@ class RoleChanges:
         if known.log.config != assignment.config:
             return True
         return assignment.leads and known.leader_epoch != assignment.leader_epoch
+
+    def _left_epoch(self, name: TopicPartition) -> int:
+        known = self._partitions.replica(name)
+        return NO_EPOCH if known is None else known.partition.left_epoch
 
     def _must_clear(self, image: ClusterImage) -> bool:
         """True if a topic has come or gone, so that logs may have to be cleared away."""
@@ -363,10 +373,11 @@ class RoleChanges:
     # -- on a worker thread
 
     def _settle(
-        self, image: ClusterImage, wanted: dict[TopicPartition, Assignment]
+        self, image: ClusterImage, wanted: dict[TopicPartition, Assignment], left: dict[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, PartitionLog], dict[TopicPartition, int]]:
-        """Removes, sets aside and opens logs; returns the open logs, and the leader epochs of those that are ahead of
-        the cluster's and should be led. A partition whose log cannot be opened is left out and logged.
+        """Removes, sets aside and opens logs; returns the open logs, and for those that should be led in a leader epoch
+        in which they cannot be, the newest epoch that is over: the log's, if that is ahead of the cluster's, or the one
+        that this broker has `left`. A partition whose log cannot be opened is left out and logged.
         """
         self._clear_away(image)
         opened: dict[TopicPartition, PartitionLog] = {}
@@ -377,8 +388,9 @@ class RoleChanges:
                 if found.config != assignment.config:
                     found.reconfigure(assignment.config)
                 if assignment.leads:
-                    if assignment.leader_epoch < found.leader_epoch:
-                        behind[name] = found.leader_epoch
+                    epoch, over = assignment.leader_epoch, left[name]
+                    if epoch < found.leader_epoch or epoch <= over:
+                        behind[name] = max(found.leader_epoch, over)
                         continue
                     found.begin_leader_epoch(assignment.leader_epoch, durable=False)
                 opened[name] = found

@@ -1,12 +1,22 @@
-"""An image whose application fails is applied again, though the cluster does not change any more."""
+"""Roles that images give: one whose application fails is applied again, though the cluster does not change any more,
+and a leader epoch that was left is followed by a new one.
+"""
 
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
+from klamm.core.cluster.change_writer import ChangeWriter, Plan
+from klamm.core.cluster.image_reader import read_image
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import RestoredNode
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import Coordination, Create
+from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.partition_state import NO_EPOCH
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.faulty import fault_hook
 from klammtest.requests import batch, create_topic, produce
@@ -53,6 +63,32 @@ def test_a_partition_without_room_for_its_files_is_served_when_there_is_room(tmp
             assert not _is_served(address)
             full = False
             eventually(lambda: _is_served(address), "the partition is served")
+
+
+def test_a_leader_that_rested_for_another_s_restore_leads_in_a_new_epoch(tmp_path: Path) -> None:
+    """A broker that starts later notices a restore of which this one's partition was healed already: its state is newer
+    than the backup, so that the controller does not doubt it, and nobody else would begin an epoch (R13)."""
+    tree = tmp_path / "tree.db"
+    with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tree)}) as broker:
+        address = f"127.0.0.1:{broker.advertised[0].port}"
+        with WireClient(address) as wire:
+            create_topic(wire, "t")
+        eventually(lambda: _is_served(address), "the partition is served")
+        with closing(EmbeddedCoordination(EmbeddedConfig(path=tree))) as coordination:
+            coordination.start()
+            before = _leader_epoch(coordination)
+            node = RestoredNode(broker=1, seen=1, found=1, leader_epoch=NO_EPOCH)
+            writer = ChangeWriter(coordination, lambda _: read_image(coordination), "1")
+            writer.change(lambda _: [], lambda _: Plan(operations=[Create(paths.RESTORED, node.encode())]))
+            eventually(lambda: not coordination.exists(paths.RESTORED), "the controller has handled it")
+            eventually(lambda: _is_served(address), "the partition is served again")
+            assert _leader_epoch(coordination) > before
+
+
+def _leader_epoch(coordination: Coordination) -> int:
+    found = read_image(coordination).partition(TopicPartition("t", 0))
+    assert found is not None
+    return found.leader_epoch
 
 
 def _is_served(address: str) -> bool:
