@@ -215,7 +215,7 @@ class LogManager:
             return log
 
         self._logs = open_all(openings, open_one, self._tuning.recovery_threads)
-        if found is None and known_data and accept_missing:  # what was lost is accepted, what is left descends from it
+        if found is None and known_data and accept_missing and self._logs:  # an empty disk is new: nothing descends
             found = DataIdentity(known_data, "")
         place = place_of(self.directory)
         copied = found is not None and is_copy(found, place)

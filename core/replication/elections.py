@@ -15,10 +15,11 @@ from .registrations import BrokerRegistration, Registrations, Standing, standing
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEnd:
-    """`/brokers/recovered/<id>`: the end of a doubtful member's log, while the partition has no leader.
+    """`/brokers/recovered/<id>`: the end of a replica's log, while the partition has no leader. All replicas but sound
+    members report it.
 
     `last_epoch` is that of its last record, `NO_EPOCH` if there is none. It counts only with the leader epoch of the
-    state and the member's newest data id: under an earlier epoch the member may have followed a leader since, so that
+    state and the replica's newest data id: under an earlier epoch the replica may have followed a leader since, so that
     its log was longer or shorter.
     """
 
@@ -45,11 +46,11 @@ def elect(
     standings = {member: standing(registrations.get(member), state.data_ids.get(member)) for member in state.members}
     trusted = [member for member, found in standings.items() if found in (Standing.SOUND, Standing.ABSENT)]
     if not trusted:
-        elected = _without_trusted_members(state, standings, registrations, recovered)
+        elected = _without_trusted_members(state, standings, replicas, registrations, recovered)
     else:
         elected = _among_trusted_members(state, trusted, standings, replicas, registrations, min_insync_replicas)
     if elected.leader == NO_LEADER and unclean:
-        elected = _unclean(elected, replicas, registrations)
+        elected = _unclean(elected, replicas, registrations, recovered)
     return None if elected == state else replace(elected, controller_epoch=controller_epoch)
 
 
@@ -74,7 +75,7 @@ def _among_trusted_members(
         live_elr = [member for member in live_elr if not registrations[member].full] or live_elr
         live = [member for member in replicas if member in live_elr][:1]
     if not live:
-        return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
+        return _without_leader(state)
     removed = [member for member in state.isr if member in trusted and member not in live]
     elr = [member for member in state.elr if member in trusted]
     leader = state.leader
@@ -129,6 +130,7 @@ def _prefer_with_room(
 def _without_trusted_members(
     state: PartitionState,
     standings: Mapping[int, Standing],
+    replicas: Sequence[int],
     registrations: Registrations,
     recovered: Mapping[int, RecoveredEnd],
 ) -> PartitionState:
@@ -136,24 +138,44 @@ def _without_trusted_members(
 
     First the partition loses its leader, which ends all appends; then every member reports where its log ends; then the
     member with the largest (last epoch, end) leads. Of all records that any member still has, it has those that were
-    committed. A new member has lost everything: the others then cannot prove that they lack nothing. A single doubtful
-    member has nobody to be compared with, and leads at once.
+    committed. A single doubtful member has nobody to be compared with, and leads at once. A new member has lost
+    everything: the others then cannot prove that they lack nothing, unless there is nothing left on any replica. The
+    only replica leads at once, whatever it has.
     """
-    if [standings[member] for member in state.members] == [Standing.DOUBTFUL]:
-        return _alone(state, registrations[state.members[0]])
-    if state.leader != NO_LEADER or not all(found is Standing.DOUBTFUL for found in standings.values()):
-        return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
-    ends = {}
-    for member in state.members:
-        end = recovered.get(member)
-        if end is None or not _counts(end, state, registrations[member]):
-            return state
-        ends[member] = end
-    return _alone(state, registrations[_furthest(ends)])
+    only = state.members[0] if len(state.members) == 1 else None
+    if only is not None and (standings[only] is Standing.DOUBTFUL or tuple(replicas) == (only,)):
+        return _alone(state, registrations[only])
+    if state.leader != NO_LEADER:
+        return _without_leader(state)
+    lost = any(found is Standing.NEW for found in standings.values())
+    if lost and any(replica not in registrations for replica in replicas):
+        return state
+    compared = replicas if lost else state.members
+    if awaited_ends(state, compared, registrations, recovered):
+        return state
+    if lost and any(recovered[replica].end_offset for replica in compared):
+        return state
+    return _alone(state, registrations[_furthest({replica: recovered[replica] for replica in compared})])
+
+
+def _without_leader(state: PartitionState) -> PartitionState:
+    return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
+
+
+def awaited_ends(
+    state: PartitionState,
+    replicas: Sequence[int],
+    registrations: Registrations,
+    recovered: Mapping[int, RecoveredEnd],
+) -> list[int]:
+    """Returns the live replicas that have not reported yet where their log ends."""
+    live = {replica: registrations[replica] for replica in replicas if replica in registrations}
+    ends = {replica: recovered.get(replica) for replica in live}
+    return [replica for replica, end in ends.items() if end is None or not _counts(end, state, live[replica])]
 
 
 def _furthest(ends: Mapping[int, RecoveredEnd]) -> int:
-    """Returns the member with the largest (last epoch, end), the first of several.
+    """Returns the replica with the largest (last epoch, end), the first of several.
 
     A log whose records were all deleted has no last epoch. It begins where records were committed and deleted, so it
     leads if it ends behind the best of the others: their offsets up to there must not be given to other records.
@@ -172,12 +194,23 @@ def _counts(end: RecoveredEnd, state: PartitionState, registration: BrokerRegist
     return (end.leader_epoch, end.data_id) == (state.leader_epoch, registration.data_id)
 
 
-def _unclean(state: PartitionState, replicas: Sequence[int], registrations: Registrations) -> PartitionState:
-    """Lets the first live replica lead, whatever records it has. Records are lost."""
-    for replica in replicas:
-        if replica in registrations:
-            return _alone(state, registrations[replica])
-    return state
+def _unclean(
+    state: PartitionState,
+    replicas: Sequence[int],
+    registrations: Registrations,
+    recovered: Mapping[int, RecoveredEnd],
+) -> PartitionState:
+    """Lets a live replica lead though it may lack committed records, which are then lost: the one whose log ends
+    furthest, once all of them have reported, as KIP-966's unclean recovery does. If several logs end there, a member of
+    the state leads, and then one that takes records. One without others leads at once.
+    """
+    live = [replica for replica in dict.fromkeys((*state.members, *replicas)) if replica in registrations]
+    live.sort(key=lambda replica: (replica not in state.members, not registrations[replica].takes_records))
+    if len(live) == 1:
+        return _alone(state, registrations[live[0]])
+    if not live or awaited_ends(state, live, registrations, recovered):
+        return state
+    return _alone(state, registrations[_furthest({replica: recovered[replica] for replica in live})])
 
 
 def _alone(state: PartitionState, registration: BrokerRegistration) -> PartitionState:

@@ -338,7 +338,7 @@ class RoleChanges:
         return frozenset(offline | set(self._refused))
 
     async def _report(self) -> None:
-        """Reports partitions whose log is offline, and where the logs of doubtful members end (R7)."""
+        """Reports partitions whose log is offline, and where logs of partitions without a leader end (R7)."""
         offline = self._offline_now()
         recovered = self._recovered_ends()
         incarnation = "" if self._own is None else self._own.incarnation
@@ -356,14 +356,14 @@ class RoleChanges:
             self._loop.call_later(_RETRY_S, self.refresh_soon)
 
     def _recovered_ends(self) -> dict[TopicPartition, RecoveredEnd]:
-        """Returns the ends of the logs of partitions without a leader, of which this broker is a doubtful member. No
-        record is appended to them in this leader epoch."""
+        """Returns the ends of the logs of partitions without a leader, but for those of which this broker is a sound
+        member. No record is appended to them in this leader epoch."""
         own, found = self._own, {}
         for replica in self._partitions.replicas() if own is not None else ():
             state = replica.partition.state
-            if state is None or own is None or state.leader != NO_LEADER or own.broker_id not in state.members:
+            if state is None or own is None or state.leader != NO_LEADER:
                 continue
-            if standing(own, state.data_ids[own.broker_id]) is Standing.DOUBTFUL:
+            if standing(own, state.data_ids.get(own.broker_id)) is not Standing.SOUND:
                 end = RecoveredEnd(
                     state.leader_epoch, own.data_id, replica.log.last_record_epoch, replica.log.log_end_offset
                 )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...config.sections.topic import TopicConfig
 from ...errors import ConfigError, ErrorCode
 from ...records.partition import TopicPartition
-from ...replication.elections import elect, has_live_leader
+from ...replication.elections import awaited_ends, elect, has_live_leader
 from ...replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from ...replication.registrations import DOUBTED, Registrations, Standing, standing
 from ..brokers.reports import Reports
@@ -133,10 +133,9 @@ def elected_state(
     settings: ElectionSettings,
 ) -> PartitionState | None:
     """Returns the state that the controller should write; None if nothing changes."""
-    offline = [broker for broker, partitions in reports.offline.items() if tp in partitions]
-    if not offline and _is_settled(partition.state, registrations):
+    usable = _with_log(tp, registrations, reports)
+    if usable is registrations and _is_settled(partition.state, registrations):
         return None
-    usable = {broker: r for broker, r in registrations.items() if broker not in offline} if offline else registrations
     presumed = with_presumed_data(partition.state, usable)
     elected = elect(
         presumed,
@@ -150,6 +149,12 @@ def elected_state(
     if elected is not None:
         return above_floor(partition.state, elected, terms.epoch_floor)
     return replace(presumed, controller_epoch=terms.controller_epoch) if presumed != partition.state else None
+
+
+def _with_log(tp: TopicPartition, registrations: Registrations, reports: Reports) -> Registrations:
+    """Returns the registrations without those of brokers whose log of the partition is offline."""
+    offline = [broker for broker, partitions in reports.offline.items() if tp in partitions]
+    return {broker: r for broker, r in registrations.items() if broker not in offline} if offline else registrations
 
 
 def _is_settled(state: PartitionState, registrations: Registrations) -> bool:
@@ -235,15 +240,20 @@ def unclean_election(
     terms: Terms,
     minimum: int,
 ) -> PartitionState | Refusal:
-    """Returns the state in which any live replica leads, whatever records it has, or why there is none (ElectLeaders,
+    """Returns the state in which the live replica with the most records leads, or why there is none (ElectLeaders,
     UNCLEAN)."""
     if partition.leader != NO_LEADER:
         return ErrorCode.election_not_needed, "the partition has a leader"
     settings = ElectionSettings(minimum, unclean=True)
     elected = elected_state(tp, partition, registrations, reports, terms, settings)
-    if elected is None or elected.leader == NO_LEADER:
-        return ErrorCode.eligible_leaders_not_available, "no replica is live"
-    return elected
+    if elected is not None and elected.leader != NO_LEADER:
+        return elected
+    usable = _with_log(tp, registrations, reports)
+    awaited = awaited_ends(partition.state, partition.replicas, usable, reports.recovered.get(tp, {}))
+    why = "no replica is live"
+    if awaited:
+        why = f"where their logs end is not reported yet by the brokers {', '.join(map(str, awaited))}: try again"
+    return ErrorCode.eligible_leaders_not_available, why
 
 
 def is_led_elsewhere(image: ClusterImage, broker_id: int) -> bool:

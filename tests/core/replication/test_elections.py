@@ -116,13 +116,44 @@ def test_a_single_doubtful_member_leads_at_once() -> None:
     assert lost.leader == NO_LEADER, "a new disk has nothing"
 
 
+def test_new_disks_lead_if_no_replica_has_anything_left() -> None:
+    """As the only replica, or all of them, after a start with `--accept-missing-logs`."""
+    lost = PartitionState(NO_LEADER, 6, -1, (0,), (), {0: "a0"}, 3)
+    empty = RecoveredEnd(6, "b0", -1, 0)
+    only = live(registered(0, "b0", epoch=200))
+    assert elect(lost, (0,), only, {}, 1, 4) == PartitionState(0, 7, 200, (0,), (), {0: "b0"}, 4)
+    assert elect(lost, (0, 1), only, {0: empty}, 1, 4) is None, "the other replica may have records"
+    both = only | live(registered(1, "b1", epoch=201))
+    assert elect(lost, (1, 0), both, {0: empty}, 1, 4) is None
+    assert elect(lost, (1, 0), both, {0: empty, 1: RecoveredEnd(6, "b1", 4, 9)}, 1, 4) is None
+    elected = elect(lost, (1, 0), both, {0: empty, 1: RecoveredEnd(6, "b1", -1, 0)}, 1, 4)
+    assert elected == PartitionState(1, 7, 201, (1,), (), {1: "b1"}, 4)
+
+
 def test_a_new_disk_among_doubtful_members_needs_an_unclean_election() -> None:
     state = replace(STATE, leader=NO_LEADER, leader_broker_epoch=-1, isr=(0, 1), data_ids={0: "a0", 1: "a1"})
-    brokers = live(registered(0, "b0", "a0", epoch=200), registered(1, "c1", epoch=201))
-    ends = {0: RecoveredEnd(5, "b0", 5, 90)}
+    brokers = live(registered(0, "c0", epoch=201), registered(1, "b1", "a1", epoch=200))
+    ends = {1: RecoveredEnd(5, "b1", 5, 90)}
+    assert elect(state, REPLICAS, brokers, ends, 2, 4) is None
+    assert elect(state, REPLICAS, brokers, ends, 2, 4, unclean=True) is None, "the new one has not reported"
+    ends[0] = RecoveredEnd(5, "c0", -1, 0)
+    elected = elect(state, REPLICAS, brokers, ends, 2, 4, unclean=True)
+    assert elected == PartitionState(1, 6, 200, (1,), (), {1: "b1"}, 4)
+
+
+def test_an_unclean_election_takes_the_replica_with_the_most_records() -> None:
+    """Of those that are live, whatever their order: the member of the ISR is lost, and the first replica is empty."""
+    state = replace(STATE, leader=NO_LEADER, leader_broker_epoch=-1, isr=(1,), data_ids={1: "a1"})
+    ends = {0: RecoveredEnd(5, "a0", -1, 0), 2: RecoveredEnd(5, "a2", 5, 1000)}
+    brokers = live(registered(0), registered(2))
     assert elect(state, REPLICAS, brokers, ends, 2, 4) is None
     elected = elect(state, REPLICAS, brokers, ends, 2, 4, unclean=True)
-    assert elected == PartitionState(0, 6, 200, (0,), (), {0: "b0"}, 4)
+    assert elected is not None
+    assert (elected.leader, elected.isr) == (2, (2,))
+    alike = {number: RecoveredEnd(5, f"a{number}", 5, 1000) for number in (0, 2)}
+    elected = elect(state, REPLICAS, live(registered(0, leaving=True), registered(2)), alike, 2, 4, unclean=True)
+    assert elected is not None
+    assert elected.leader == 2, "of equal ones it takes one that stays"
 
 
 def test_a_leader_that_is_leaving_hands_over_and_leaves_the_isr() -> None:

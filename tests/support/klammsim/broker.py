@@ -610,12 +610,12 @@ class SimBroker:
         return ReplicationSettings(minimum, settings.replica_lag_time_max_ms)
 
     def _report_recovered_end(self) -> None:
-        """Reports, as a doubtful member, where its log ends, once nothing is appended in this epoch (R7)."""
+        """Reports, unless it is a sound member, where its log ends, once nothing is appended in this epoch (R7)."""
         assert self.view is not None
         state = self.view.states.states[TP].state
-        if self.own is None or state.leader != NO_LEADER or self.id not in state.members:
+        if self.own is None or state.leader != NO_LEADER or self.partition is None:
             return
-        if standing(self.own, state.data_ids[self.id]) is not Standing.DOUBTFUL:
+        if standing(self.own, state.data_ids.get(self.id)) is Standing.SOUND:
             return
         key = (state.leader_epoch, self.own.incarnation)
         if self._reported == key:

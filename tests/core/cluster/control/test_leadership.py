@@ -28,7 +28,7 @@ from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
-from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.partition_state import NO_EPOCH, PartitionState
 from klammtest.clusters.images import broker_node, partition_image
 
 T0 = TopicPartition("t", 0)
@@ -105,9 +105,15 @@ def test_only_the_topics_setting_allows_an_unclean_election() -> None:
         found = elected(image(nodes, lost, setting))
         assert found is not None
         assert found.leader == NO_LEADER
-    found = elected(image(nodes, lost, {"unclean.leader.election.enable": "true"}))
+    allowed = {"unclean.leader.election.enable": "true"}
+    found = elected(image(nodes, lost, allowed))
     assert found is not None
-    assert (found.leader, found.isr, dict(found.data_ids)) == (0, (0,), {0: "another disk"})
+    assert (found.leader, found.leader_epoch) == (NO_LEADER, 6), "the replicas report first where their logs end"
+    headless = image(nodes, PartitionImage(found, REPLICAS), allowed)
+    ends = {0: RecoveredEnd(6, "another disk", NO_EPOCH, 0), 1: RecoveredEnd(6, "data-1", 5, 7)}
+    found = elected(headless, Reports({T0: ends}))
+    assert found is not None
+    assert (found.leader, found.isr, dict(found.data_ids)) == (1, (1,), {1: "data-1"})
 
 
 def test_doubtful_members_are_judged_by_the_ends_that_they_report() -> None:
@@ -267,8 +273,13 @@ def test_elect_leaders() -> None:
     refused = unclean_election(T0, partition_image(1, 5, (0, 1)), brokers, Reports(), TERMS, 1)
     assert not isinstance(refused, PartitionState)
     assert refused[0] is ErrorCode.election_not_needed
-    forced = unclean_election(T0, lost, brokers, Reports(), TERMS, 1)
+    ends = {number: RecoveredEnd(5, f"data-{number}", 4, 7 + number) for number in (0, 1)}
+    waits = unclean_election(T0, lost, brokers, Reports({T0: {1: ends[1]}}), TERMS, 1)
+    said = "where their logs end is not reported yet by the brokers 0: try again"
+    assert waits == (ErrorCode.eligible_leaders_not_available, said)
+    forced = unclean_election(T0, lost, brokers, Reports({T0: ends}), TERMS, 1)
     assert isinstance(forced, PartitionState)
+    assert forced.leader == 1
 
 
 def test_who_has_left() -> None:
