@@ -17,7 +17,7 @@ from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ...records.partition import TopicPartition
 from ..recovery.resync import is_unfinished, scan_past_damage
-from .file_operations import OpenFile, remove, rename, storage, storage_error, write_atomically
+from .file_operations import OpenFile, remove, rename, storage, storage_error, sync_directory, write_atomically
 from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
 from .index_file import SegmentState
 from .log_file import LogFile
@@ -429,7 +429,8 @@ class Segment:
     # -- truncating and removing ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Removes every batch that contains `offset` or a later one, and rebuilds the indexes."""
+        """Removes every batch that contains `offset` or a later one, and rebuilds the indexes. `sync_cut` makes it
+        durable."""
         position = self.locate(offset)
         self._hints = {}
         with storage(f"cannot truncate {self.path}"):
@@ -439,6 +440,13 @@ class Segment:
         self.rebuild()
         if not position:
             self._first_timestamp = None
+
+    def sync_cut(self) -> None:
+        """Makes a truncation durable, and the removal of other files of the log. If it raises, it is unknown which
+        bytes are on disk."""
+        with storage(f"cannot flush {self.path}"):
+            self.file.sync()
+            sync_directory(self.path.parent)
 
     def mark_removed(self) -> list[Path]:
         """Renames the files so that the next start removes them; returns their paths, to be removed after the delay.
