@@ -138,10 +138,10 @@ class Segment:
         self._indexes.clear()
         return None
 
-    def rebuild(self) -> None:
-        """Rebuilds both indexes from the batch headers; raises `CorruptRecordError` at the first damaged one. Never
-        changes the log file."""
-        built = self._build()
+    def rebuild(self, keep_below: int = 0) -> None:
+        """Rebuilds both indexes from the batch headers; raises `CorruptRecordError` at the first damaged one that is
+        not below the offset `keep_below`. Never changes the log file."""
+        built = self._build(keep_below=keep_below)
         if built.error:
             raise built.error
         self._take_bounds(built)
@@ -428,16 +428,16 @@ class Segment:
 
     # -- truncating and removing ---------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, keep_below: int = 0) -> None:
         """Removes every batch that contains `offset` or a later one, and rebuilds the indexes. `sync_cut` makes it
-        durable."""
+        durable. Raises `CorruptRecordError` if a batch that is not below `keep_below` is damaged."""
         position = self.locate(offset)
         self._hints = {}
         with storage(f"cannot truncate {self.path}"):
             self.file.truncate(position)
         self._size = position
         self._remove_indexes()
-        self.rebuild()
+        self.rebuild(keep_below)
         if not position:
             self._first_timestamp = None
 

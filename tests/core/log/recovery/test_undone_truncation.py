@@ -1,7 +1,9 @@
-"""A truncation is on disk before a later leader epoch is."""
+"""A truncation is on disk before a later leader epoch is. Batches that a power loss brings back all the same do not
+become batches of that epoch."""
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -236,3 +238,104 @@ def test_a_failed_sync_of_a_truncation_counts_as_a_failed_flush(
         faults.install(None)
     assert log.offline is not None
     assert failed == [True]
+
+
+def undone(directory: Path, segment_bytes: int, kept: int) -> list[str]:
+    """Leaves what a power loss may leave where nothing was synced: the truncated batches, but for `kept` of the later
+    ones in their place, beside the later epochs. Returns the names of the segments."""
+    log = deposed(directory, segment_bytes)
+    before = {path.name: path.read_bytes() for path in log.directory.glob("*.log")}
+    term = log.follow(6)
+    log.truncate_to(10, 6, term)
+    log.append_as_follower(run(10, 20, 6, b"acknowledged"), 6, term)
+    log.begin_leader_epoch(7)
+    log.close(clean=False)
+    if kept:
+        assert segment_bytes == ONE_SEGMENT
+        (name,) = before
+        raw = (log.directory / name).read_bytes()
+        at = [position for position, _ in iter_headers(raw)][10 + kept]
+        old = [position for position, _ in iter_headers(before[name])][10 + kept]
+        before[name] = raw[:at] + before[name][old:]
+    for path in log.directory.glob("*.log"):
+        path.unlink()
+    for name, content in before.items():
+        (log.directory / name).write_bytes(content)
+    return sorted(before)
+
+
+@pytest.mark.parametrize(("segment_bytes", "kept"), [(ONE_SEGMENT, 0), (ONE_SEGMENT, 5), (MANY_SEGMENTS, 0)])
+def test_batches_of_before_a_truncation_end_the_log(
+    tmp_path: Path, segment_bytes: int, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = undone(tmp_path, segment_bytes, kept)
+    with caplog.at_level(logging.WARNING):
+        log = reopened(tmp_path, segment_bytes=segment_bytes)
+    end = 10 + kept
+    assert (log.log_end_offset, log.last_record_epoch, log.leader_epoch) == (end, *((6, 6) if kept else (3, 3)))
+    assert epochs_in(tmp_path) == [3] * 10 + [6] * kept
+    assert log.recovery_cut_more
+    first = caplog.records[0].getMessage()
+    assert f"to offset {end}: the batch there has the leader epoch 4, but leader-epoch-checkpoint has 6" in first
+    aside = sorted(path.name.split(".log")[0] for path in log.directory.glob("*.log.*.corrupt"))
+    assert aside == [name.split(".")[0] for name in names if int(name.split(".")[0]) > end]
+    log.follow(8)
+    log.append_as_follower(run(end, end + 2, 8, b"more"), 8)
+    assert [record.offset for record in read_all(log)] == list(range(end + 2))
+
+
+def test_flushed_batches_are_not_compared(tmp_path: Path) -> None:
+    """What is on disk for certain is not truncated because of the epoch file; reads of it fail."""
+    undone(tmp_path, ONE_SEGMENT, 0)
+    log = open_log(tmp_path, known=OpenFrom(recovery_point=20))
+    assert (log.log_end_offset, log.recovery_cut_more) == (20, False)
+
+
+def test_a_damaged_batch_below_the_recovery_point_stays(tmp_path: Path) -> None:
+    undone(tmp_path, ONE_SEGMENT, 0)
+    path = tmp_path / str(TP) / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    position = [position for position, _ in iter_headers(raw)][4]
+    raw[position + 16] ^= 1  # the magic
+    path.write_bytes(raw)
+    log = open_log(tmp_path, known=OpenFrom(recovery_point=10))
+    assert log.log_end_offset == 10
+    log.advance_high_watermark(10)
+    assert [record.offset for record in read_all(log, 5)] == [5, 6, 7, 8, 9]
+
+
+def test_an_epoch_file_that_is_ahead_or_behind_cuts_nothing(tmp_path: Path) -> None:
+    log = deposed(tmp_path, ONE_SEGMENT)
+    log.begin_leader_epoch(9)
+    log.close(clean=False)
+    log = reopened(tmp_path)
+    assert (log.log_end_offset, log.last_record_epoch, log.recovery_cut_more) == (20, 4, False)
+    log.close(clean=False)
+    behind = LeaderEpochs(log.directory / LEADER_EPOCHS)
+    behind.assign(3, 0)
+    log = reopened(tmp_path)
+    assert (log.log_end_offset, log.last_record_epoch, log.recovery_cut_more) == (20, 4, False)
+
+
+@pytest.mark.parametrize(("start", "end"), [(11, 11), (8, 5), (3, 3)])
+def test_a_log_with_gaps_is_compared_too(tmp_path: Path, start: int, end: int) -> None:
+    """A copy of a compacted log with the offsets 0 to 4 and 10, of epoch 3. Epoch 6 begins at `start`, in the file."""
+    log = open_log(tmp_path, cleanup_policy="compact")
+    log.append_as_follower(run(0, 5, 3, b"a") + run(10, 11, 3, b"a"), 3)
+    log.close(clean=False)
+    assert open_log(tmp_path, cleanup_policy="compact").log_end_offset == 11
+    LeaderEpochs(log.directory / LEADER_EPOCHS, [(3, 0)]).assign(6, start)
+    log = open_log(tmp_path, cleanup_policy="compact")
+    assert (log.log_end_offset, log.recovery_cut_more) == (end, end < 11)
+
+
+@pytest.mark.parametrize("start", [4, 10, 12])
+def test_batches_before_a_raised_log_start_cut_nothing(tmp_path: Path, start: int) -> None:
+    """Their epochs are no longer in the file."""
+    log = deposed(tmp_path, ONE_SEGMENT)
+    log.follow(5)
+    log.advance_log_start(start)
+    log.close(clean=False)
+    log = open_log(tmp_path)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_cut_more) == (start, 20, False)
+    assert len(read_all(log)) == 20 - start
