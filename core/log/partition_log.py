@@ -152,7 +152,8 @@ class PartitionLog:
         """Called after a truncation or restart, without the lock; True if batches of sealed segments were removed. The
         manager sets it to correct the checkpoint of the cleaner."""
         self.on_flush_failed: Callable[[], None] | None = None
-        """Called after a flush has failed. The manager sets it to note that in the directory's data identity."""
+        """Called after a flush has failed, also that of a truncation. The manager sets it to note that in the
+        directory's data identity."""
         self.on_no_space: Callable[[TopicPartition, NoSpaceError], None] | None = None
         """Called, with the lock, after an append has failed for lack of room; must not block. The manager sets it."""
         self.verify_on_read = verify_on_read
@@ -1018,12 +1019,15 @@ class PartitionLog:
         have waited for a flush since.
 
         The checkpoints are lowered first: a log that ends before an offset in them counts as one that has lost records.
+        What was removed is gone on disk before a later epoch is written: a power loss would bring the removed batches
+        back as batches of that epoch. Waits for the disk if there is a batch to remove.
         """
         with self._flush_lock, self._lock:
             if not self._must_truncate(offset, leader_epoch, term):
                 return
             end = self._segments.end_after_truncation(offset)
         with self._lowered_checkpoints(end):
+            self._flush_last_kept(offset)
             sealed = self._truncate_to(offset, leader_epoch, term)
         if self.on_truncated is not None:
             self.on_truncated(self, sealed)
@@ -1051,6 +1055,15 @@ class PartitionLog:
             if self._closed is None:
                 self._truncating = None
 
+    def _flush_last_kept(self, offset: int) -> None:
+        """Flushes the segment in which a truncation to `offset` ends: the longest step, without the lock."""
+        with self._flush_lock:
+            with self._lock:
+                pending = PendingFlush(offset, [self._segments.last_kept(offset)], False, None)
+                unflushed = self._has_unflushed()
+            if unflushed:
+                self._sync(pending)
+
     def _truncate_to(self, offset: int, leader_epoch: int, term: int | None) -> bool:
         """Does the work of `truncate_to`. Returns True if batches of sealed segments were removed."""
         with self._flush_lock, self._lock:
@@ -1066,8 +1079,9 @@ class PartitionLog:
                 self._flusher.truncate_to(self._end)
                 with self._watermark_lock:
                     self._replicated = min(self._replicated, self._end)
-                self._epochs.truncate_end(self._end)
                 self._producers.reload(self._end, self._segments, self._clock())
+                self._sync_cut()
+                self._epochs.truncate_end(self._end)
             except KlammError as error:  # the files and the state in memory may differ
                 self._fail(f"a truncation to offset {offset} failed ({error})")
                 raise
@@ -1100,6 +1114,7 @@ class PartitionLog:
                 self._epochs.clear()
                 self._producers.clear()
                 self._segments.restart_at(offset, self._clock())
+                self._sync_cut()
                 with self._watermark_lock:
                     self._start = self._end = self._replicated = offset
                 self._flusher.restart_at(offset)
@@ -1110,6 +1125,15 @@ class PartitionLog:
                 "%s: restarted at offset %d, because the leader's log does not continue offsets %d to %d",
                 self.tp, offset, *before,
             )  # fmt: skip
+
+    def _sync_cut(self) -> None:
+        """Makes a truncation or restart durable, for a caller that takes the log offline if it raises."""
+        try:
+            self._segments.sync_cut()
+        except StorageError:  # unflushed batches before the cut may be lost, as after a failed flush
+            if self.on_flush_failed is not None:
+                self.on_flush_failed()
+            raise
 
     def advance_log_start(self, offset: int) -> None:
         """Raises the log start offset to `offset`, at most to the log end, and the high watermark if it is below: the

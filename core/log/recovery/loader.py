@@ -1,8 +1,9 @@
 """Opens a partition's directory: uses the files of a clean stop as they are, and checks those of a crash.
 
 After a crash it reads every segment from the one that contains the recovery point on and checks its CRCs; the log is
-truncated at the first batch that is incomplete or out of order. Segments after a truncated one are renamed
-`….<ms>.corrupt` and kept. Missing or wrong indexes and producer states are rebuilt from batch headers.
+truncated at the first batch that is incomplete, out of order, or of another leader epoch than the epoch file has for
+it. Segments after a truncated one are renamed `….<ms>.corrupt` and kept. Missing or wrong indexes and producer states
+are rebuilt from batch headers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..segment.naming import (
 )
 from ..segment.open_files import OpenFiles
 from ..segment.segment import Segment
-from ..state.leader_epochs import LeaderEpochs
+from ..state.leader_epochs import NO_EPOCH, LeaderEpochs
 from ..state.producer_snapshots import Snapshots
 from ..state.producer_state_manager import ProducerStateManager
 
@@ -65,7 +66,7 @@ class LoadedLog:
     """The offset to which the log start offset was raised before a crash, by the leader epochs; 0 if it was not. The
     checkpoint of log start offsets is written after them."""
     cut_more: bool
-    """True if recovery has cut more than one unfinished write at the end of the log."""
+    """True if recovery has cut more than one unfinished write at the end of the log, or batches of another epoch."""
 
 
 def load(
@@ -83,10 +84,13 @@ def load(
     epochs, whole = _read_epochs(tp, directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
     epochs_start = _raised_start(epochs.first_start_offset, segments, known.log_start_offset)
     epochs.truncate_end(end)
+    if whole and not known.clean:
+        segments = _add_unflushed_epochs(tp, epochs, segments, known.recovery_point, now_ms)
+        cut_more = cut_more or segments[-1].next_offset < end
+        end = segments[-1].next_offset
+        epochs.truncate_end(end)
     producers = ProducerStateManager(tp, Snapshots(tp, directory))
     producers.reload(end, segments, now_ms, None if whole else epochs)
-    if whole and not known.clean:
-        _add_unflushed_epochs(epochs, segments, known.recovery_point)
     for segment in segments[:-1]:
         segment.seal()
         segment.close_file()
@@ -129,10 +133,24 @@ def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms:
                 f"it ends at offset {segment.next_offset}, but the next segment begins at {later[0].base_offset}"
             )
         if error is not None:
-            _report_truncation(tp, segment, known.recovery_point, error)
-            _set_aside(tp, later, f".{now_ms}{CORRUPT}")
+            _end_log_at(tp, segment, later, known.recovery_point, error, now_ms)
             return segments[: index + 1]
     return segments
+
+
+def _end_log_at(
+    tp: TopicPartition,
+    segment: Segment,
+    later: list[Segment],
+    recovery_point: int,
+    error: CorruptRecordError,
+    now_ms: int,
+) -> None:
+    """Reports that `segment` was truncated because of `error`, sets the later segments aside, and makes that durable
+    before a leader epoch begins at the new end."""
+    _report_truncation(tp, segment, recovery_point, error)
+    _set_aside(tp, later, f".{now_ms}{CORRUPT}")
+    segment.sync_cut()
 
 
 def _load(tp: TopicPartition, segment: Segment, following: int) -> None:
@@ -173,14 +191,34 @@ def _set_aside(tp: TopicPartition, segments: list[Segment], suffix: str) -> None
         _log.warning("%s: set aside a segment after a damaged one as %s", tp, names)
 
 
-def _add_unflushed_epochs(epochs: LeaderEpochs, segments: list[Segment], recovery_point: int) -> None:
+def _add_unflushed_epochs(
+    tp: TopicPartition, epochs: LeaderEpochs, segments: list[Segment], recovery_point: int, now_ms: int
+) -> list[Segment]:
     """Adds the epochs of unflushed batches that the file lacks: a follower writes its file without waiting for the
-    disk, and each flush of the batches waits for the file."""
-    for segment in segments:
-        if segment.next_offset > recovery_point:
-            for _, header in segment.batches_from(max(recovery_point, segment.base_offset)):
-                if header.leader_epoch > epochs.latest:
-                    epochs.assign(header.leader_epoch, header.base_offset)
+    disk, and each flush of the batches waits for the file.
+
+    Truncates the log at the first unflushed batch for whose offset the file has another epoch, and returns the
+    remaining segments. The file contains the epoch of every batch up to its last epoch, so such a batch was removed by
+    a truncation, which a power loss has undone, or its epoch is damaged.
+    """
+    for index, segment in enumerate(segments):
+        if segment.next_offset <= recovery_point:
+            continue
+        for _, header in segment.batches_from(max(recovery_point, segment.base_offset)):
+            if header.leader_epoch > epochs.latest:
+                epochs.assign(header.leader_epoch, header.base_offset)
+                continue
+            expected = epochs.epoch_at(header.last_offset)
+            if expected in (header.leader_epoch, NO_EPOCH) or header.base_offset < recovery_point:
+                continue
+            error = CorruptRecordError(
+                f"the batch there has the leader epoch {header.leader_epoch}, but {LEADER_EPOCHS} has {expected}: it "
+                "was removed before and a power loss has brought it back, or its epoch is damaged"
+            )
+            segment.truncate_to(header.base_offset, keep_below=recovery_point)
+            _end_log_at(tp, segment, segments[index + 1 :], recovery_point, error, now_ms)
+            return segments[: index + 1]
+    return segments
 
 
 def _raised_start(first_epoch: int, segments: list[Segment], log_start: int) -> int:

@@ -14,7 +14,7 @@ from ...config.sections.topic import TopicConfig
 from ...errors import CorruptRecordError, StorageError
 from ...records.partition import TopicPartition
 from ..cleanup.swap import finish_swap
-from .file_operations import write_atomically
+from .file_operations import storage, sync_directory, write_atomically
 from .naming import LOG, OFFSET_GAPS, segment_file
 from .open_files import OpenFiles
 from .reading import BrokenChainError, Extent
@@ -185,31 +185,46 @@ class LogSegments:
     def end_after_truncation(self, offset: int) -> int:
         """Returns the log end that `truncate_to(offset)` leaves, or a lower offset if the log has gaps or is damaged
         there."""
-        segment = self._segments[max(bisect_left(self._bases, offset) - 1, 0)]
+        segment = self.last_kept(offset)
         try:
             return segment.locate_batch(offset)[1] if self._dense else segment.base_offset
         except (CorruptRecordError, StorageError):
             return segment.base_offset
 
+    def last_kept(self, offset: int) -> Segment:
+        """Returns the segment that `truncate_to(offset)` makes the active one."""
+        return self._segments[max(bisect_left(self._bases, offset), 1) - 1]
+
     def truncate_to(self, offset: int) -> None:
         """Removes every batch that contains `offset` or a later one, and the segments that begin at or after `offset`,
-        except the first segment of the log."""
-        while len(self._segments) > 1 and self._bases[-1] >= offset:
+        except the first segment of the log. `sync_cut` makes it durable."""
+        self._discard_from(max(bisect_left(self._bases, offset), 1))
+        self.active.truncate_to(offset)
+
+    def _discard_from(self, keep: int) -> None:
+        """Removes all segments but the `keep` oldest, the newest first. They are gone on disk before an earlier one is
+        cut: a power loss would leave a gap before them."""
+        if keep == len(self._segments):
+            return
+        while len(self._segments) > keep:
             self._bases.pop()
             discarded = self._segments.pop()
             self.active = self._segments[-1]
             discarded.discard()
-        self.active.truncate_to(offset)
+        with storage(f"cannot flush {self._directory}"):
+            sync_directory(self._directory)
+
+    def sync_cut(self) -> None:
+        """Makes a truncation or restart durable. If it raises, it is unknown which bytes are on disk."""
+        self.active.sync_cut()
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Removes all records, the newest first, and begins an empty segment at `offset`.
 
         The oldest segment is emptied and renamed, so that the directory always has one: without any, the log would
-        count as lost after a crash.
+        count as lost after a crash. `sync_cut` makes it durable.
         """
-        while len(self._segments) > 1:
-            self._bases.pop()
-            self._segments.pop().discard()
+        self._discard_from(1)
         self._segments[0].empty(segment_file(self._directory, offset, LOG))
         self.active = Segment(self._tp, self._directory, offset, self._config, now_ms, self._files, dense=self._dense)
         self._segments, self._bases = [self.active], [offset]

@@ -17,7 +17,7 @@ from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ...records.partition import TopicPartition
 from ..recovery.resync import is_unfinished, scan_past_damage
-from .file_operations import OpenFile, remove, rename, storage, storage_error, write_atomically
+from .file_operations import OpenFile, remove, rename, storage, storage_error, sync_directory, write_atomically
 from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
 from .index_file import SegmentState
 from .log_file import LogFile
@@ -138,10 +138,10 @@ class Segment:
         self._indexes.clear()
         return None
 
-    def rebuild(self) -> None:
-        """Rebuilds both indexes from the batch headers; raises `CorruptRecordError` at the first damaged one. Never
-        changes the log file."""
-        built = self._build()
+    def rebuild(self, keep_below: int = 0) -> None:
+        """Rebuilds both indexes from the batch headers; raises `CorruptRecordError` at the first damaged one that is
+        not below the offset `keep_below`. Never changes the log file."""
+        built = self._build(keep_below=keep_below)
         if built.error:
             raise built.error
         self._take_bounds(built)
@@ -428,17 +428,25 @@ class Segment:
 
     # -- truncating and removing ---------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
-        """Removes every batch that contains `offset` or a later one, and rebuilds the indexes."""
+    def truncate_to(self, offset: int, keep_below: int = 0) -> None:
+        """Removes every batch that contains `offset` or a later one, and rebuilds the indexes. `sync_cut` makes it
+        durable. Raises `CorruptRecordError` if a batch that is not below `keep_below` is damaged."""
         position = self.locate(offset)
         self._hints = {}
         with storage(f"cannot truncate {self.path}"):
             self.file.truncate(position)
         self._size = position
         self._remove_indexes()
-        self.rebuild()
+        self.rebuild(keep_below)
         if not position:
             self._first_timestamp = None
+
+    def sync_cut(self) -> None:
+        """Makes a truncation durable, and the removal of other files of the log. If it raises, it is unknown which
+        bytes are on disk."""
+        with storage(f"cannot flush {self.path}"):
+            self.file.sync()
+            sync_directory(self.path.parent)
 
     def mark_removed(self) -> list[Path]:
         """Renames the files so that the next start removes them; returns their paths, to be removed after the delay.

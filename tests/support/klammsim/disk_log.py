@@ -3,6 +3,7 @@
 The checkpoints are those of `LogManager`, held here: written when the broker's process does, corrected by each
 truncation. A power loss cuts each file of batches to a random length from what was last flushed on, in the middle of a
 batch too, drops the files of later segments, and may leave a file empty that was written without waiting for the disk.
+It undoes no truncation: the log waits until that is on the disk.
 """
 
 from __future__ import annotations
