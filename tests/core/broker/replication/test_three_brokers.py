@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,27 @@ class Cluster:
         eventually(lambda: self._create(topic) in (ErrorCode.none, ErrorCode.topic_already_exists), f"{topic} exists")
 
     def _create(self, topic: str) -> ErrorCode:
-        with WireClient(self.brokers[0].bootstrap) as wire:
+        with self._controller() as wire:
+            code: ErrorCode = create_topic(wire, topic, replication_factor=3).error_code
+        return code
+
+    @contextmanager
+    def _controller(self) -> Iterator[WireClient]:
+        live = next(broker for broker in self.brokers if not broker.died())
+        with WireClient(live.bootstrap) as wire:
             controller = metadata(wire, []).controller_id
         with WireClient(self.brokers[controller].bootstrap) as wire:
-            code: ErrorCode = create_topic(wire, topic, replication_factor=3).error_code
+            yield wire
+
+    def elect_uncleanly(self, topic: str) -> ErrorCode:
+        partition = (part(ApiKey.ELECT_LEADERS, 2, "TopicPartitions", topic=topic, partitions=(0,)),)
+        try:
+            with self._controller() as wire:
+                fields = {"election_type": 1, "topic_partitions": partition, "timeout": timedelta(seconds=10)}
+                answer = wire.call(ApiKey.ELECT_LEADERS, 2, **fields)
+        except OSError:
+            return ErrorCode.not_controller
+        code: ErrorCode = answer.replica_election_results[0].partition_result[0].error_code
         return code
 
     def leader(self, topic: str) -> RunningBroker:
@@ -178,6 +195,32 @@ def test_a_replaced_disk_is_filled_again(cluster: Cluster) -> None:
     lost.start("--accept-missing-logs")
     cluster.in_sync("refilled", 0, 1, 2)
     assert cluster.same_files("refilled").count(b"19") == 1
+
+
+def test_an_unclean_election_takes_the_replica_with_the_most_records(cluster: Cluster) -> None:
+    """The disk of the preferred one is replaced, the other in-sync one stays away, and the third lacks one record."""
+    cluster.create("unclean")
+    for number in range(20):
+        cluster.append("unclean", b"value %d" % number)
+    replaced, away, behind = (cluster.brokers[number] for number in cluster.partition("unclean").replica_nodes)
+    numbers = [cluster.brokers.index(one) for one in (replaced, away, behind)]
+    behind.kill()
+    try:
+        cluster.in_sync("unclean", *numbers[:2])
+        cluster.append("unclean", b"not everywhere")
+        away.kill()
+        cluster.in_sync("unclean", numbers[0])
+        replaced.kill()
+        shutil.rmtree(replaced.log_dir)
+        replaced.start("--accept-missing-logs")
+        behind.start()
+        eventually(lambda: cluster.elect_uncleanly("unclean") is ErrorCode.none, "an unclean election")
+        eventually(lambda: cluster.partition("unclean").leader_id == numbers[2], "the one with the most leads")
+        eventually(lambda: cluster.values("unclean").count(b"value") == 20, "two in-sync replicas show the records")
+    finally:
+        away.start()
+    cluster.in_sync("unclean", 0, 1, 2)
+    assert cluster.same_files("unclean").count(b"value") == 20
 
 
 def test_a_stopped_broker_hands_over_first(cluster: Cluster) -> None:
