@@ -28,18 +28,27 @@ Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 
 def carry_out(
-    client: ClusterClient, admin: ClusterAdmin, targets: Targets, most: int, throttle: int | None = None
+    client: ClusterClient,
+    admin: ClusterAdmin,
+    targets: Targets,
+    most: int,
+    throttle: int | None = None,
+    *,
+    begun: Targets | None = None,
 ) -> list[TopicPartition]:
     """Reassigns the partitions, `most` at a time, and returns when all have their new replicas but those that were
     refused, which it returns; it prints the reason of each on stderr.
 
     `throttle`: bytes per second that each broker sends to, and takes by, replicas that are not in sync (KIP-73).
+    `begun`: reassignments in progress that are waited for, too; they count among the `most`.
     """
-    if not targets:
+    begun = begun or {}
+    wanted = {**begun, **targets}
+    if not wanted:
         return []
-    with _throttled(client, targets, throttle):
+    with _throttled(client, wanted, throttle):
         try:
-            return _carry_out(client, admin, targets, most)
+            return _carry_out(client, admin, targets, begun, most)
         except KeyboardInterrupt:
             typer.echo(
                 "klamm: moves that have begun continue; klamm cluster reassign --list shows them, --cancel ends them",
@@ -48,11 +57,14 @@ def carry_out(
             raise
 
 
-def _carry_out(client: ClusterClient, admin: ClusterAdmin, targets: Targets, most: int) -> list[TopicPartition]:
+def _carry_out(
+    client: ClusterClient, admin: ClusterAdmin, targets: Targets, begun: Targets, most: int
+) -> list[TopicPartition]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     waiting = list(targets.items())
-    moving: dict[TopicPartition, OngoingReassignment | None] = {}
+    moving: set[TopicPartition] = set(begun)
+    total = len(targets) + len(begun)
     refused: list[TopicPartition] = []
     away: set[int] = set()
     columns = (
@@ -62,23 +74,22 @@ def _carry_out(client: ClusterClient, admin: ClusterAdmin, targets: Targets, mos
         TextColumn("{task.percentage:.0f} %"),
     )
     with Progress(*columns, TimeElapsedColumn(), console=console()) as progress:
-        copied = progress.add_task("moving", total=len(targets))
-        done = 0
+        copied = progress.add_task("moving", total=total)
         while waiting or moving:
-            begun = dict(waiting[: most - len(moving)])
-            if begun:
-                del waiting[: len(begun)]
-                for tp, error in sorted(admin.alter_reassignments(begun).items()):
+            starting = dict(waiting[: max(most - len(moving), 0)])
+            if starting:
+                del waiting[: len(starting)]
+                for tp, error in sorted(admin.alter_reassignments(starting).items()):
                     typer.echo(f"klamm: {error}", err=True)
                     refused.append(tp)
-                    del begun[tp]
-                progress.update(copied, total=len(targets) - len(refused))
-                moving.update(dict.fromkeys(begun))
+                    del starting[tp]
+                total = len(targets) + len(begun) - len(refused)
+                moving.update(starting)
             ongoing = admin.reassignments(moving) if moving else {}
-            done += len(moving.keys() - ongoing.keys())
-            moving = dict(ongoing)
+            moving = set(ongoing)
             _say_away(client, ongoing, away)
-            progress.update(copied, completed=done + _copied(client, admin, ongoing))
+            done = total - len(waiting) - len(moving)
+            progress.update(copied, total=total, completed=done + _copied(client, admin, ongoing))
             if moving:
                 time.sleep(_POLL_S)
     return refused

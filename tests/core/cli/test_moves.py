@@ -1,0 +1,176 @@
+"""`klamm cluster drain` and `reassign` beside what others do meanwhile, with a cluster scripted poll by poll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from klamm.core.cli import cluster as commands
+from klamm.core.cli import moves
+from klamm.core.client.cluster_admin import LogDirectory, OngoingReassignment
+from klamm.core.client.network.metadata import ClusterView, Node, PartitionView, TopicView
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.records.partition import TopicPartition
+
+Klamm = Callable[..., Any]
+ORDERS = TopicPartition("orders", 0)
+
+
+@dataclass
+class ScriptedCluster:
+    """Stands for `ClusterAdmin`. `steps` run one by one, each before an answer that the progress
+    of moves is read from; the last one again and again."""
+
+    live: set[int] = field(default_factory=lambda: {0, 1, 2})
+    replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    isr: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    ongoing: dict[TopicPartition, OngoingReassignment] = field(default_factory=dict)
+    steps: list[Callable[[], object]] = field(default_factory=list)
+    polls: int = 0
+
+    # -- what the script does
+
+    def begin(self, tp: TopicPartition, target: tuple[int, ...]) -> None:
+        before = self.ongoing[tp].target if tp in self.ongoing else self.replicas[tp]
+        adding = tuple(replica for replica in target if replica not in before)
+        removing = tuple(replica for replica in self.replicas[tp] if replica not in target)
+        self.replicas[tp] = target + removing
+        self.ongoing[tp] = OngoingReassignment(self.replicas[tp], adding, removing)
+
+    def end(self, tp: TopicPartition = ORDERS) -> None:
+        if tp in self.ongoing:
+            self.replicas[tp] = self.isr[tp] = self.ongoing.pop(tp).target
+
+    def cancel(self, tp: TopicPartition = ORDERS) -> None:
+        if tp in self.ongoing:
+            found = self.ongoing.pop(tp)
+            self.replicas[tp] = tuple(replica for replica in found.replicas if replica not in found.adding)
+
+    def delete(self, tp: TopicPartition = ORDERS) -> None:
+        for held in (self.ongoing, self.replicas, self.isr):
+            held.pop(tp, None)
+
+    # -- what the commands ask
+
+    def view(self) -> ClusterView:
+        topics: dict[str, dict[int, PartitionView]] = {}
+        for tp, replicas in self.replicas.items():
+            isr = self.isr.get(tp, replicas)
+            leader = next((member for member in isr if member in self.live), -1)
+            topics.setdefault(tp.topic, {})[tp.partition] = PartitionView(leader, 0, replicas, isr)
+        views = {name: TopicView(name, ErrorCode.none, partitions) for name, partitions in topics.items()}
+        return ClusterView(
+            nodes={broker: Node(broker, "127.0.0.1", 9092 + broker) for broker in self.live}, topics=views
+        )
+
+    def reassignments(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OngoingReassignment]:
+        if partitions is None:
+            return dict(self.ongoing)
+        self.polls += 1
+        assert self.polls < 100, "the command does not end"
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        step()
+        return {tp: found for tp, found in self.ongoing.items() if tp in partitions}
+
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, BrokerError]:
+        for tp, target in targets.items():
+            assert target is not None
+            self.begin(tp, target)
+        return {}
+
+    def log_directory(self, broker: int, partitions: object = None) -> LogDirectory:
+        return LogDirectory("/data", {})
+
+
+@dataclass
+class ScriptedClient:
+    """Stands for `ClusterClient`."""
+
+    admin: ScriptedCluster
+
+    @property
+    def cluster(self) -> SimpleNamespace:
+        return SimpleNamespace(view=self.admin.view())
+
+    def metadata(self) -> ClusterView:
+        return self.admin.view()
+
+
+def wait() -> None:
+    """A step in which nothing happens."""
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
+    made = ScriptedCluster(replicas={ORDERS: (1,)}, isr={ORDERS: (1,)})
+
+    @contextmanager
+    def client(*_: object) -> Iterator[tuple[None, ScriptedClient]]:
+        yield None, ScriptedClient(made)
+
+    monkeypatch.setattr(commands, "cluster_client", client)
+    monkeypatch.setattr(commands, "_admin", lambda _: made)
+    monkeypatch.setattr(moves, "_POLL_S", 0.001)
+    return made
+
+
+def test_a_drain_waits_for_moves_that_have_begun(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    """As after Ctrl-C during a drain: broker 1 has the only copy until the move that it began ends."""
+    scripted.begin(ORDERS, (0,))
+    scripted.steps = [wait, wait, scripted.end]
+    done = klamm("cluster", "drain", "1", "--dry-run")
+    assert (done.status, done.out) == (0, "1 move off broker 1 in progress: orders-0\n")
+    done = klamm("cluster", "drain", "1")
+    assert (scripted.polls, scripted.replicas[ORDERS]) == (3, (0,))
+    assert (done.status, done.out.splitlines()[-1]) == (0, "broker 1 has no replicas: it can be stopped")
+
+
+def test_a_drain_of_a_dead_broker_waits_for_moves_that_have_begun(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    scripted.live = {0, 2}
+    scripted.replicas[ORDERS], scripted.isr[ORDERS] = (1, 2), (2,)
+    scripted.begin(ORDERS, (0, 2))
+    scripted.steps = [wait, scripted.end]
+    done = klamm("cluster", "drain", "1")
+    assert (done.status, done.out.splitlines()[-1]) == (0, "broker 1 has no replicas: it can be stopped")
+
+
+def test_moves_that_have_begun_count_among_those_at_a_time(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    others = [TopicPartition("orders", number) for number in (1, 2, 3)]
+    for tp in (*others, TopicPartition("orders", 4)):
+        scripted.replicas[tp] = scripted.isr[tp] = (1,)
+    for tp in (ORDERS, *others):
+        scripted.begin(tp, (0,))
+    most: list[int] = []
+
+    def end_one() -> None:
+        most.append(len(scripted.ongoing))
+        scripted.end(next(iter(scripted.ongoing)))
+
+    scripted.steps = [end_one]
+    done = klamm("cluster", "drain", "1", "--moves", "2")
+    assert (done.status, most) == (0, [4, 3, 2, 2, 1])
+
+
+def test_a_drain_whose_broker_got_a_replica_meanwhile_fails(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    late = TopicPartition("late", 0)
+
+    def begin_another() -> None:
+        scripted.end()
+        scripted.replicas[late] = scripted.isr[late] = (2,)
+        scripted.begin(late, (1,))
+
+    scripted.steps = [begin_another]
+    done = klamm("cluster", "drain", "1")
+    assert (done.status, done.err) == (
+        1,
+        "klamm: broker 1 still has replicas, or got new ones: late-0; drain it again\n",
+    )
