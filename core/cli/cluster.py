@@ -250,9 +250,9 @@ def reassign(
             return
         placement, racks = _placement(admin)
         targets = _targets(placement, racks, given, replication_factor)
-        refused = carry_out(client, admin, targets, moves, throttle)
-        done = sorted(targets.keys() - refused)
-        if refused:
+        left = carry_out(client, admin, targets, moves, throttle)
+        done = sorted(targets.keys() - left)
+        if left:
             for tp in done:
                 typer.echo(f"{tp}: reassigned")
             raise typer.Exit(1)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["carry_out"]
 
 _POLL_S: Final = 0.5
+_LOOKS: Final = 4
+"""Times that the replicas at the end of the moves are read before a partition counts as not moved."""
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -36,8 +38,10 @@ def carry_out(
     *,
     begun: Targets | None = None,
 ) -> list[TopicPartition]:
-    """Reassigns the partitions, `most` at a time, and returns when all have their new replicas but those that were
-    refused, which it returns; it prints the reason of each on stderr.
+    """Reassigns the partitions, `most` at a time, and returns when no reassignment of them is in progress.
+
+    Returns the partitions that do not have their new replicas: those that were refused, and those whose reassignment
+    was cancelled or replaced, or whose topic was deleted. It prints the reason of each on stderr.
 
     `throttle`: bytes per second that each broker sends to, and takes by, replicas that are not in sync (KIP-73).
     `begun`: reassignments in progress that are waited for, too; they count among the `most`.
@@ -62,9 +66,9 @@ def _carry_out(
 ) -> list[TopicPartition]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    wanted = {**begun, **targets}
     waiting = list(targets.items())
     moving: set[TopicPartition] = set(begun)
-    total = len(targets) + len(begun)
     refused: list[TopicPartition] = []
     away: set[int] = set()
     columns = (
@@ -74,7 +78,7 @@ def _carry_out(
         TextColumn("{task.percentage:.0f} %"),
     )
     with Progress(*columns, TimeElapsedColumn(), console=console()) as progress:
-        copied = progress.add_task("moving", total=total)
+        copied = progress.add_task("moving", total=len(wanted))
         while waiting or moving:
             starting = dict(waiting[: max(most - len(moving), 0)])
             if starting:
@@ -83,16 +87,48 @@ def _carry_out(
                     typer.echo(f"klamm: {error}", err=True)
                     refused.append(tp)
                     del starting[tp]
-                total = len(targets) + len(begun) - len(refused)
+                    del wanted[tp]
                 moving.update(starting)
             ongoing = admin.reassignments(moving) if moving else {}
+            ongoing = {tp: found for tp, found in ongoing.items() if found.target == wanted[tp]}
             moving = set(ongoing)
             _say_away(client, ongoing, away)
-            done = total - len(waiting) - len(moving)
-            progress.update(copied, total=total, completed=done + _copied(client, admin, ongoing))
+            done = len(wanted) - len(waiting) - len(moving)
+            progress.update(copied, total=len(wanted), completed=done + _copied(client, admin, ongoing))
             if moving:
                 time.sleep(_POLL_S)
-    return refused
+    return refused + _not_moved(admin, wanted)
+
+
+def _not_moved(admin: ClusterAdmin, targets: Targets) -> list[TopicPartition]:
+    """Returns the partitions that do not have these replicas, and prints a line for each on stderr.
+
+    It looks again before that: while the controller changes, another broker answers, which may be behind.
+    """
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_POLL_S)
+        topics = admin.view().topics
+        there = {tp: topics[tp.topic].partitions.get(tp.partition) for tp in targets if tp.topic in topics}
+        found = {tp: None if (partition := there.get(tp)) is None else partition.replicas for tp in targets}
+        left = sorted(tp for tp, target in targets.items() if found[tp] != target)
+        if not left:
+            return []
+    ongoing = admin.reassignments()
+    for tp in left:
+        replicas = found[tp]
+        if replicas is None:
+            why = "its topic was deleted"
+        elif tp in ongoing:
+            why = f"another reassignment, to {_listed(ongoing[tp].target)}, has followed"
+        else:
+            why = f"its reassignment was cancelled, or another one followed; it has {_listed(replicas)}"
+        typer.echo(f"klamm: {tp} does not have the replicas {_listed(targets[tp])}: {why}", err=True)
+    return left
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))
 
 
 def _copied(client: ClusterClient, admin: ClusterAdmin, ongoing: Mapping[TopicPartition, OngoingReassignment]) -> float:

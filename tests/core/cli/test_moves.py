@@ -174,3 +174,54 @@ def test_a_drain_whose_broker_got_a_replica_meanwhile_fails(klamm: Klamm, script
         1,
         "klamm: broker 1 still has replicas, or got new ones: late-0; drain it again\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [
+        (ScriptedCluster.cancel, "its reassignment was cancelled, or another one followed; it has 1"),
+        (ScriptedCluster.delete, "its topic was deleted"),
+        (lambda made: made.begin(ORDERS, (2, 1)), "another reassignment, to 2,1, has followed"),
+        (
+            lambda made: (made.begin(ORDERS, (2,)), made.end()),
+            "its reassignment was cancelled, or another one followed; it has 2",
+        ),
+    ],
+)
+def test_a_reassignment_that_others_ended_is_no_success(
+    klamm: Klamm, scripted: ScriptedCluster, meanwhile: Callable[[ScriptedCluster], object], why: str
+) -> None:
+    other = TopicPartition("other", 0)
+    scripted.replicas[other] = scripted.isr[other] = (2,)
+    scripted.steps = [wait, lambda: (meanwhile(scripted), scripted.end(other)), wait]
+    done = klamm("cluster", "reassign", "orders:0=0", "other:0=0")
+    assert (done.status, done.out.splitlines()[-1]) == (1, "other-0: reassigned")
+    assert done.err == f"klamm: orders-0 does not have the replicas 0: {why}\n"
+
+
+def test_a_drain_whose_move_was_cancelled_fails(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    scripted.begin(ORDERS, (0,))
+    scripted.steps = [wait, scripted.cancel]
+    done = klamm("cluster", "drain", "1")
+    why = "its reassignment was cancelled, or another one followed; it has 1"
+    assert (done.status, done.err) == (1, f"klamm: orders-0 does not have the replicas 0: {why}\n")
+    assert "it can be stopped" not in done.out
+
+
+def test_a_broker_that_is_behind_is_asked_again(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    view, late = scripted.view, []
+
+    def old_view() -> ClusterView:
+        if scripted.ongoing or not scripted.polls or len(late) == 2:
+            return view()
+        late.append(1)
+        scripted.replicas[ORDERS] = (0, 1)
+        shown = view()
+        scripted.replicas[ORDERS] = (0,)
+        return shown
+
+    scripted.view = old_view  # type: ignore[method-assign]
+    scripted.steps = [scripted.end]
+    done = klamm("cluster", "reassign", "orders:0=0")
+    assert (done.status, done.out.splitlines()[-1]) == (0, "1 partition reassigned")
+    assert len(late) == 2
