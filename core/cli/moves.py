@@ -11,7 +11,7 @@ import typer
 
 from ..config.describe import ConfigSource
 from ..errors import KlammError
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, some_of
 from .options import console
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ def carry_out(
         try:
             return _carry_out(client, admin, targets, begun, most)
         except KeyboardInterrupt:
-            typer.echo(
-                "klamm: moves that have begun continue; klamm cluster reassign --list shows them, --cancel ends them",
-                err=True,
-            )
+            _say("moves that have begun continue; klamm cluster reassign --list shows them, --cancel ends them")
             raise
 
 
@@ -70,7 +67,7 @@ def _carry_out(
     waiting = list(targets.items())
     moving: set[TopicPartition] = set(begun)
     refused: list[TopicPartition] = []
-    away: set[int] = set()
+    waits = _Waits(client)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -84,7 +81,7 @@ def _carry_out(
             if starting:
                 del waiting[: len(starting)]
                 for tp, error in sorted(admin.alter_reassignments(starting).items()):
-                    typer.echo(f"klamm: {error}", err=True)
+                    _say(f"{error}")
                     refused.append(tp)
                     del starting[tp]
                     del wanted[tp]
@@ -92,7 +89,7 @@ def _carry_out(
             ongoing = admin.reassignments(moving) if moving else {}
             ongoing = {tp: found for tp, found in ongoing.items() if found.target == wanted[tp]}
             moving = set(ongoing)
-            _say_away(client, ongoing, away)
+            waits.say(ongoing)
             done = len(wanted) - len(waiting) - len(moving)
             progress.update(copied, total=len(wanted), completed=done + _copied(client, admin, ongoing))
             if moving:
@@ -123,7 +120,7 @@ def _not_moved(admin: ClusterAdmin, targets: Targets) -> list[TopicPartition]:
             why = f"another reassignment, to {_listed(ongoing[tp].target)}, has followed"
         else:
             why = f"its reassignment was cancelled, or another one followed; it has {_listed(replicas)}"
-        typer.echo(f"klamm: {tp} does not have the replicas {_listed(targets[tp])}: {why}", err=True)
+        _say(f"{tp} does not have the replicas {_listed(targets[tp])}: {why}")
     return left
 
 
@@ -149,12 +146,49 @@ def _copied(client: ClusterClient, admin: ClusterAdmin, ongoing: Mapping[TopicPa
     return min(parts, len(ongoing) * 0.99)
 
 
-def _say_away(client: ClusterClient, ongoing: Mapping[TopicPartition, OngoingReassignment], said: set[int]) -> None:
-    """Prints a line for each broker that is to get replicas and is not live."""
-    live = client.metadata().nodes
-    for broker in sorted({replica for found in ongoing.values() for replica in found.adding} - live.keys() - said):
-        said.add(broker)
-        typer.echo(f"klamm: broker {broker} is away: moves to it wait until it is back; --cancel ends them", err=True)
+class _Waits:
+    """Prints what moves wait for that does not pass by itself: a line for each broker that is to get replicas and is
+    not live, and one for partitions without a live replica in sync, by the brokers that have their records."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._away: set[int] = set()
+        self._stuck: set[TopicPartition] = set()
+
+    def say(self, ongoing: Mapping[TopicPartition, OngoingReassignment]) -> None:
+        view = self._client.metadata()
+        for broker in sorted({new for found in ongoing.values() for new in found.adding} - view.nodes.keys()):
+            if broker not in self._away:
+                self._away.add(broker)
+                _say(f"broker {broker} is away: moves to it wait until it is back; --cancel ends them")
+        stuck: dict[tuple[tuple[int, ...], bool], list[TopicPartition]] = {}
+        for tp, found in ongoing.items():
+            topic = view.topics.get(tp.topic)
+            partition = None if topic is None else topic.partitions.get(tp.partition)
+            if partition is None or tp in self._stuck or view.nodes.keys() & set(partition.isr):
+                continue
+            is_only = set(found.replicas) - set(found.adding) == set(partition.isr)
+            stuck.setdefault((partition.isr, is_only and len(partition.isr) == 1), []).append(tp)
+            self._stuck.add(tp)
+        for (brokers, is_only), partitions in sorted(stuck.items()):
+            _say(_why_stuck(partitions, brokers, is_only=is_only))
+
+
+def _why_stuck(partitions: list[TopicPartition], brokers: tuple[int, ...], *, is_only: bool) -> str:
+    """Returns the line for partitions whose replicas in sync are on these brokers, of which none is live."""
+    waits = f"{some_of(partitions)} {'waits' if len(partitions) == 1 else 'wait'}"
+    if not brokers:
+        return f"{waits} for a replica in sync: there is none"
+    if is_only:
+        return f"{waits} for broker {brokers[0]}, which is not running and has the only copy: start it"
+    if len(brokers) == 1:
+        return f"{waits} for broker {brokers[0]}, which is not running: no live replica is in sync; start it"
+    names = " or ".join(map(str, brokers))
+    return f"{waits} for broker {names}, which are not running: no live replica is in sync; start them"
+
+
+def _say(line: str) -> None:
+    typer.echo(f"klamm: {line}", err=True)
 
 
 @contextmanager

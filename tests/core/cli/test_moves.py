@@ -225,3 +225,50 @@ def test_a_broker_that_is_behind_is_asked_again(klamm: Klamm, scripted: Scripted
     done = klamm("cluster", "reassign", "orders:0=0")
     assert (done.status, done.out.splitlines()[-1]) == (0, "1 partition reassigned")
     assert len(late) == 2
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "words"),
+    [
+        ((1,), (1,), "waits for broker 1, which is not running and has the only copy: start it"),
+        ((1, 2), (1,), "waits for broker 1, which is not running: no live replica is in sync; start it"),
+        ((1, 3), (1, 3), "waits for broker 1 or 3, which are not running: no live replica is in sync; start them"),
+        ((1, 2), (), "waits for a replica in sync: there is none"),
+    ],
+)
+def test_a_move_without_a_live_replica_in_sync_says_what_it_waits_for(
+    klamm: Klamm, scripted: ScriptedCluster, replicas: tuple[int, ...], isr: tuple[int, ...], words: str
+) -> None:
+    scripted.live = {0, 2}
+    scripted.replicas[ORDERS], scripted.isr[ORDERS] = replicas, isr
+
+    def come_back() -> None:
+        scripted.live = {0, 1, 2}
+        scripted.end()
+
+    scripted.steps = [wait, wait, come_back]
+    done = klamm("cluster", "drain", "1")
+    assert (done.status, done.err) == (0, f"klamm: orders-0 {words}\n"), "once"
+
+
+def test_partitions_that_wait_for_the_same_broker_share_a_line(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    scripted.live = {0, 2}
+    every = [TopicPartition("orders", number) for number in range(5)]
+    for tp in every:
+        scripted.replicas[tp] = scripted.isr[tp] = (1,)
+    scripted.steps = [wait, lambda: [scripted.end(tp) for tp in every]]
+    done = klamm("cluster", "drain", "1")
+    who = "orders-0, orders-1, orders-2 and 2 more wait for broker 1"
+    assert (done.status, done.err) == (0, f"klamm: {who}, which is not running and has the only copy: start it\n")
+
+
+def test_a_move_to_a_broker_that_went_away_says_so(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    def leave() -> None:
+        scripted.live = {1, 2}
+
+    scripted.steps = [leave, wait, scripted.end]
+    done = klamm("cluster", "reassign", "orders:0=0")
+    assert (done.status, done.err) == (
+        0,
+        "klamm: broker 0 is away: moves to it wait until it is back; --cancel ends them\n",
+    )
