@@ -142,7 +142,8 @@ def balance(
                 break
             _show(planned)
             moved += len(planned)
-            if carry_out(client, admin, {move.partition: move.replicas for move in planned}, moves, throttle):
+            targets = {move.partition: move.replicas for move in planned}
+            if not carry_out(client, admin, targets, moves, throttle).is_success:
                 raise typer.Exit(1)
         placement, racks = _placement(admin)
         ordered = plan_leaders(placement, racks)
@@ -187,12 +188,16 @@ def drain(
             typer.echo(f"{counted(len(begun), 'move')} off broker {broker} in progress: {some_of(begun)}")
         if dry_run:
             return
-        if carry_out(client, admin, {move.partition: move.replicas for move in planned}, moves, throttle, begun=begun):
+        targets = {move.partition: move.replicas for move in planned}
+        outcome = carry_out(client, admin, targets, moves, throttle, begun=begun)
+        if outcome.left:
             raise typer.Exit(1)
         left = _replicas_of(admin.view(), broker)
     if left:
         raise KlammError(f"broker {broker} still has replicas, or got new ones: {some_of(left)}; drain it again")
     typer.echo(f"broker {broker} has no replicas: it can be stopped")
+    if not outcome.is_success:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -250,13 +255,15 @@ def reassign(
             return
         placement, racks = _placement(admin)
         targets = _targets(placement, racks, given, replication_factor)
-        left = carry_out(client, admin, targets, moves, throttle)
-        done = sorted(targets.keys() - left)
-        if left:
+        outcome = carry_out(client, admin, targets, moves, throttle)
+        done = sorted(targets.keys() - outcome.left)
+        if outcome.left:
             for tp in done:
                 typer.echo(f"{tp}: reassigned")
+        else:
+            typer.echo(f"{counted(len(done), 'partition')} reassigned")
+        if not outcome.is_success:
             raise typer.Exit(1)
-        typer.echo(f"{counted(len(done), 'partition')} reassigned")
 
 
 @dataclass(frozen=True, slots=True)

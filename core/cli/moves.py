@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from ..config.describe import ConfigSource
-from ..errors import KlammError
+from ..errors import ErrorCode, KlammError
 from ..records.partition import TopicPartition, some_of
 from .options import console
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
     from ..client.cluster_client import ClusterClient, ConfigEntry
 
-__all__ = ["carry_out"]
+__all__ = ["Outcome", "carry_out"]
 
 _POLL_S: Final = 0.5
 _LOOKS: Final = 4
@@ -29,6 +29,19 @@ _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replicati
 Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`left`: partitions that do not have their new replicas, since they were refused, their reassignment was cancelled
+    or replaced, or their topic was deleted. `throttles_stay`: a throttle that was set could not be removed."""
+
+    left: frozenset[TopicPartition] = frozenset()
+    throttles_stay: bool = False
+
+    @property
+    def is_success(self) -> bool:
+        return not self.left and not self.throttles_stay
+
+
 def carry_out(
     client: ClusterClient,
     admin: ClusterAdmin,
@@ -37,11 +50,10 @@ def carry_out(
     throttle: int | None = None,
     *,
     begun: Targets | None = None,
-) -> list[TopicPartition]:
+) -> Outcome:
     """Reassigns the partitions, `most` at a time, and returns when no reassignment of them is in progress.
 
-    Returns the partitions that do not have their new replicas: those that were refused, and those whose reassignment
-    was cancelled or replaced, or whose topic was deleted. It prints the reason of each on stderr.
+    Prints a line on stderr for each partition that does not have its new replicas, and for each throttle that stays.
 
     `throttle`: bytes per second that each broker sends to, and takes by, replicas that are not in sync (KIP-73).
     `begun`: reassignments in progress that are waited for, too; they count among the `most`.
@@ -49,13 +61,19 @@ def carry_out(
     begun = begun or {}
     wanted = {**begun, **targets}
     if not wanted:
-        return []
-    with _throttled(client, wanted, throttle):
+        return Outcome()
+    throttles = _Throttles(client)
+    try:
+        if throttle is not None:
+            throttles.set(wanted, throttle)
         try:
-            return _carry_out(client, admin, targets, begun, most)
+            left = _carry_out(client, admin, targets, begun, most)
         except KeyboardInterrupt:
             _say("moves that have begun continue; klamm cluster reassign --list shows them, --cancel ends them")
             raise
+    finally:
+        throttles.restore()
+    return Outcome(frozenset(left), throttles.stay)
 
 
 def _carry_out(
@@ -191,32 +209,78 @@ def _say(line: str) -> None:
     typer.echo(f"klamm: {line}", err=True)
 
 
-@contextmanager
-def _throttled(client: ClusterClient, targets: Targets, throttle: int | None) -> Iterator[None]:
-    """Limits the replication of these partitions while the block runs."""
-    if throttle is None:
-        yield
-        return
-    from ..client.cluster_client import BROKER_RESOURCE
+class _Throttles:
+    """Limits the replication of partitions, and takes that back. Not thread-safe."""
 
-    rates = {
-        str(broker): _own(client.describe_configs(str(broker), resource=BROKER_RESOURCE), _RATES)
-        for broker in client.metadata().nodes
-    }
-    replicas = {
-        topic: _own(client.describe_configs(topic), _REPLICAS) for topic in sorted({tp.topic for tp in targets})
-    }
-    for broker in rates:
-        client.alter_configs(broker, dict.fromkeys(_RATES, str(throttle)), resource=BROKER_RESOURCE)
-    for topic in replicas:
-        client.alter_configs(topic, dict.fromkeys(_REPLICAS, "*"))
-    try:
-        yield
-    finally:
-        for topic, before in replicas.items():
-            client.alter_configs(topic, before)
-        for broker, before in rates.items():
-            client.alter_configs(broker, before, resource=BROKER_RESOURCE)
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._before: dict[_Resource, dict[str, str | None]] = {}
+        """What was set before on each resource whose throttle is not taken back yet."""
+
+    def set(self, targets: Targets, rate: int) -> None:
+        from ..client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE
+
+        nodes = self._client.metadata().nodes
+        brokers = [_Resource(BROKER_RESOURCE, str(broker), str(nodes[broker].address)) for broker in sorted(nodes)]
+        topics = [_Resource(TOPIC_RESOURCE, topic) for topic in sorted({tp.topic for tp in targets})]
+        before = {resource: self._own(resource, _RATES) for resource in brokers}
+        before |= {resource: self._own(resource, _REPLICAS) for resource in topics}
+        for resource, own in before.items():
+            self._before[resource] = own
+            value = str(rate) if resource.type == BROKER_RESOURCE else "*"
+            self._client.alter_configs(resource.name, dict.fromkeys(own, value), resource=resource.type)
+
+    def restore(self) -> None:
+        """Takes back what was set, and prints a line for each topic and broker that keeps its throttle."""
+        why: dict[_Resource, str] = {}
+        try:
+            for resource, own in reversed(list(self._before.items())):
+                try:
+                    self._client.alter_configs(resource.name, own, resource=resource.type)
+                except KlammError as error:
+                    if not (resource.is_topic and error.code is ErrorCode.unknown_topic_or_partition):
+                        why[resource] = f" ({error})"
+                        continue
+                del self._before[resource]
+        finally:
+            for resource, own in self._before.items():
+                _say(f"{resource} keeps its throttle{why.get(resource, '')}; remove it with: {resource.command(own)}")
+
+    @property
+    def stay(self) -> bool:
+        return bool(self._before)
+
+    def _own(self, resource: _Resource, names: Iterable[str]) -> dict[str, str | None]:
+        return _own(self._client.describe_configs(resource.name, resource=resource.type), names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A topic, or a broker with its address, on which a throttle is set."""
+
+    type: int
+    name: str
+    address: str | None = None
+
+    def __str__(self) -> str:
+        return f"topic {self.name!r}" if self.is_topic else f"broker {self.name}"
+
+    @property
+    def is_topic(self) -> bool:
+        return self.address is None
+
+    def command(self, configs: Mapping[str, str | None]) -> str:
+        """Returns the command that sets these configs; None: to their defaults."""
+        unset = [name for name, value in configs.items() if value is None]
+        given = [f"{name}={value}" for name, value in configs.items() if value is not None]
+        if self.is_topic:
+            options = [f"--unset {name}" for name in unset] + [f"--set '{pair}'" for pair in given]
+            return f"klamm topics alter {self.name} {' '.join(options)}"
+        options = [f"--delete-config {','.join(unset)}"] * bool(unset) + [f"--add-config {','.join(given)}"] * bool(
+            given
+        )
+        where = f"kafka-configs.sh --bootstrap-server {self.address} --entity-type brokers --entity-name {self.name}"
+        return f"{where} --alter {' '.join(options)}"
 
 
 def _own(configs: Mapping[str, ConfigEntry], names: Iterable[str]) -> dict[str, str | None]:

@@ -13,7 +13,10 @@ import pytest
 from klamm.core.cli import cluster as commands
 from klamm.core.cli import moves
 from klamm.core.client.cluster_admin import LogDirectory, OngoingReassignment
+from klamm.core.client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigEntry
+from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.client.network.metadata import ClusterView, Node, PartitionView, TopicView
+from klamm.core.config.describe import ConfigSource
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 
@@ -32,6 +35,9 @@ class ScriptedCluster:
     ongoing: dict[TopicPartition, OngoingReassignment] = field(default_factory=dict)
     steps: list[Callable[[], object]] = field(default_factory=list)
     polls: int = 0
+
+    def __post_init__(self) -> None:
+        self.client = ScriptedClient(self)
 
     # -- what the script does
 
@@ -93,9 +99,12 @@ class ScriptedCluster:
 
 @dataclass
 class ScriptedClient:
-    """Stands for `ClusterClient`."""
+    """Stands for `ClusterClient`. `configs`: what is set, by the name of a topic or a broker; `unreachable`: names of
+    those whose change fails."""
 
     admin: ScriptedCluster
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
 
     @property
     def cluster(self) -> SimpleNamespace:
@@ -103,6 +112,23 @@ class ScriptedClient:
 
     def metadata(self) -> ClusterView:
         return self.admin.view()
+
+    def describe_configs(self, name: str, *, resource: int = TOPIC_RESOURCE) -> dict[str, ConfigEntry]:
+        found = self.configs.get(name, {})
+        own = ConfigSource.DYNAMIC_BROKER if resource == BROKER_RESOURCE else ConfigSource.TOPIC
+        names = moves._RATES if resource == BROKER_RESOURCE else moves._REPLICAS
+        return {
+            key: ConfigEntry(key, found.get(key), own if key in found else ConfigSource.DEFAULT, False, False)
+            for key in names
+        }
+
+    def alter_configs(self, name: str, changes: Mapping[str, str | None], *, resource: int = TOPIC_RESOURCE) -> None:
+        if name in self.unreachable:
+            raise ConnectionFailedError(f"{name} does not answer")
+        if resource == TOPIC_RESOURCE and name not in {tp.topic for tp in self.admin.replicas}:
+            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+        changed = {**self.configs.get(name, {}), **changes}
+        self.configs[name] = {key: value for key, value in changed.items() if value is not None}
 
 
 def wait() -> None:
@@ -115,7 +141,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
 
     @contextmanager
     def client(*_: object) -> Iterator[tuple[None, ScriptedClient]]:
-        yield None, ScriptedClient(made)
+        yield None, made.client
 
     monkeypatch.setattr(commands, "cluster_client", client)
     monkeypatch.setattr(commands, "_admin", lambda _: made)
@@ -272,3 +298,73 @@ def test_a_move_to_a_broker_that_went_away_says_so(klamm: Klamm, scripted: Scrip
         0,
         "klamm: broker 0 is away: moves to it wait until it is back; --cancel ends them\n",
     )
+
+
+RATES = "leader.replication.throttled.rate,follower.replication.throttled.rate"
+
+
+def test_a_throttle_is_set_while_partitions_move(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    configs = scripted.client.configs
+    configs |= {"0": {moves._RATES[0]: "7"}, "orders": {moves._REPLICAS[0]: "0:1"}}
+    before = {name: dict(own) for name, own in configs.items()}
+    seen: list[dict[str, dict[str, str]]] = []
+    scripted.steps = [lambda: seen.append(dict(configs)), scripted.end]
+    assert klamm("cluster", "reassign", "orders:0=0", "--throttle", "1000").status == 0
+    rates, every = dict.fromkeys(moves._RATES, "1000"), dict.fromkeys(moves._REPLICAS, "*")
+    assert seen == [{"0": rates, "1": rates, "2": rates, "orders": every}]
+    assert {name: own for name, own in configs.items() if own} == before
+
+
+def test_a_throttle_that_cannot_be_removed_hides_no_other(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    other = TopicPartition("other", 0)
+    scripted.replicas[other] = scripted.isr[other] = (1,)
+    scripted.client.configs["0"] = {moves._RATES[1]: "7"}
+
+    def lose() -> None:
+        scripted.client.unreachable = {"0", "other"}
+        scripted.end()
+        scripted.end(other)
+
+    scripted.steps = [lose]
+    done = klamm("cluster", "reassign", "orders:0=0", "other:0=0", "--throttle", "1000")
+    assert (done.status, done.out.splitlines()[-1]) == (1, "2 partitions reassigned")
+    assert done.err.splitlines() == [
+        "klamm: broker 0 keeps its throttle (0 does not answer); remove it with: "
+        "kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --entity-type brokers --entity-name 0 --alter "
+        "--delete-config leader.replication.throttled.rate --add-config follower.replication.throttled.rate=7",
+        "klamm: topic 'other' keeps its throttle (other does not answer); remove it with: klamm topics alter other "
+        "--unset leader.replication.throttled.replicas --unset follower.replication.throttled.replicas",
+    ]
+    assert {name for name, own in scripted.client.configs.items() if own} == {"0", "other"}
+
+
+def test_a_deleted_topic_has_no_throttle_to_remove(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    scripted.steps = [scripted.delete]
+    done = klamm("cluster", "reassign", "orders:0=0", "--throttle", "1000")
+    assert (done.status, done.err) == (
+        1,
+        "klamm: orders-0 does not have the replicas 0: its topic was deleted\n",
+    )
+    assert not any(own for name, own in scripted.client.configs.items() if name != "orders")
+
+
+def test_a_drain_whose_throttle_stays_fails_after_its_last_line(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    scripted.steps = [lambda: (scripted.end(), scripted.client.unreachable.add("1"))]
+    done = klamm("cluster", "drain", "1", "--throttle", "1000")
+    assert (done.status, done.out.splitlines()[-1]) == (1, "broker 1 has no replicas: it can be stopped")
+    assert done.err.endswith(f"--entity-name 1 --alter --delete-config {RATES}\n")
+
+
+def test_ctrl_c_removes_the_throttle(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    def interrupt() -> None:
+        scripted.client.unreachable = {"2"}
+        raise KeyboardInterrupt
+
+    scripted.steps = [interrupt]
+    done = klamm("cluster", "reassign", "orders:0=0", "--throttle", "1000")
+    assert done.status == 130
+    assert [line.split(";")[0] for line in done.err.splitlines()] == [
+        "klamm: moves that have begun continue",
+        "klamm: broker 2 keeps its throttle (2 does not answer)",
+    ]
+    assert {name for name, own in scripted.client.configs.items() if own} == {"2"}
