@@ -59,7 +59,9 @@ _POLL_S: Final = 0.5
 _SHOWN: Final = 20
 _KEPT: Final = 3
 """The most partitions that keep their leaders and get a line each."""
-_NAMED: Final = re.compile(r"(?P<topic>[^:=]+)(:(?P<partition>\d+))?(=(?P<replicas>\d+(,\d+)*))?")
+_NAMED: Final = re.compile(r"(?P<topic>[^:=]+)(:(?P<partition>\d+))?(=(?P<replicas>\d+(,\d+)*))?", re.ASCII)
+_MOST_SHOWN: Final = 40
+"""The most characters of a wrong argument that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,16 +287,27 @@ class _Named:
 def _parsed(text: str) -> _Named:
     match = _NAMED.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r}: expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER")
-    replicas = match["replicas"]
-    for number in [match["partition"] or "0", *(replicas or "0").split(",")]:
-        if int(number) > INT_MAX:
-            raise ConfigError(f"{text}: {number} is above {INT_MAX}, the largest number of a partition or a broker")
+        raise ConfigError(f"{_short(text)!r}: expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER")
+    partition, replicas = match["partition"], match["replicas"]
     return _Named(
         match["topic"],
-        None if match["partition"] is None else int(match["partition"]),
-        None if replicas is None else tuple(map(int, replicas.split(","))),
+        None if partition is None else _number(partition, text),
+        None if replicas is None else tuple(_number(digits, text) for digits in replicas.split(",")),
     )
+
+
+def _number(digits: str, text: str) -> int:
+    """Returns the number of a partition or a broker; raises `ConfigError` for one that no request can carry."""
+    significant = digits.lstrip("0") or "0"
+    if len(significant) <= len(str(INT_MAX)) and int(significant) <= INT_MAX:
+        return int(significant)
+    raise ConfigError(
+        f"{_short(text)}: {_short(digits)} is above {INT_MAX}, the largest number of a partition or a broker"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _check_shown(given: list[_Named], factor: int | None, *, cancel: bool, show: bool) -> None:

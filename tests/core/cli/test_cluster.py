@@ -70,6 +70,14 @@ def test_nothing_is_in_progress(cluster: Klamm) -> None:
         (("reassign", "one:0=0,1", "one:0=1,2"), 2, "one:0 is given twice; name each partition once"),
         (("reassign", "one:0=99999999999"), 2, "one:0=99999999999: 99999999999 is above 2147483647"),
         (
+            ("reassign", "one:0=" + "9" * 5000),
+            2,
+            f"klamm: one:0={'9' * 34}…: {'9' * 40}… is above 2147483647, the largest",
+        ),
+        (("reassign", "one:" + "9" * 5000), 2, f"{'9' * 40}… is above 2147483647, the largest"),
+        (("reassign", f"one:{'0' * 5000}9=1"), 2, "one:9: there is no such topic or partition"),
+        (("reassign", "one:٣=1"), 2, "'one:٣=1': expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER"),
+        (
             ("reassign", "moves.json"),
             2,
             "moves.json: there is no such topic or partition; name partitions as",
