@@ -244,7 +244,8 @@ class _Throttles:
                 del self._before[resource]
         finally:
             for resource, own in self._before.items():
-                _say(f"{resource} keeps its throttle{why.get(resource, '')}; remove it with: {resource.command(own)}")
+                when = "remove it with" if resource.is_topic else "when it is back, remove it with"
+                _say(f"{resource} keeps its throttle{why.get(resource, '')}; {when}: {resource.command(own)}")
 
     @property
     def stay(self) -> bool:

@@ -329,7 +329,7 @@ def test_a_throttle_that_cannot_be_removed_hides_no_other(klamm: Klamm, scripted
     done = klamm("cluster", "reassign", "orders:0=0", "other:0=0", "--throttle", "1000")
     assert (done.status, done.out.splitlines()[-1]) == (1, "2 partitions reassigned")
     assert done.err.splitlines() == [
-        "klamm: broker 0 keeps its throttle (0 does not answer); remove it with: "
+        "klamm: broker 0 keeps its throttle (0 does not answer); when it is back, remove it with: "
         "kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --entity-type brokers --entity-name 0 --alter "
         "--delete-config leader.replication.throttled.rate --add-config follower.replication.throttled.rate=7",
         "klamm: topic 'other' keeps its throttle (other does not answer); remove it with: klamm topics alter other "
