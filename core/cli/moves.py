@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from ..config.describe import ConfigSource
-from ..errors import ErrorCode, KlammError
+from ..errors import BrokerError, ErrorCode, KlammError
 from ..records.partition import TopicPartition, some_of
 from .options import console
 
@@ -99,7 +99,7 @@ def _carry_out(
             if starting:
                 del waiting[: len(starting)]
                 for tp, error in sorted(admin.alter_reassignments(starting).items()):
-                    _say(f"{error}")
+                    _say(str(error))
                     refused.append(tp)
                     del starting[tp]
                     del wanted[tp]
@@ -228,7 +228,11 @@ class _Throttles:
         for resource, own in before.items():
             self._before[resource] = own
             value = str(rate) if resource.type == BROKER_RESOURCE else "*"
-            self._client.alter_configs(resource.name, dict.fromkeys(own, value), resource=resource.type)
+            try:
+                self._client.alter_configs(resource.name, dict.fromkeys(own, value), resource=resource.type)
+            except BrokerError:  # refused, so that nothing is set; without an answer it may be
+                del self._before[resource]
+                raise
 
     def restore(self) -> None:
         """Takes back what was set, and prints a line for each topic and broker that keeps its throttle."""
@@ -277,9 +281,8 @@ class _Resource:
         if self.is_topic:
             options = [f"--unset {name}" for name in unset] + [f"--set '{pair}'" for pair in given]
             return f"klamm topics alter {self.name} {' '.join(options)}"
-        options = [f"--delete-config {','.join(unset)}"] * bool(unset) + [f"--add-config {','.join(given)}"] * bool(
-            given
-        )
+        each = (("--delete-config", unset), ("--add-config", given))
+        options = [f"{option} {','.join(names)}" for option, names in each if names]
         where = f"kafka-configs.sh --bootstrap-server {self.address} --entity-type brokers --entity-name {self.name}"
         return f"{where} --alter {' '.join(options)}"
 

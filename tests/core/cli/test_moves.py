@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,6 +136,16 @@ def wait() -> None:
     """A step in which nothing happens."""
 
 
+def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
+    """Returns one step of several."""
+
+    def step() -> None:
+        for call in calls:
+            call()
+
+    return step
+
+
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
     made = ScriptedCluster(replicas={ORDERS: (1,)}, isr={ORDERS: (1,)})
@@ -167,6 +178,22 @@ def test_a_drain_of_a_dead_broker_waits_for_moves_that_have_begun(klamm: Klamm, 
     scripted.steps = [wait, scripted.end]
     done = klamm("cluster", "drain", "1")
     assert (done.status, done.out.splitlines()[-1]) == (0, "broker 1 has no replicas: it can be stopped")
+
+
+def test_a_move_that_ends_while_the_cluster_is_read_is_not_moved_again(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    scripted.begin(ORDERS, (0,))
+    view = scripted.view
+
+    def view_and_end() -> ClusterView:
+        shown = view()
+        scripted.end()
+        return shown
+
+    scripted.view = view_and_end  # type: ignore[method-assign]
+    scripted.steps = [wait]
+    done = klamm("cluster", "drain", "1")
+    assert (scripted.replicas[ORDERS], done.status) == ((0,), 0)
+    assert done.out.splitlines()[0] == "1 move off broker 1 in progress: orders-0"
 
 
 def test_moves_that_have_begun_count_among_those_at_a_time(klamm: Klamm, scripted: ScriptedCluster) -> None:
@@ -209,7 +236,7 @@ def test_a_drain_whose_broker_got_a_replica_meanwhile_fails(klamm: Klamm, script
         (ScriptedCluster.delete, "its topic was deleted"),
         (lambda made: made.begin(ORDERS, (2, 1)), "another reassignment, to 2,1, has followed"),
         (
-            lambda made: (made.begin(ORDERS, (2,)), made.end()),
+            lambda made: in_turn(lambda: made.begin(ORDERS, (2,)), made.end)(),
             "its reassignment was cancelled, or another one followed; it has 2",
         ),
     ],
@@ -219,7 +246,7 @@ def test_a_reassignment_that_others_ended_is_no_success(
 ) -> None:
     other = TopicPartition("other", 0)
     scripted.replicas[other] = scripted.isr[other] = (2,)
-    scripted.steps = [wait, lambda: (meanwhile(scripted), scripted.end(other)), wait]
+    scripted.steps = [wait, in_turn(lambda: meanwhile(scripted), lambda: scripted.end(other)), wait]
     done = klamm("cluster", "reassign", "orders:0=0", "other:0=0")
     assert (done.status, done.out.splitlines()[-1]) == (1, "other-0: reassigned")
     assert done.err == f"klamm: orders-0 does not have the replicas 0: {why}\n"
@@ -235,7 +262,8 @@ def test_a_drain_whose_move_was_cancelled_fails(klamm: Klamm, scripted: Scripted
 
 
 def test_a_broker_that_is_behind_is_asked_again(klamm: Klamm, scripted: ScriptedCluster) -> None:
-    view, late = scripted.view, []
+    view = scripted.view
+    late: list[int] = []
 
     def old_view() -> ClusterView:
         if scripted.ongoing or not scripted.polls or len(late) == 2:
@@ -282,7 +310,7 @@ def test_partitions_that_wait_for_the_same_broker_share_a_line(klamm: Klamm, scr
     every = [TopicPartition("orders", number) for number in range(5)]
     for tp in every:
         scripted.replicas[tp] = scripted.isr[tp] = (1,)
-    scripted.steps = [wait, lambda: [scripted.end(tp) for tp in every]]
+    scripted.steps = [wait, *(partial(scripted.end, tp) for tp in every), wait]
     done = klamm("cluster", "drain", "1")
     who = "orders-0, orders-1, orders-2 and 2 more wait for broker 1"
     assert (done.status, done.err) == (0, f"klamm: {who}, which is not running and has the only copy: start it\n")
@@ -338,6 +366,19 @@ def test_a_throttle_that_cannot_be_removed_hides_no_other(klamm: Klamm, scripted
     assert {name for name, own in scripted.client.configs.items() if own} == {"0", "other"}
 
 
+def test_a_throttle_that_is_refused_is_not_set(klamm: Klamm, scripted: ScriptedCluster) -> None:
+    def refuse(name: str, changes: Mapping[str, str | None], *, resource: int = TOPIC_RESOURCE) -> None:
+        if name == "1":
+            raise BrokerError(ErrorCode.cluster_authorization_failed, "broker 1")
+        alter(name, changes, resource=resource)
+
+    alter = scripted.client.alter_configs
+    scripted.client.alter_configs = refuse  # type: ignore[method-assign]
+    done = klamm("cluster", "reassign", "orders:0=0", "--throttle", "1000")
+    assert (done.status, done.err) == (1, "klamm: CLUSTER_AUTHORIZATION_FAILED: broker 1\n")
+    assert not any(scripted.client.configs.values())
+
+
 def test_a_deleted_topic_has_no_throttle_to_remove(klamm: Klamm, scripted: ScriptedCluster) -> None:
     scripted.steps = [scripted.delete]
     done = klamm("cluster", "reassign", "orders:0=0", "--throttle", "1000")
@@ -349,7 +390,7 @@ def test_a_deleted_topic_has_no_throttle_to_remove(klamm: Klamm, scripted: Scrip
 
 
 def test_a_drain_whose_throttle_stays_fails_after_its_last_line(klamm: Klamm, scripted: ScriptedCluster) -> None:
-    scripted.steps = [lambda: (scripted.end(), scripted.client.unreachable.add("1"))]
+    scripted.steps = [in_turn(scripted.end, lambda: scripted.client.unreachable.add("1"))]
     done = klamm("cluster", "drain", "1", "--throttle", "1000")
     assert (done.status, done.out.splitlines()[-1]) == (1, "broker 1 has no replicas: it can be stopped")
     assert done.err.endswith(f"--entity-name 1 --alter --delete-config {RATES}\n")
