@@ -84,7 +84,7 @@ def added_replicas(services: Services, topic: TopicImage, total: int, given: Seq
             f"topic {topic.name!r}: {len(given)} assignments for {total - count} new partitions",
         )
     numbered: Iterable[tuple[int, Sequence[int]]] = enumerate(given, count)
-    return checked_assignment(services.image.brokers, numbered, count, len(topic.partitions[0].replicas))
+    return checked_assignment(services.image.brokers, numbered, count, len(topic.partitions[0].assignment.target))
 
 
 def check_topic_config(services: Services, configs: Mapping[str, str]) -> None:

@@ -36,7 +36,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..client.cluster_admin import ClusterAdmin
+    from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
     from ..client.cluster_client import ClusterClient
     from ..client.network.metadata import ClusterView
 
@@ -59,7 +59,9 @@ _POLL_S: Final = 0.5
 _SHOWN: Final = 20
 _KEPT: Final = 3
 """The most partitions that keep their leaders and get a line each."""
-_NAMED: Final = re.compile(r"(?P<topic>[^:=]+)(:(?P<partition>\d+))?(=(?P<replicas>\d+(,\d+)*))?")
+_NAMED: Final = re.compile(r"(?P<topic>[^:=]+)(:(?P<partition>\d+))?(=(?P<replicas>\d+(,\d+)*))?", re.ASCII)
+_MOST_SHOWN: Final = 40
+"""The most characters of a wrong argument that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ def balance(
                 break
             _show(planned)
             moved += len(planned)
-            if carry_out(client, admin, {move.partition: move.replicas for move in planned}, moves, throttle):
+            targets = {move.partition: move.replicas for move in planned}
+            if not carry_out(client, admin, targets, moves, throttle).is_success:
                 raise typer.Exit(1)
         placement, racks = _placement(admin)
         ordered = plan_leaders(placement, racks)
@@ -174,20 +177,29 @@ def drain(
     """Move every replica off a broker, which can be stopped for good afterwards."""
     with cluster_client(config, bootstrap) as (_, client):
         admin = _admin(client)
-        placement, racks = _placement(admin)
-        if broker not in racks and not any(broker in found.replicas for found in placement.values()):
+        layout = _layout(admin)
+        racks = layout.racks
+        if broker not in racks and not _replicas_of(layout.view, broker):
             known = ", ".join(map(str, sorted(racks)))
             raise ConfigError(f"broker {broker} is not live and has no replicas (live brokers: {known})")
-        planned = plan_drain(placement, racks, broker)
-        _show(planned)
+        planned = plan_drain(layout.placement, racks, broker)
+        begun = {tp: found.target for tp, found in layout.ongoing.items() if broker in found.removing}
+        if planned or not begun:
+            _show(planned)
+        if begun:
+            typer.echo(f"{counted(len(begun), 'move')} off broker {broker} in progress: {some_of(begun)}")
         if dry_run:
             return
-        if carry_out(client, admin, {move.partition: move.replicas for move in planned}, moves, throttle):
+        targets = {move.partition: move.replicas for move in planned}
+        outcome = carry_out(client, admin, targets, moves, throttle, begun=begun)
+        if outcome.left:
             raise typer.Exit(1)
-        left = [tp for tp, found in _placement(admin)[0].items() if broker in found.replicas]
+        left = _replicas_of(admin.view(), broker)
     if left:
-        raise KlammError(f"broker {broker} got new replicas meanwhile: {some_of(left)}; drain it again")
+        raise KlammError(f"broker {broker} still has replicas, or got new ones: {some_of(left)}; drain it again")
     typer.echo(f"broker {broker} has no replicas: it can be stopped")
+    if not outcome.is_success:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -245,13 +257,15 @@ def reassign(
             return
         placement, racks = _placement(admin)
         targets = _targets(placement, racks, given, replication_factor)
-        refused = carry_out(client, admin, targets, moves, throttle)
-        done = sorted(targets.keys() - refused)
-        if refused:
+        outcome = carry_out(client, admin, targets, moves, throttle)
+        done = sorted(targets.keys() - outcome.left)
+        if outcome.left:
             for tp in done:
                 typer.echo(f"{tp}: reassigned")
+        else:
+            typer.echo(f"{counted(len(done), 'partition')} reassigned")
+        if not outcome.is_success:
             raise typer.Exit(1)
-        typer.echo(f"{counted(len(done), 'partition')} reassigned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,16 +287,27 @@ class _Named:
 def _parsed(text: str) -> _Named:
     match = _NAMED.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r}: expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER")
-    replicas = match["replicas"]
-    for number in [match["partition"] or "0", *(replicas or "0").split(",")]:
-        if int(number) > INT_MAX:
-            raise ConfigError(f"{text}: {number} is above {INT_MAX}, the largest number of a partition or a broker")
+        raise ConfigError(f"{_short(text)!r}: expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER")
+    partition, replicas = match["partition"], match["replicas"]
     return _Named(
         match["topic"],
-        None if match["partition"] is None else int(match["partition"]),
-        None if replicas is None else tuple(map(int, replicas.split(","))),
+        None if partition is None else _number(partition, text),
+        None if replicas is None else tuple(_number(digits, text) for digits in replicas.split(",")),
     )
+
+
+def _number(digits: str, text: str) -> int:
+    """Returns the number of a partition or a broker; raises `ConfigError` for one that no request can carry."""
+    significant = digits.lstrip("0") or "0"
+    if len(significant) <= len(str(INT_MAX)) and int(significant) <= INT_MAX:
+        return int(significant)
+    raise ConfigError(
+        f"{_short(text)}: {_short(digits)} is above {INT_MAX}, the largest number of a partition or a broker"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _check_shown(given: list[_Named], factor: int | None, *, cancel: bool, show: bool) -> None:
@@ -342,17 +367,53 @@ def _admin(client: ClusterClient) -> ClusterAdmin:
     return ClusterAdmin(client)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The cluster as the controller shows it, and the reassignments in progress."""
+
+    view: ClusterView
+    ongoing: Mapping[TopicPartition, OngoingReassignment]
+
+    @property
+    def placement(self) -> dict[TopicPartition, PlacedPartition]:
+        """Returns the partitions, those that are being reassigned as they will be."""
+        placement = {}
+        for name, topic in self.view.topics.items():
+            for number, found in topic.partitions.items():
+                tp = TopicPartition(name, number)
+                replicas = self.ongoing[tp].target if tp in self.ongoing else found.replicas
+                placement[tp] = PlacedPartition(found.leader, replicas, found.isr, tp in self.ongoing)
+        return placement
+
+    @property
+    def racks(self) -> dict[int, str | None]:
+        """Returns the live brokers' racks."""
+        return {node.node_id: node.rack for node in self.view.nodes.values()}
+
+
+def _layout(admin: ClusterAdmin) -> _Layout:
+    """Reads the reassignments before and after the partitions: the replicas of a partition whose reassignment ends or
+    begins meanwhile are those of its target, not the old and the new ones together."""
+    before = admin.reassignments()
+    view = admin.view()
+    return _Layout(view, {**before, **admin.reassignments()})
+
+
 def _placement(admin: ClusterAdmin) -> tuple[Placement, dict[int, str | None]]:
     """Returns the partitions, those that are being reassigned as they will be, and the live brokers' racks."""
-    view = admin.view()
-    ongoing = admin.reassignments()
-    placement = {}
-    for name, topic in view.topics.items():
-        for number, found in topic.partitions.items():
-            tp = TopicPartition(name, number)
-            replicas = ongoing[tp].target if tp in ongoing else found.replicas
-            placement[tp] = PlacedPartition(found.leader, replicas, found.isr, tp in ongoing)
-    return placement, {node.node_id: node.rack for node in view.nodes.values()}
+    layout = _layout(admin)
+    return layout.placement, layout.racks
+
+
+def _replicas_of(view: ClusterView, broker: int) -> list[TopicPartition]:
+    """Returns the partitions of which the broker has a replica now; those that are being moved off it have theirs
+    until the end of the move."""
+    return [
+        TopicPartition(name, number)
+        for name, topic in view.topics.items()
+        for number, found in topic.partitions.items()
+        if broker in found.replicas
+    ]
 
 
 def _health(admin: ClusterAdmin) -> Health:

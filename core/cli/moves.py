@@ -3,58 +3,89 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from ..config.describe import ConfigSource
-from ..errors import KlammError
-from ..records.partition import TopicPartition
+from ..errors import BrokerError, ErrorCode, KlammError
+from ..records.partition import TopicPartition, some_of
 from .options import console
 
 if TYPE_CHECKING:
     from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
     from ..client.cluster_client import ClusterClient, ConfigEntry
 
-__all__ = ["carry_out"]
+__all__ = ["Outcome", "carry_out"]
 
 _POLL_S: Final = 0.5
+_LOOKS: Final = 4
+"""Times that the replicas at the end of the moves are read before a partition counts as not moved."""
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`left`: partitions that do not have their new replicas, since they were refused, their reassignment was cancelled
+    or replaced, or their topic was deleted. `throttles_stay`: a throttle that was set could not be removed."""
+
+    left: frozenset[TopicPartition] = frozenset()
+    throttles_stay: bool = False
+
+    @property
+    def is_success(self) -> bool:
+        return not self.left and not self.throttles_stay
+
+
 def carry_out(
-    client: ClusterClient, admin: ClusterAdmin, targets: Targets, most: int, throttle: int | None = None
-) -> list[TopicPartition]:
-    """Reassigns the partitions, `most` at a time, and returns when all have their new replicas but those that were
-    refused, which it returns; it prints the reason of each on stderr.
+    client: ClusterClient,
+    admin: ClusterAdmin,
+    targets: Targets,
+    most: int,
+    throttle: int | None = None,
+    *,
+    begun: Targets | None = None,
+) -> Outcome:
+    """Reassigns the partitions, `most` at a time, and returns when no reassignment of them is in progress.
+
+    Prints a line on stderr for each partition that does not have its new replicas, and for each throttle that stays.
 
     `throttle`: bytes per second that each broker sends to, and takes by, replicas that are not in sync (KIP-73).
+    `begun`: reassignments in progress that are waited for, too; they count among the `most`.
     """
-    if not targets:
-        return []
-    with _throttled(client, targets, throttle):
+    begun = begun or {}
+    wanted = {**begun, **targets}
+    if not wanted:
+        return Outcome()
+    throttles = _Throttles(client)
+    try:
+        if throttle is not None:
+            throttles.set(wanted, throttle)
         try:
-            return _carry_out(client, admin, targets, most)
+            left = _carry_out(client, admin, targets, begun, most)
         except KeyboardInterrupt:
-            typer.echo(
-                "klamm: moves that have begun continue; klamm cluster reassign --list shows them, --cancel ends them",
-                err=True,
-            )
+            _say("moves that have begun continue; klamm cluster reassign --list shows them, --cancel ends them")
             raise
+    finally:
+        throttles.restore()
+    return Outcome(frozenset(left), throttles.stay)
 
 
-def _carry_out(client: ClusterClient, admin: ClusterAdmin, targets: Targets, most: int) -> list[TopicPartition]:
+def _carry_out(
+    client: ClusterClient, admin: ClusterAdmin, targets: Targets, begun: Targets, most: int
+) -> list[TopicPartition]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    wanted = {**begun, **targets}
     waiting = list(targets.items())
-    moving: dict[TopicPartition, OngoingReassignment | None] = {}
+    moving: set[TopicPartition] = set(begun)
     refused: list[TopicPartition] = []
-    away: set[int] = set()
+    waits = _Waits(client)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -62,26 +93,57 @@ def _carry_out(client: ClusterClient, admin: ClusterAdmin, targets: Targets, mos
         TextColumn("{task.percentage:.0f} %"),
     )
     with Progress(*columns, TimeElapsedColumn(), console=console()) as progress:
-        copied = progress.add_task("moving", total=len(targets))
-        done = 0
+        copied = progress.add_task("moving", total=len(wanted))
         while waiting or moving:
-            begun = dict(waiting[: most - len(moving)])
-            if begun:
-                del waiting[: len(begun)]
-                for tp, error in sorted(admin.alter_reassignments(begun).items()):
-                    typer.echo(f"klamm: {error}", err=True)
+            starting = dict(waiting[: max(most - len(moving), 0)])
+            if starting:
+                del waiting[: len(starting)]
+                for tp, error in sorted(admin.alter_reassignments(starting).items()):
+                    _say(str(error))
                     refused.append(tp)
-                    del begun[tp]
-                progress.update(copied, total=len(targets) - len(refused))
-                moving.update(dict.fromkeys(begun))
+                    del starting[tp]
+                    del wanted[tp]
+                moving.update(starting)
             ongoing = admin.reassignments(moving) if moving else {}
-            done += len(moving.keys() - ongoing.keys())
-            moving = dict(ongoing)
-            _say_away(client, ongoing, away)
-            progress.update(copied, completed=done + _copied(client, admin, ongoing))
+            ongoing = {tp: found for tp, found in ongoing.items() if found.target == wanted[tp]}
+            moving = set(ongoing)
+            waits.say(ongoing)
+            done = len(wanted) - len(waiting) - len(moving)
+            progress.update(copied, total=len(wanted), completed=done + _copied(client, admin, ongoing))
             if moving:
                 time.sleep(_POLL_S)
-    return refused
+    return refused + _not_moved(admin, wanted)
+
+
+def _not_moved(admin: ClusterAdmin, targets: Targets) -> list[TopicPartition]:
+    """Returns the partitions that do not have these replicas, and prints a line for each on stderr.
+
+    It looks again before that: while the controller changes, another broker answers, which may be behind.
+    """
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_POLL_S)
+        topics = admin.view().topics
+        there = {tp: topics[tp.topic].partitions.get(tp.partition) for tp in targets if tp.topic in topics}
+        found = {tp: None if (partition := there.get(tp)) is None else partition.replicas for tp in targets}
+        left = sorted(tp for tp, target in targets.items() if found[tp] != target)
+        if not left:
+            return []
+    ongoing = admin.reassignments()
+    for tp in left:
+        replicas = found[tp]
+        if replicas is None:
+            why = "its topic was deleted"
+        elif tp in ongoing:
+            why = f"another reassignment, to {_listed(ongoing[tp].target)}, has followed"
+        else:
+            why = f"its reassignment was cancelled, or another one followed; it has {_listed(replicas)}"
+        _say(f"{tp} does not have the replicas {_listed(targets[tp])}: {why}")
+    return left
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))
 
 
 def _copied(client: ClusterClient, admin: ClusterAdmin, ongoing: Mapping[TopicPartition, OngoingReassignment]) -> float:
@@ -102,40 +164,127 @@ def _copied(client: ClusterClient, admin: ClusterAdmin, ongoing: Mapping[TopicPa
     return min(parts, len(ongoing) * 0.99)
 
 
-def _say_away(client: ClusterClient, ongoing: Mapping[TopicPartition, OngoingReassignment], said: set[int]) -> None:
-    """Prints a line for each broker that is to get replicas and is not live."""
-    live = client.metadata().nodes
-    for broker in sorted({replica for found in ongoing.values() for replica in found.adding} - live.keys() - said):
-        said.add(broker)
-        typer.echo(f"klamm: broker {broker} is away: moves to it wait until it is back; --cancel ends them", err=True)
+class _Waits:
+    """Prints what moves wait for that does not pass by itself: a line for each broker that is to get replicas and is
+    not live, and one for partitions without a live replica in sync, by the brokers that have their records."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._away: set[int] = set()
+        self._stuck: set[TopicPartition] = set()
+
+    def say(self, ongoing: Mapping[TopicPartition, OngoingReassignment]) -> None:
+        view = self._client.metadata()
+        for broker in sorted({new for found in ongoing.values() for new in found.adding} - view.nodes.keys()):
+            if broker not in self._away:
+                self._away.add(broker)
+                _say(f"broker {broker} is away: moves to it wait until it is back; --cancel ends them")
+        stuck: dict[tuple[tuple[int, ...], bool], list[TopicPartition]] = {}
+        for tp, found in ongoing.items():
+            topic = view.topics.get(tp.topic)
+            partition = None if topic is None else topic.partitions.get(tp.partition)
+            if partition is None or tp in self._stuck or view.nodes.keys() & set(partition.isr):
+                continue
+            is_only = set(found.replicas) - set(found.adding) == set(partition.isr)
+            stuck.setdefault((partition.isr, is_only and len(partition.isr) == 1), []).append(tp)
+            self._stuck.add(tp)
+        for (brokers, is_only), partitions in sorted(stuck.items()):
+            _say(_why_stuck(partitions, brokers, is_only=is_only))
 
 
-@contextmanager
-def _throttled(client: ClusterClient, targets: Targets, throttle: int | None) -> Iterator[None]:
-    """Limits the replication of these partitions while the block runs."""
-    if throttle is None:
-        yield
-        return
-    from ..client.cluster_client import BROKER_RESOURCE
+def _why_stuck(partitions: list[TopicPartition], brokers: tuple[int, ...], *, is_only: bool) -> str:
+    """Returns the line for partitions whose replicas in sync are on these brokers, of which none is live."""
+    waits = f"{some_of(partitions)} {'waits' if len(partitions) == 1 else 'wait'}"
+    if not brokers:
+        return f"{waits} for a replica in sync: there is none"
+    if is_only:
+        return f"{waits} for broker {brokers[0]}, which is not running and has the only copy: start it"
+    if len(brokers) == 1:
+        return f"{waits} for broker {brokers[0]}, which is not running: no live replica is in sync; start it"
+    names = " or ".join(map(str, brokers))
+    return f"{waits} for broker {names}, which are not running: no live replica is in sync; start them"
 
-    rates = {
-        str(broker): _own(client.describe_configs(str(broker), resource=BROKER_RESOURCE), _RATES)
-        for broker in client.metadata().nodes
-    }
-    replicas = {
-        topic: _own(client.describe_configs(topic), _REPLICAS) for topic in sorted({tp.topic for tp in targets})
-    }
-    for broker in rates:
-        client.alter_configs(broker, dict.fromkeys(_RATES, str(throttle)), resource=BROKER_RESOURCE)
-    for topic in replicas:
-        client.alter_configs(topic, dict.fromkeys(_REPLICAS, "*"))
-    try:
-        yield
-    finally:
-        for topic, before in replicas.items():
-            client.alter_configs(topic, before)
-        for broker, before in rates.items():
-            client.alter_configs(broker, before, resource=BROKER_RESOURCE)
+
+def _say(line: str) -> None:
+    typer.echo(f"klamm: {line}", err=True)
+
+
+class _Throttles:
+    """Limits the replication of partitions, and takes that back. Not thread-safe."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._before: dict[_Resource, dict[str, str | None]] = {}
+        """What was set before on each resource whose throttle is not taken back yet."""
+
+    def set(self, targets: Targets, rate: int) -> None:
+        from ..client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE
+
+        nodes = self._client.metadata().nodes
+        brokers = [_Resource(BROKER_RESOURCE, str(broker), str(nodes[broker].address)) for broker in sorted(nodes)]
+        topics = [_Resource(TOPIC_RESOURCE, topic) for topic in sorted({tp.topic for tp in targets})]
+        before = {resource: self._own(resource, _RATES) for resource in brokers}
+        before |= {resource: self._own(resource, _REPLICAS) for resource in topics}
+        for resource, own in before.items():
+            self._before[resource] = own
+            value = str(rate) if resource.type == BROKER_RESOURCE else "*"
+            try:
+                self._client.alter_configs(resource.name, dict.fromkeys(own, value), resource=resource.type)
+            except BrokerError:  # refused, so that nothing is set; without an answer it may be
+                del self._before[resource]
+                raise
+
+    def restore(self) -> None:
+        """Takes back what was set, and prints a line for each topic and broker that keeps its throttle."""
+        why: dict[_Resource, str] = {}
+        try:
+            for resource, own in reversed(list(self._before.items())):
+                try:
+                    self._client.alter_configs(resource.name, own, resource=resource.type)
+                except KlammError as error:
+                    if not (resource.is_topic and error.code is ErrorCode.unknown_topic_or_partition):
+                        why[resource] = f" ({error})"
+                        continue
+                del self._before[resource]
+        finally:
+            for resource, own in self._before.items():
+                when = "remove it with" if resource.is_topic else "when it is back, remove it with"
+                _say(f"{resource} keeps its throttle{why.get(resource, '')}; {when}: {resource.command(own)}")
+
+    @property
+    def stay(self) -> bool:
+        return bool(self._before)
+
+    def _own(self, resource: _Resource, names: Iterable[str]) -> dict[str, str | None]:
+        return _own(self._client.describe_configs(resource.name, resource=resource.type), names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A topic, or a broker with its address, on which a throttle is set."""
+
+    type: int
+    name: str
+    address: str | None = None
+
+    def __str__(self) -> str:
+        return f"topic {self.name!r}" if self.is_topic else f"broker {self.name}"
+
+    @property
+    def is_topic(self) -> bool:
+        return self.address is None
+
+    def command(self, configs: Mapping[str, str | None]) -> str:
+        """Returns the command that sets these configs; None: to their defaults."""
+        unset = [name for name, value in configs.items() if value is None]
+        given = [f"{name}={value}" for name, value in configs.items() if value is not None]
+        if self.is_topic:
+            options = [f"--unset {name}" for name in unset] + [f"--set '{pair}'" for pair in given]
+            return f"klamm topics alter {self.name} {' '.join(options)}"
+        each = (("--delete-config", unset), ("--add-config", given))
+        options = [f"{option} {','.join(names)}" for option, names in each if names]
+        where = f"kafka-configs.sh --bootstrap-server {self.address} --entity-type brokers --entity-name {self.name}"
+        return f"{where} --alter {' '.join(options)}"
 
 
 def _own(configs: Mapping[str, ConfigEntry], names: Iterable[str]) -> dict[str, str | None]:

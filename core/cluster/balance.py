@@ -115,8 +115,9 @@ def plan_drain(placement: Placement, racks: Racks, broker: int) -> list[Move]:
 def plan_factor(placement: Placement, racks: Racks, chosen: Iterable[TopicPartition], factor: int) -> list[Move]:
     """Returns the moves after which each chosen partition has `factor` replicas.
 
-    New replicas go to the least loaded brokers, of racks that the partition does not use first; of too many, those that
-    are not in sync and those that share a rack are dropped first, never the preferred leader. `source` and
+    New replicas go to the least loaded brokers, of racks that the partition does not use first. Of too many, those that
+    are not live are dropped first, then those that are not in sync, then those that share a rack; the preferred leader
+    stays if it is live and in sync. If fewer replicas are live than stay, a live one becomes the first. `source` and
     `destination` are -1. Raises `BrokerError` INVALID_REPLICATION_FACTOR if there are too few live brokers.
     """
     if factor > len(racks):
@@ -212,18 +213,33 @@ class _Plan:
             added = min(free, key=lambda broker: (used[self._rack(broker)], self._load(broker)))
             self.counts[added] += 1
             replicas = (*replicas, added)
-        while len(replicas) > factor:
-            used = Counter(self._rack(replica) for replica in replicas)
-            in_sync = self.placement[tp].isr
-            dropped = max(
-                replicas[1:],
-                key=lambda replica: (replica not in in_sync, used[self._rack(replica)], self._load(replica)),
-            )
-            self.counts[dropped] -= 1
-            replicas = tuple(replica for replica in replicas if replica != dropped)
+        if len(replicas) > factor:
+            replicas = self._reduced(tp, factor)
         if replicas != before:
             self.after[tp] = replicas
             self.moves.append(Move(tp, replicas, _NONE, _NONE))
+
+    def _reduced(self, tp: TopicPartition, factor: int) -> tuple[int, ...]:
+        """Returns `factor` of the partition's replicas, the first of them live if one of them is."""
+        replicas, in_sync = self.after[tp], self.placement[tp].isr
+        preferred = replicas[0]
+        while len(replicas) > factor:
+            used = Counter(self._rack(replica) for replica in replicas)
+            dropped = max(
+                replicas,
+                key=lambda replica: (
+                    replica not in self.racks,
+                    replica not in in_sync,
+                    replica != preferred,
+                    used[self._rack(replica)],
+                    self._load(replica),
+                ),
+            )
+            self.counts[dropped] -= 1
+            replicas = tuple(replica for replica in replicas if replica != dropped)
+        if replicas[0] in self.racks:
+            return replicas
+        return tuple(sorted(replicas, key=lambda replica: (replica not in self.racks, replica not in in_sync)))
 
     def _fits(self, replicas: tuple[int, ...], source: int, destination: int) -> bool:
         """Returns whether the move keeps the replicas in as many racks as they are in."""

@@ -170,7 +170,7 @@ class TopicChanges:
                     f"topic {name!r} has {counted(count, 'partition')} already; {total} is not more",
                 )
             _check_count(name, total - count)
-            first = topic.partitions[0].replicas
+            first = topic.partitions[0].assignment.target
             brokers = sorted(_takers(image))
             start = brokers.index(first[0]) if first[0] in brokers else 0
             assigned = (

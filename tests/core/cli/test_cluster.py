@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from klamm.core.cli.cluster import Health, kept_leaders
-from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.cluster_admin import ClusterAdmin
+from klamm.core.client.cluster_client import BROKER_RESOURCE, ClusterClient, NewTopic
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 from klammtest.logs import codec_table
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
+from klammtest.requests import batch
 
 Klamm = Callable[..., Any]
 
@@ -66,6 +69,14 @@ def test_nothing_is_in_progress(cluster: Klamm) -> None:
         (("reassign", "one:1"), 2, "one:1: name the brokers of a partition (one:1=1,2,3), or give"),
         (("reassign", "one:0=0,1", "one:0=1,2"), 2, "one:0 is given twice; name each partition once"),
         (("reassign", "one:0=99999999999"), 2, "one:0=99999999999: 99999999999 is above 2147483647"),
+        (
+            ("reassign", "one:0=" + "9" * 5000),
+            2,
+            f"klamm: one:0={'9' * 34}…: {'9' * 40}… is above 2147483647, the largest",
+        ),
+        (("reassign", "one:" + "9" * 5000), 2, f"{'9' * 40}… is above 2147483647, the largest"),
+        (("reassign", f"one:{'0' * 5000}9=1"), 2, "one:9: there is no such topic or partition"),
+        (("reassign", "one:٣=1"), 2, "'one:٣=1': expected TOPIC, TOPIC:PARTITION or TOPIC:PARTITION=BROKER,BROKER"),
         (
             ("reassign", "moves.json"),
             2,
@@ -179,3 +190,30 @@ def test_a_refused_partition_hides_no_other(cluster: Klamm) -> None:
     assert (done.status, done.out.splitlines()[-2:]) == (1, ["one-0: reassigned", "one-2: reassigned"])
     assert done.err == refused.format(1, 9) + refused.format(3, 8)
     assert cluster("reassign", "--list").out.splitlines()[-1] == "0 in progress"
+
+
+def test_a_drain_waits_for_a_move_that_was_begun_elsewhere(cluster: Klamm, brokers: BrokerCluster) -> None:
+    tp = TopicPartition("slow", 0)
+    rate = "follower.replication.throttled.rate"
+    assert cluster("reassign", "three", "-r", "2").status == 0
+    with ClusterClient(brokers.bootstrap, codecs=codec_table()) as client:
+        client.create_topics({"slow": NewTopic(1, 1, {"follower.replication.throttled.replicas": "*"})})
+        admin = ClusterAdmin(client)
+        source = admin.view().topics["slow"].partitions[0].leader
+        target = (source + 1) % 3
+        for _ in range(30):
+            client.produce({tp: batch(bytes(100_000))})
+        client.alter_configs(str(target), {rate: "1000"}, resource=BROKER_RESOURCE)
+        freed = threading.Timer(3.0, client.alter_configs, (str(target), {rate: None}), {"resource": BROKER_RESOURCE})
+        try:
+            assert admin.alter_reassignments({tp: (target,)}) == {}
+            freed.start()
+            done = cluster("drain", str(source))
+            assert admin.view().topics["slow"].partitions[0].replicas == (target,)
+            last = done.out.splitlines()[-1]
+            assert (done.status, last) == (0, f"broker {source} has no replicas: it can be stopped")
+            assert f"1 move off broker {source} in progress: slow-0\n" in done.out
+        finally:
+            freed.join()
+            client.delete_topics(["slow"])
+    assert cluster("balance").status == cluster("reassign", "three", "-r", "3").status == 0

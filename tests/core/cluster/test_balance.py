@@ -19,8 +19,11 @@ from klamm.core.cluster.balance import (
     plan_moves,
     preferred_elections,
 )
+from klamm.core.cluster.reassignment import ReplicaAssignment, begin, completed
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.registrations import BrokerRegistration
 
 
 def placed(*replicas: tuple[int, ...], leaders: dict[int, int] | None = None) -> dict[TopicPartition, PlacedPartition]:
@@ -180,3 +183,38 @@ def test_replicas_out_of_sync_are_dropped_first() -> None:
     tp = TopicPartition("t", 0)
     (move,) = plan_factor({tp: PlacedPartition(1, (1, 2, 3), (1, 3))}, dict.fromkeys((1, 2, 3)), [tp], 2)
     assert move.replicas == (1, 3)
+
+
+def test_a_dead_preferred_replica_is_dropped_and_the_move_ends() -> None:
+    """Broker 1 died for good; as many replicas as `min.insync.replicas` are live and in sync."""
+    tp = TopicPartition("t", 0)
+    for isr in ((2, 3), (1, 2, 3)):  # evicted, or not yet
+        (move,) = plan_factor({tp: PlacedPartition(2, (1, 2, 3), isr)}, dict.fromkeys((2, 3)), [tp], 2)
+        assert move.replicas == (2, 3)
+    moving = begin(ReplicaAssignment((1, 2, 3)), move.replicas)
+    live = {broker: BrokerRegistration(broker, 100, f"i{broker}", (f"a{broker}",)) for broker in (2, 3)}
+    done = completed(moving, PartitionState(2, 5, 100, (2, 3), (), {2: "a2", 3: "a3"}, 1), live, 2)
+    assert done is not None
+    assert done.assignment == ReplicaAssignment((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "live", "factor", "wanted"),
+    [
+        ((1, 2, 3), (2,), (2, 3, 4), 2, (2, 3)),  # dead before out of sync
+        ((1, 2, 3), (3,), (1, 2, 3), 1, (3,)),  # the preferred one is out of sync
+        ((1, 2, 3), (), (1, 2, 3), 1, (1,)),
+        ((1, 2, 3), (1, 3), (1, 3), 2, (1, 3)),
+        ((1, 2, 3), (1, 2, 3), (1, 2, 3), 1, (1,)),
+        ((1, 2, 3, 4), (3,), (3, 4, 5), 3, (3, 4, 1)),  # a dead one stays, and a live one is the first
+        ((1, 2, 3), (3,), (3, 4), 2, (3, 1)),
+    ],
+)
+def test_which_replicas_a_smaller_factor_keeps(
+    replicas: tuple[int, ...], isr: tuple[int, ...], live: tuple[int, ...], factor: int, wanted: tuple[int, ...]
+) -> None:
+    tp = TopicPartition("t", 0)
+    (move,) = plan_factor(
+        {tp: PlacedPartition(isr[0] if isr else -1, replicas, isr)}, dict.fromkeys(live), [tp], factor
+    )
+    assert move.replicas == wanted

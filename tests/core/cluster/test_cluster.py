@@ -6,16 +6,21 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
 import pytest
 
+from klamm.core.broker.services import Services
+from klamm.core.broker.topic_creation import added_replicas
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, PartitionImage
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
+from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.partition_state import PartitionState
 from klammtest.clusters.joined import Joined
 from klammtest.waiting import eventually
@@ -265,3 +270,22 @@ def test_partitions_go_where_an_admin_places_them(join: Joined) -> None:
         2: (1, (1,)),
         3: (1, (1,)),
     }
+
+
+def test_partitions_that_are_added_during_a_reassignment_have_the_factor_of_its_target(join: Joined) -> None:
+    cluster = join(0)
+    join(1)
+    eventually(lambda: len(cluster.image().brokers) == 2, "both brokers")
+    cluster.create_topic("moving", 1, 1, {}, {0: (0,)})
+    cluster.alter_reassignments({TopicPartition("moving", 0): (1,)})
+    moving = cluster.image().topics["moving"]
+    assert moving.partitions[0].replicas == (1, 0)
+    services = cast(Services, SimpleNamespace(image=cluster.image()))
+    given = added_replicas(services, moving, 2, [[0]])
+    assert given == {1: (0,)}
+    with pytest.raises(BrokerError, match="partition 1 has 2 replicas, others have 1"):
+        added_replicas(services, moving, 2, [[0, 1]])
+    cluster.create_partitions("moving", 2, given)
+    cluster.create_partitions("moving", 4)
+    partitions = cluster.image().topics["moving"].partitions
+    assert [partitions[number].replicas for number in (1, 2, 3)] == [(0,), (1,), (0,)]
