@@ -4,7 +4,9 @@ cluster.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -12,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 import klamm
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.consumer import fetcher, node_fetcher
 from klamm.core.client.errors import LogTruncatedError, NoOffsetError
 from klamm.core.errors import ErrorCode, KlammError
@@ -208,6 +211,42 @@ def test_a_fetch_without_an_answer_makes_the_consumer_look_for_another_leader(
             cluster.elect(T0, 2)
             append(cluster, b"b")
             assert values(consumer, 1) == [b"b"]
+
+
+# -- partitions that wait while others are read
+
+IDLE, READ = TopicPartition("wide", 0), TopicPartition("wide", 1)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
+def test_a_partition_without_a_position_does_not_delay_the_fail_over_of_others(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    """The coordinator refuses connections, or accepts requests and answers none."""
+    fetch_offsets, asked = ClusterClient.fetch_offsets, threading.Event()
+
+    def noted(*args: Any, **more: Any) -> Any:
+        asked.set()
+        return fetch_offsets(*args, **more)
+
+    cluster.coordinator = 3
+    append(cluster, b"a")
+    with assigned(
+        cluster, group_id="g", enable_auto_commit=False, request_timeout_ms=300_000 if silent else 1000
+    ) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        with contextlib.ExitStack() as stack:
+            if silent:
+                stack.enter_context(cluster.brokers[3]._lock)
+            else:
+                cluster.kill(3)
+            monkeypatch.setattr(ClusterClient, "fetch_offsets", noted)
+            consumer.assign([T0, READ])
+            assert asked.wait(60)
+            cluster.elect(T0, 2)
+            append(cluster, b"b")
+            assert values(consumer, 1) == [b"b"]
+            assert consumer._positions.states[READ].position is None
 
 
 # -- logs that were cut
