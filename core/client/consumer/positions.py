@@ -184,8 +184,9 @@ class TopicPartitionState:
         return self.has_data and self.cut is None and not (self.paused or self.revoking or self.gone)
 
     @property
-    def fetchable(self) -> bool:
-        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone or self.check)
+    def wants_records(self) -> bool:
+        """Returns True if records are to be fetched, now or when the position was compared."""
+        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone)
 
 
 class Positions:

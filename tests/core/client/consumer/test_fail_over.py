@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -216,6 +217,40 @@ def test_a_fetch_without_an_answer_makes_the_consumer_look_for_another_leader(
 # -- partitions that wait while others are read
 
 IDLE, READ = TopicPartition("wide", 0), TopicPartition("wide", 1)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["as asked", "slow"])
+def test_a_partition_that_moves_beside_an_idle_one_is_read(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    """A Fetch of the idle one lasts longer than the other may go without: the broker waits for records as long as it is
+    asked to, or takes long for any answer.
+    """
+    monkeypatch.setattr(node_fetcher, "UNWATCHED_S", 0.03)
+    (cluster.delays_s if slow else cluster.polls_s)[2] = 0.5
+    cluster.elect(IDLE, 2)
+    with assigned(cluster, IDLE, READ, fetch_max_wait_ms=20 if slow else 500) as consumer:
+        for node in (2, 1, 2, 1, 2):  # at some moment of a Fetch of the idle one
+            cluster.elect(READ, node)
+            append(cluster, b"%d" % node, partition=READ)
+            assert values(consumer, 1) == [b"%d" % node]
+
+
+def test_a_partition_whose_buffer_was_full_is_read_on_beside_an_idle_one(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_fetcher, "UNWATCHED_S", 0.05)
+    cluster.poll_s = 1.0
+    append(cluster, *(b"%d" % number for number in range(8)), partition=READ)
+    with assigned(cluster, IDLE, READ, fetch_max_wait_ms=1000) as consumer:
+        state = consumer._positions.states[READ]
+        seen: list[bytes] = []
+        while len(seen) < 8:
+            # More than `UNWATCHED_S` without a fetch of it, unless all is fetched; more time does no harm.
+            eventually(lambda: not state.has_room or state.fetch_from == 8, "its buffer is full")
+            time.sleep(0.1)
+            seen += values(consumer, 1)
+        assert seen == [b"%d" % number for number in range(8)]
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
