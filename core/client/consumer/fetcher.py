@@ -31,7 +31,7 @@ from ...records.partition import TopicPartition, counted, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
 from ..network.metadata import TopicView
-from .node_fetcher import IDLE_S, NodeFetcher
+from .node_fetcher import FAILURES_LOGGED, IDLE_S, NodeFetcher
 from .positions import Positions, TopicPartitionState
 
 _log = logging.getLogger(__name__)
@@ -41,9 +41,6 @@ OVERDUE_S = 1.0
 """Seconds beyond `fetch.max.wait.ms` after which an unanswered Fetch makes the consumer look for another leader."""
 COMPARE_S = 5.0
 """Seconds that a leader may take to say where an epoch or the log ends."""
-
-_TELLING = {1, 10, 100, 1000}
-"""The numbers of failures in a row at which they are logged."""
 
 REPLACED = "is of a topic that was deleted and created again"
 
@@ -250,7 +247,7 @@ class Fetcher:
                 state = states[partition]
                 if isinstance(problem, UnknownTopicError | ConnectionFailedError) or problem.code.retriable:
                     state.failed(now, self._delays)
-                    if state.failures in _TELLING:
+                    if state.failures in FAILURES_LOGGED:
                         _log.warning("%s: %s", partition, problem)
                 else:
                     state.retry_at = now + 1.0

@@ -37,6 +37,8 @@ REPLICA_REST_S = 5.0
 """Seconds without a preferred replica after one has said that another broker is to be asked: the leader soon knows."""
 HURRY_MS = 20
 """Milliseconds that a broker may wait while some of its partitions have no room, or are compared: they join soon."""
+FAILURES_LOGGED = frozenset({1, 10, 100, 1000})
+"""The numbers of failures in a row of one partition at which they are logged."""
 _TELL_EVERY = 50
 """The failures in a row of which one is logged."""
 
@@ -220,19 +222,31 @@ class NodeFetcher(threading.Thread):
             # A follower may lag, or keep records for a shorter time; the leader may not know that, and name it again.
             state.leader_until = now + self._config.metadata_max_age_ms / 1000
             state.lead_again()
-        elif error is ErrorCode.offset_out_of_range:
+            return
+        if error is ErrorCode.offset_out_of_range:
             self._out_of_range(state, offset)
-        elif error in FAIL_OVER_ERRORS:
-            if state.replica is not None:
-                state.leader_until = max(state.leader_until, now + REPLICA_REST_S)
+            return
+        if state.replica is not None:
+            state.leader_until = max(state.leader_until, now + REPLICA_REST_S)
+        if error in FAIL_OVER_ERRORS:
             if state.node == self._node:
                 self._client.cluster.forget_leaders([state.partition], self._node)
             state.failed(now, self._client.network.fail_over)
         else:
-            state.chunks.append(
-                FetchedBatches(b"", offset, error=BrokerError(error, f"fetch {state.partition} at {offset}"))
-            )
-            state.retry_at = math.inf
+            self._retry(state, offset, BrokerError(error, f"fetch {state.partition} at {offset}"), now)
+
+    def _retry(self, state: TopicPartitionState, offset: int, refusal: BrokerError, now: float) -> None:
+        """Has the partition fetched again after `retry.backoff.ms`, from its leader as the metadata then name it. The
+        application gets errors that Kafka's consumer raises; the others are logged.
+        """
+        state.failures += 1
+        state.lead_again()
+        state.check = True
+        state.retry_at = now + self._client.network.retry.delay(state.failures)
+        if not _retried_silently(refusal.code):
+            state.refuse(offset, refusal)
+        elif state.failures in FAILURES_LOGGED:
+            _log.warning("%s", refusal)
 
     @staticmethod
     def _out_of_range(state: TopicPartitionState, offset: int) -> None:
@@ -259,6 +273,11 @@ class NodeFetcher(threading.Thread):
             for one in wanted.values():
                 if not one.state.gone and one.state.source == self._node:
                     one.state.failed(now, self._client.network.fail_over)
+
+
+def _retried_silently(code: ErrorCode) -> bool:
+    """Returns True if the application need not know: the next Fetch, or another leader, may have no such error."""
+    return code is ErrorCode.unknown_server_error or (code.retriable and code is not ErrorCode.corrupt_message)
 
 
 def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> FetchedBatches | None:
