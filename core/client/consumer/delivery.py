@@ -254,12 +254,18 @@ class Delivery:
                     limit -= taken.records
                     if cursor.stopped:
                         return
-            except KlammError:
+            except KlammError as error:
                 if not batch.runs:
+                    self._raised(cursor, error)
                     raise
                 break  # return the good records first; the error is raised by the next call
             if limit <= 0:
                 break
+
+    def _raised(self, cursor: _Cursor, error: KlammError) -> None:
+        with self._positions.changing():  # there may be room for another chunk
+            if cursor.valid:
+                cursor.state.raised(error)
 
     def _cursor(self, state: TopicPartitionState) -> _Cursor | None:
         """Returns a cursor; None if no record of the partition may be returned now."""

@@ -1,7 +1,8 @@
 """The background of a consumer: finds positions and leaders, and keeps the buffers filled.
 
-One thread manages the partitions: where each starts (stored offset, else `auto.offset.reset`), which broker leads it,
-and whether its position is still valid. One thread for each broker fetches (`node_fetcher`).
+One thread manages the partitions: which broker leads each, and whether its position is still valid. Another one, while
+there are partitions without a position, finds where they start (stored offset, else `auto.offset.reset`): the
+coordinator may be unavailable, which does not delay the others. One thread for each broker fetches (`node_fetcher`).
 
 A position is compared with the cluster before the first fetch, and again after any event that may have hidden a change:
 an error, another leader, a high watermark that fell, another epoch before it, or `UNWATCHED_S` without a fetch. In a
@@ -30,7 +31,7 @@ from ...records.partition import TopicPartition, counted, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
 from ..network.metadata import TopicView
-from .node_fetcher import IDLE_S, NodeFetcher
+from .node_fetcher import FAILURES_LOGGED, IDLE_S, NodeFetcher
 from .positions import Positions, TopicPartitionState
 
 _log = logging.getLogger(__name__)
@@ -40,9 +41,6 @@ OVERDUE_S = 1.0
 """Seconds beyond `fetch.max.wait.ms` after which an unanswered Fetch makes the consumer look for another leader."""
 COMPARE_S = 5.0
 """Seconds that a leader may take to say where an epoch or the log ends."""
-
-_TELLING = {1, 10, 100, 1000}
-"""The numbers of failures in a row at which they are logged."""
 
 REPLACED = "is of a topic that was deleted and created again"
 
@@ -71,6 +69,8 @@ class Fetcher:
         self._overdue_s = config.fetch_max_wait_ms / 1000 + OVERDUE_S
         self._nodes: dict[int, NodeFetcher] = {}
         self._thread = threading.Thread(target=self._run, name="klamm-fetcher", daemon=True)
+        self._finder: threading.Thread | None = None
+        """Finds positions; None when none is being found. Changed under the lock."""
 
     def start(self) -> None:
         self._thread.start()
@@ -81,41 +81,67 @@ class Fetcher:
         """
         if self._thread.ident is not None:
             self._thread.join(10)
+        finder = self._finder
+        if finder is not None:
+            finder.join(10)
         for node in self._nodes.values():
             node.join(10)
 
     def _run(self) -> None:
         while not self._positions.closed:
-            try:
-                self._find_positions()
-                self._compare()
-            except ClientClosedError:
+            self._start_finder()
+            if not self._attempt(self._compare):
                 return
-            except KlammError as error:
-                # Brokers or the coordination are unavailable: buffered records are still returned.
-                _log.warning("consumer: %s", error)
-                self._pause(RETRY_S)
-            except Exception as error:  # the thread must survive any error; the application receives it
-                self._positions.broke("finding positions and leaders", error)
-                self._pause(RETRY_S)
             self._start_nodes()
             self._positions.wait_until(self._has_work, self._rest_s)
 
+    def _start_finder(self) -> None:
+        """Starts the thread that finds positions, if some are to be found and it does not run."""
+        with self._positions.lock:
+            if self._finder is not None or not self._unplaced():
+                return
+            self._finder = threading.Thread(target=self._find, name="klamm-positions", daemon=True)
+            self._finder.start()
+
+    def _find(self) -> None:
+        if self._attempt(self._find_positions):
+            with self._positions.changing():
+                self._finder = None
+
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        """Does the work, and rests after an error; returns False if the client is closed."""
+        try:
+            work()
+        except ClientClosedError:
+            return False
+        except KlammError as error:
+            # Brokers or the coordination are unavailable: buffered records are still returned.
+            _log.warning("consumer: %s", error)
+            self._pause(RETRY_S)
+        except Exception as error:  # the thread must survive any error; the application receives it
+            self._positions.broke("finding positions and leaders", error)
+            self._pause(RETRY_S)
+        return True
+
     def _has_work(self) -> bool:
         now = time.monotonic()
-        return self._positions.closed or any(
-            (state.retry_at <= now if _unsettled(state) else state.source not in self._nodes)
-            or self._overdue_at(state) <= now
-            for state in self._positions.states.values()
-        )
+        return self._positions.closed or any(self._due_at(state) <= now for state in self._positions.states.values())
 
     def _rest_s(self) -> float:
         """Returns the seconds until something is to be done without a notification."""
         now = time.monotonic()
-        states = self._positions.states.values()
-        due = [self._overdue_at(state) for state in states]
-        due += [state.retry_at for state in states if _unsettled(state)]
-        return max(min([IDLE_S, *(at - now for at in due)]), 0.0)
+        due = (self._due_at(state) - now for state in self._positions.states.values())
+        return max(min([IDLE_S, *due]), 0.0)
+
+    def _due_at(self, state: TopicPartitionState) -> float:
+        """Returns when the partition needs this thread, if nothing changes; `inf` if it does not."""
+        if state.position is None:
+            due = math.inf if state.revoking or self._finder is not None else state.retry_at
+        elif state.node is None or state.check:
+            due = state.retry_at
+        else:
+            due = math.inf if state.source in self._nodes else -math.inf
+        return min(due, self._overdue_at(state))
 
     def _overdue_at(self, state: TopicPartitionState) -> float:
         return math.inf if state.asked_at is None else state.asked_at + self._overdue_s
@@ -134,16 +160,18 @@ class Fetcher:
 
     # Positions
 
-    def _find_positions(self) -> None:
+    def _unplaced(self) -> dict[TopicPartition, TopicPartitionState]:
+        """Returns the partitions whose positions are to be found now. Call it under the lock."""
         now = time.monotonic()
+        return {
+            p: state
+            for p, state in self._positions.states.items()
+            if state.position is None and not state.revoking and state.retry_at <= now
+        }
+
+    def _find_positions(self) -> None:
         with self._positions.lock:
-            unplaced = {
-                p: state
-                for p, state in self._positions.states.items()
-                if state.position is None and not state.revoking and state.retry_at <= now
-            }
-        if not unplaced:
-            return
+            unplaced = self._unplaced()
         versions = {p: state.version for p, state in unplaced.items()}
         # Read before any request about the topics: if one is replaced meanwhile, its id is later seen to differ.
         self._client.metadata({p.topic for p in unplaced})
@@ -219,7 +247,7 @@ class Fetcher:
                 state = states[partition]
                 if isinstance(problem, UnknownTopicError | ConnectionFailedError) or problem.code.retriable:
                     state.failed(now, self._delays)
-                    if state.failures in _TELLING:
+                    if state.failures in FAILURES_LOGGED:
                         _log.warning("%s: %s", partition, problem)
                 else:
                     state.retry_at = now + 1.0
@@ -402,13 +430,6 @@ class _Check:
 def _leader_epoch(topic: TopicView | None, partition: TopicPartition) -> int:
     found = None if topic is None else topic.partitions.get(partition.partition)
     return -1 if found is None else found.leader_epoch
-
-
-def _unsettled(state: TopicPartitionState) -> bool:
-    """Returns True if a position or a leader is to be found, or to be compared."""
-    if state.position is None:
-        return not state.revoking
-    return state.node is None or state.check
 
 
 def _no_offset(

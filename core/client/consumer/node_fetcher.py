@@ -10,6 +10,7 @@ replica that refuses the offset decides nothing: the leader is asked, and for so
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -30,11 +31,14 @@ IDLE_S = 0.5
 """Seconds that a thread with nothing to do waits before it looks again."""
 RETRY_S = 0.2
 UNWATCHED_S = 1.0
-"""Seconds that a partition may go without a fetch: meanwhile its topic may be deleted and created again."""
+"""Seconds without a fetch after which a partition is compared first: its topic may have been deleted and created again.
+A partition that was compared during a shortened Fetch is in the next one, even if a slow broker took longer for it."""
 REPLICA_REST_S = 5.0
 """Seconds without a preferred replica after one has said that another broker is to be asked: the leader soon knows."""
 HURRY_MS = 20
-"""Milliseconds that a broker may wait while some of its partitions have no room: they may soon have it."""
+"""Milliseconds that a broker may wait while some of its partitions have no room, or are compared: they join soon."""
+FAILURES_LOGGED = frozenset({1, 10, 100, 1000})
+"""The numbers of failures in a row of one partition at which they are logged."""
 _TELL_EVERY = 50
 """The failures in a row of which one is logged."""
 
@@ -49,6 +53,18 @@ class _Wanted:
     lineage: Lineage
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A Fetch as it would be sent at the time `at`. `wait_s`: how long the broker may wait; `comparing`: it waits less
+    because a partition of this broker is compared first.
+    """
+
+    wanted: Mapping[TopicPartition, _Wanted]
+    at: float
+    wait_s: float
+    comparing: bool
+
+
 class NodeFetcher(threading.Thread):
     """The thread of one broker; runs until the positions are closed."""
 
@@ -59,16 +75,20 @@ class NodeFetcher(threading.Thread):
         self._positions = positions
         self._config = config
         self._failures = 0
+        self._compared_since = math.inf
+        """Partitions that were compared since then are fetched, even if that is more than `UNWATCHED_S` ago."""
         self._isolation = 1 if config.isolation_level == "read_committed" else 0
 
     def run(self) -> None:
         while not self._positions.closed:
-            wanted, crowded = self._wanted()
+            request = self._request()
+            wanted = request.wanted
+            self._compared_since = request.at if wanted and request.comparing else math.inf
             if not wanted:
-                self._positions.wait_until(lambda: self._positions.closed or bool(self._wanted()[0]), self._rest_s)
+                self._positions.wait_until(lambda: self._positions.closed or bool(self._request().wanted), self._rest_s)
                 continue
             try:
-                self._fetch(wanted, crowded)
+                self._fetch(request)
                 self._failures = 0
             except ClientClosedError:
                 return
@@ -80,30 +100,41 @@ class NodeFetcher(threading.Thread):
                 self._positions.broke(f"fetch from broker {self._node}", error)
                 self._leave(wanted)
 
-    def _wanted(self) -> tuple[dict[TopicPartition, _Wanted], bool]:
-        """Returns partitions with room, and whether others have none. The one that was served longest ago comes first,
-        since the first ones get most of an answer's room.
+    def _request(self) -> _Request:
+        """Returns a Fetch of the partitions with room. The one that was served longest ago comes first, since the first
+        ones get most of an answer's room.
+
+        The broker waits less if another partition may be fetched soon: one that has no room, is compared, or waits for
+        its next attempt. It would be left out until the broker has answered.
         """
         now = time.monotonic()
         wanted = {}
-        crowded = False
+        comparing = False
+        wait_s = self._config.fetch_max_wait_ms / 1000
         with self._positions.lock:
             for partition, state in self._positions.states.items():
-                if state.source != self._node or not state.fetchable or state.retry_at > now:
+                if state.source != self._node or not state.wants_records:
                     continue
-                if state.replica is not None and state.replica_until <= now:
+                if state.retry_at > now:
+                    wait_s = min(wait_s, max(state.retry_at - now, HURRY_MS / 1000))
+                    continue
+                if state.check:
+                    comparing = True
+                elif state.replica is not None and state.replica_until <= now:
                     state.lead_again()
                     self._positions.lock.notify_all()
                 elif not state.has_room:
-                    crowded = True
-                elif now - state.watched_at > UNWATCHED_S:
-                    state.check = True
+                    wait_s = min(wait_s, HURRY_MS / 1000)
+                elif now - state.watched_at > UNWATCHED_S and state.watched_at < self._compared_since:
+                    state.check = comparing = True
                     self._positions.lock.notify_all()
                 elif state.fetch_from is not None:
                     lineage = Lineage(state.topic_id, state.leader_epoch, -1 if state.suspect else state.fetch_epoch)
                     wanted[partition] = _Wanted(state, state.version, state.fetch_from, lineage)
         order = sorted(wanted, key=lambda p: len(wanted[p].state.chunks))
-        return {p: wanted[p] for p in order}, crowded
+        if comparing:
+            wait_s = min(wait_s, HURRY_MS / 1000)
+        return _Request({p: wanted[p] for p in order}, now, wait_s, comparing)
 
     def _rest_s(self) -> float:
         """Returns the seconds until a partition may be fetched again, at most `IDLE_S`."""
@@ -111,8 +142,9 @@ class NodeFetcher(threading.Thread):
         retries = [s.retry_at - now for s in self._positions.states.values() if s.source == self._node]
         return min([IDLE_S, *(left for left in retries if left > 0)])
 
-    def _fetch(self, wanted: Mapping[TopicPartition, _Wanted], crowded: bool) -> None:
+    def _fetch(self, request: _Request) -> None:
         config = self._config
+        wanted = request.wanted
         with self._positions.lock:
             now = time.monotonic()
             for one in wanted.values():
@@ -124,7 +156,7 @@ class NodeFetcher(threading.Thread):
             self._node,
             {p: one.offset for p, one in wanted.items()},
             lineages={p: one.lineage for p, one in wanted.items()},
-            max_wait_ms=min(config.fetch_max_wait_ms, HURRY_MS) if crowded else config.fetch_max_wait_ms,
+            max_wait_ms=round(request.wait_s * 1000),
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             partition_max_bytes=config.max_partition_fetch_bytes,
@@ -166,7 +198,7 @@ class NodeFetcher(threading.Thread):
             state.fetch_from = chunk.end
             state.fetch_epoch = max(state.fetch_epoch, chunk.epoch)
             if chunk.error is not None:
-                state.retry_at = float("inf")  # until a seek: no record after it can be reached
+                state.retry_at = math.inf  # until a seek: no record after it can be reached
         if answer.preferred_read_replica not in (-1, self._node):
             state.replica = answer.preferred_read_replica
             state.replica_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
@@ -190,19 +222,31 @@ class NodeFetcher(threading.Thread):
             # A follower may lag, or keep records for a shorter time; the leader may not know that, and name it again.
             state.leader_until = now + self._config.metadata_max_age_ms / 1000
             state.lead_again()
-        elif error is ErrorCode.offset_out_of_range:
+            return
+        if error is ErrorCode.offset_out_of_range:
             self._out_of_range(state, offset)
-        elif error in FAIL_OVER_ERRORS:
-            if state.replica is not None:
-                state.leader_until = max(state.leader_until, now + REPLICA_REST_S)
+            return
+        if state.replica is not None:
+            state.leader_until = max(state.leader_until, now + REPLICA_REST_S)
+        if error in FAIL_OVER_ERRORS:
             if state.node == self._node:
                 self._client.cluster.forget_leaders([state.partition], self._node)
             state.failed(now, self._client.network.fail_over)
         else:
-            state.chunks.append(
-                FetchedBatches(b"", offset, error=BrokerError(error, f"fetch {state.partition} at {offset}"))
-            )
-            state.retry_at = float("inf")
+            self._retry(state, offset, BrokerError(error, f"fetch {state.partition} at {offset}"), now)
+
+    def _retry(self, state: TopicPartitionState, offset: int, refusal: BrokerError, now: float) -> None:
+        """Has the partition fetched again after `retry.backoff.ms`, from its leader as the metadata then name it. The
+        application gets errors that Kafka's consumer raises; the others are logged.
+        """
+        state.failures += 1
+        state.lead_again()
+        state.check = True
+        state.retry_at = now + self._client.network.retry.delay(state.failures)
+        if not _retried_silently(refusal.code):
+            state.refuse(offset, refusal)
+        elif state.failures in FAILURES_LOGGED:
+            _log.warning("%s", refusal)
 
     @staticmethod
     def _out_of_range(state: TopicPartitionState, offset: int) -> None:
@@ -229,6 +273,11 @@ class NodeFetcher(threading.Thread):
             for one in wanted.values():
                 if not one.state.gone and one.state.source == self._node:
                     one.state.failed(now, self._client.network.fail_over)
+
+
+def _retried_silently(code: ErrorCode) -> bool:
+    """Returns True if the application need not know: the next Fetch, or another leader, may have no such error."""
+    return code is ErrorCode.unknown_server_error or (code.retriable and code is not ErrorCode.corrupt_message)
 
 
 def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> FetchedBatches | None:

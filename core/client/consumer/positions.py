@@ -32,7 +32,8 @@ MAX_CHUNKS = 2
 @dataclass(slots=True)
 class FetchedBatches:
     """Whole batches of one answer; `at` is where the next unread batch begins, `end` the offset after the last, `epoch`
-    the leader epoch of the last. `error` instead of data: raised when the records before it have been returned.
+    the leader epoch of the last. `error` instead of data: raised when the records before it have been returned, by each
+    call until a seek, or `once`.
     """
 
     data: bytes
@@ -40,6 +41,7 @@ class FetchedBatches:
     at: int = 0
     epoch: int = -1
     error: KlammError | None = None
+    once: bool = False
 
 
 @dataclass(slots=True)
@@ -171,6 +173,18 @@ class TopicPartitionState:
         self.check = True
         self.retry_at = now + delays.delay(self.failures)
 
+    def refuse(self, offset: int, error: KlammError) -> None:
+        """Has the application's call raise the broker's error, once; one that it has not got yet stands for it."""
+        if not any(chunk.once for chunk in self.chunks):
+            self.chunks.append(FetchedBatches(b"", offset, error=error, once=True))
+
+    def raised(self, error: KlammError) -> None:
+        """Drops the error from the buffer if it is to be raised once."""
+        for at, chunk in enumerate(self.chunks):
+            if chunk.once and chunk.error is error:
+                del self.chunks[at]
+                return
+
     @property
     def has_data(self) -> bool:
         return bool(self.chunks) or self.ready is not None
@@ -184,8 +198,9 @@ class TopicPartitionState:
         return self.has_data and self.cut is None and not (self.paused or self.revoking or self.gone)
 
     @property
-    def fetchable(self) -> bool:
-        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone or self.check)
+    def wants_records(self) -> bool:
+        """Returns True if records are to be fetched, now or when the position was compared."""
+        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone)
 
 
 class Positions:

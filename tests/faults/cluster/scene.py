@@ -223,6 +223,7 @@ class Scene:
                 if behind := self._behind(consumer.name, ends):
                     told = f"; it was told {consumer.errors}" if consumer.errors else ""
                     told += f"; threads have ended: {'; '.join(self.ended_threads)}" if self.ended_threads else ""
+                    told += f"; its partitions: {progress}" if (progress := consumer.progress()) else ""
                     self.total.wrong(at, f"{consumer.name} did not come to the end: {', '.join(behind)}{told}")
         for watcher in watchers:
             try:

@@ -4,7 +4,10 @@ cluster.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -12,14 +15,15 @@ from uuid import uuid4
 import pytest
 
 import klamm
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.consumer import fetcher, node_fetcher
 from klamm.core.client.errors import LogTruncatedError, NoOffsetError
-from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
-from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
+from klammtest.brokers.scripted_cluster import ScriptedCluster, Seen, scripted_cluster
 from klammtest.clients.readers import read
 from klammtest.stored_topic import StoredLog
 from klammtest.waiting import eventually
@@ -208,6 +212,156 @@ def test_a_fetch_without_an_answer_makes_the_consumer_look_for_another_leader(
             cluster.elect(T0, 2)
             append(cluster, b"b")
             assert values(consumer, 1) == [b"b"]
+
+
+# -- partitions that wait while others are read
+
+IDLE, READ = TopicPartition("wide", 0), TopicPartition("wide", 1)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["as asked", "slow"])
+def test_a_partition_that_moves_beside_an_idle_one_is_read(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    """A Fetch of the idle one lasts longer than the other may go without: the broker waits for records as long as it is
+    asked to, or takes long for any answer.
+    """
+    monkeypatch.setattr(node_fetcher, "UNWATCHED_S", 0.03)
+    (cluster.delays_s if slow else cluster.polls_s)[2] = 0.5
+    cluster.elect(IDLE, 2)
+    with assigned(cluster, IDLE, READ, fetch_max_wait_ms=20 if slow else 500) as consumer:
+        for node in (2, 1, 2, 1, 2):  # at some moment of a Fetch of the idle one
+            cluster.elect(READ, node)
+            append(cluster, b"%d" % node, partition=READ)
+            assert values(consumer, 1) == [b"%d" % node]
+
+
+def test_a_partition_whose_buffer_was_full_is_read_on_beside_an_idle_one(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_fetcher, "UNWATCHED_S", 0.05)
+    cluster.poll_s = 1.0
+    append(cluster, *(b"%d" % number for number in range(8)), partition=READ)
+    with assigned(cluster, IDLE, READ, fetch_max_wait_ms=1000) as consumer:
+        state = consumer._positions.states[READ]
+        seen: list[bytes] = []
+        while len(seen) < 8:
+            # More than `UNWATCHED_S` without a fetch of it, unless all is fetched; more time does no harm.
+            eventually(lambda: not state.has_room or state.fetch_from == 8, "its buffer is full")
+            time.sleep(0.1)
+            seen += values(consumer, 1)
+        assert seen == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
+def test_a_partition_without_a_position_does_not_delay_the_fail_over_of_others(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    """The coordinator refuses connections, or accepts requests and answers none."""
+    fetch_offsets, asked = ClusterClient.fetch_offsets, threading.Event()
+
+    def noted(*args: Any, **more: Any) -> Any:
+        asked.set()
+        return fetch_offsets(*args, **more)
+
+    cluster.coordinator = 3
+    append(cluster, b"a")
+    with assigned(
+        cluster, group_id="g", enable_auto_commit=False, request_timeout_ms=300_000 if silent else 1000
+    ) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        with contextlib.ExitStack() as stack:
+            if silent:
+                stack.enter_context(cluster.brokers[3]._lock)
+            else:
+                cluster.kill(3)
+            monkeypatch.setattr(ClusterClient, "fetch_offsets", noted)
+            consumer.assign([T0, READ])
+            assert asked.wait(60)
+            cluster.elect(T0, 2)
+            append(cluster, b"b")
+            assert values(consumer, 1) == [b"b"]
+            assert consumer._positions.states[READ].position is None
+
+
+# -- errors of a Fetch that no election ends
+
+
+@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize(
+    "error", [ErrorCode.unknown_server_error, ErrorCode.request_timed_out, ErrorCode.throttling_quota_exceeded]
+)
+def test_errors_that_pass_are_retried(cluster: ScriptedCluster, error: ErrorCode, times: int) -> None:
+    append(cluster, b"a", b"b")
+    cluster.faults[ApiKey.FETCH].extend([error] * times)
+    with assigned(cluster) as consumer:
+        assert values(consumer, 2) == [b"a", b"b"]
+        assert not cluster.faults[ApiKey.FETCH]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.topic_authorization_failed, ErrorCode.corrupt_message])
+def test_an_error_for_the_application_is_raised_once_and_the_broker_asked_again(
+    cluster: ScriptedCluster, error: ErrorCode
+) -> None:
+    append(cluster, b"a")
+    with assigned(cluster) as consumer:
+        eventually(lambda: consumer._positions.states[T0].has_data, "the first record is buffered")
+        cluster.faults[ApiKey.FETCH].append(error)
+        eventually(lambda: not cluster.faults[ApiKey.FETCH], "the broker has refused")
+        append(cluster, b"b", b"c")
+        assert [record.value for record in consumer.poll(60)] == [b"a"], "what came before the error is first"
+        with pytest.raises(BrokerError, match=f"{error.name.upper()}: fetch t-0 at 1") as raised:
+            consumer.poll(60)
+        assert raised.value.code is error
+        assert values(consumer, 2) == [b"b", b"c"]
+
+
+def test_an_error_that_lasts_is_raised_again_for_each_answer(cluster: ScriptedCluster) -> None:
+    append(cluster, b"a")
+    cluster.faults[ApiKey.FETCH].extend([ErrorCode.topic_authorization_failed] * 100_000)
+    with assigned(cluster, retry_backoff_ms=10, retry_backoff_max_ms=20) as consumer:
+        for _ in range(3):
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+                read(consumer, 1)
+        asked = len(cluster.asked(ApiKey.FETCH))
+        eventually(lambda: len(cluster.asked(ApiKey.FETCH)) > asked + 3, "it asks while nobody polls")
+        state = consumer._positions.states[T0]
+        assert len(state.chunks) == 1, "one error is kept"
+        with cluster.brokers[1]._lock:
+            cluster.faults[ApiKey.FETCH].clear()
+        eventually(lambda: state.fetch_from == 1, "the record is behind the error")
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            read(consumer, 1)
+        assert values(consumer, 1) == [b"a"]
+
+
+def test_a_refused_partition_does_not_wait_for_records_of_an_idle_one(cluster: ScriptedCluster) -> None:
+    cluster.poll_s = 0.5
+
+    def named(seen: Seen) -> set[int]:
+        return {p.partition for topic in seen.message.topics for p in topic.partitions}
+
+    with assigned(cluster, IDLE, READ, fetch_max_wait_ms=500, retry_backoff_ms=200) as consumer:
+        eventually(lambda: [s for s in cluster.asked(ApiKey.FETCH) if len(named(s)) == 2], "both are fetched")
+        before = len(cluster.asked(ApiKey.FETCH))
+        cluster.faults[ApiKey.FETCH].append(ErrorCode.topic_authorization_failed)
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            read(consumer, 1)
+        for partition in (IDLE, READ):
+            append(cluster, b"a", partition=partition)
+        assert values(consumer, 2) == [b"a", b"a"]
+    alone = [one.message for one in cluster.asked(ApiKey.FETCH)[before:] if len(named(one)) == 1]
+    assert all(message.max_wait.total_seconds() < 0.5 for message in alone)
+
+
+def test_a_replica_with_an_unexpected_error_is_left_for_the_leader(cluster: ScriptedCluster) -> None:
+    cluster.preferred["r"] = 3
+    append(cluster, b"a")
+    with assigned(cluster, client_rack="r") as consumer:
+        assert values(consumer, 1) == [b"a"]
+        cluster.refused = ErrorCode.unknown_server_error
+        append(cluster, b"b")
+        assert values(consumer, 1) == [b"b"]
 
 
 # -- logs that were cut

@@ -134,6 +134,15 @@ class ScriptedBroker:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Has other connections' requests answered while a handler waits."""
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+
     def close(self) -> None:
         self._closed = True
         with contextlib.suppress(OSError):

@@ -47,7 +47,8 @@ class ScriptedCluster:
     """`faults` of an API are used up one by one, by each partition's answer (or each answer, for groups).
     `names_leaders`: answers name the leader (KIP-951). `behind`: brokers that have the leaders as they were before
     the elections. `preferred`: by rack, the broker that a leader names to fetch from (KIP-392); such brokers serve what
-    they do not lead, unless `refused` has an error for it. `poll_s`: how long a Fetch without records waits.
+    they do not lead, unless `refused` has an error for it. `poll_s`: how long a Fetch without records waits, unless it
+    asks for less; `polls_s`: the same of some brokers; `delays_s`: how much later these answer each Fetch.
     """
 
     topics: dict[str, int]
@@ -64,6 +65,8 @@ class ScriptedCluster:
     coordinator: int = 1
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     poll_s: float = 0.02
+    polls_s: dict[int, float] = field(default_factory=dict)
+    delays_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def bootstrap(self) -> str:
@@ -231,8 +234,12 @@ class ScriptedCluster:
                 parts.append(schema.part("PartitionData", partition_index=p.partition, **fields))
             named = {"topic": name} if hasattr(topic, "topic") else {"topic_id": topic.topic_id}
             topics.append(schema.part("FetchableTopicResponse", **named, partitions=tuple(parts)))
+        wait_s = self.delays_s.get(node, 0.0)
         if quiet:
-            threading.Event().wait(self.poll_s)
+            wait_s += min(self.polls_s.get(node, self.poll_s), request.max_wait.total_seconds())
+        if wait_s:
+            with self.brokers[node].waiting():
+                threading.Event().wait(wait_s)
         return schema.build(
             throttle_time=NO_TIME,
             error_code=ErrorCode.none,

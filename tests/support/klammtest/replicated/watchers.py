@@ -63,6 +63,10 @@ class Watcher:
         except BaseException as error:
             self.failure = error
 
+    def progress(self) -> str:
+        """Returns what the client knows of its partitions, for the report about a consumer that stands still."""
+        return ""
+
     def stop(self) -> None:
         """Raises what ended the thread before."""
         self._stopping.set()
@@ -140,6 +144,15 @@ class KlammConsumer(Watcher):
             polled.setdefault(record.partition, []).append(Poll(self.name, record.offset, int(record.value)))
         for number, polls in polled.items():
             self._history.polled(TopicPartition(self._topic, number), polls)
+
+    def progress(self) -> str:
+        now = time.monotonic()  # without the lock: a thread that stands still may hold it
+        return "; ".join(
+            f"{tp}: node {s.node}, source {s.source}, check {s.check}, retry_at {max(s.retry_at - now, 0.0):+.1f} s, "
+            f"asked_at {'None' if s.asked_at is None else f'{s.asked_at - now:+.1f} s'}, "
+            f"position {s.position}, fetch_from {s.fetch_from}"
+            for tp, s in sorted(self._consumer._positions.states.copy().items())
+        )
 
     def close(self) -> None:
         self._consumer.close()
