@@ -570,6 +570,21 @@ def test_a_change_of_the_in_sync_replicas_refuses_no_commit(cluster: Cluster) ->
     run(test())
 
 
+@pytest.mark.parametrize(("partitions", "metadata"), [(4_100, ""), (240, "m" * 4_096)], ids=["operations", "bytes"])
+def test_a_commit_that_is_too_large_for_a_transaction_is_not_retried(
+    cluster: Cluster, partitions: int, metadata: str
+) -> None:
+    async def test() -> None:
+        async with coordinator(cluster, 5) as service:
+            offset = CommittedOffset(7, metadata=metadata, topic_id=cluster.id_of("t"))
+            large = {TopicPartition("t", number): offset for number in range(partitions)}
+            codes = await service.commit("g", OffsetCommitter(), large)
+            assert set(codes.values()) == {ErrorCode.invalid_commit_offset_size}
+            assert await service.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+
+    run(test())
+
+
 def test_a_commit_from_outside_the_group_is_refused_at_a_deposed_coordinator(cluster: Cluster) -> None:
     """Nobody holds the group's lock: the state of its partition decides."""
 
