@@ -155,8 +155,8 @@ class Coordination(Protocol):
 
     @property
     def most_operations(self) -> int:
-        """The number of operations that one transaction may have; more raise `CoordinationError`. It may depend on the
-        server, so read it after `start`.
+        """The number of operations that one transaction may have; more raise `CoordinationError`, as too much data
+        does, with the code MESSAGE_TOO_LARGE. It may depend on the server, so read it after `start`.
         """
         ...
 

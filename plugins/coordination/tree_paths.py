@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from klamm.plugin import Check, CoordinationError, Create, Delete, Operation, Set
+from klamm.plugin import Check, CoordinationError, Create, Delete, ErrorCode, Operation, Set
 
 MAX_DATA_BYTES = 1_000_000
 """Maximum size of one node's data, and of all operations in one transaction: ZooKeeper closes the connection at a
@@ -13,6 +13,12 @@ MOST_OPERATIONS = 4_000
 """Maximum number of operations in one transaction, where the server sets no limit of its own."""
 _OPERATION_BYTES = 48
 """The size of a Create in a ZooKeeper request, the largest operation, without path and data."""
+
+
+class TooLargeError(CoordinationError):
+    """The data, or the number of operations, is over the limit: a retry does not help."""
+
+    code = ErrorCode.message_too_large
 
 
 def check_path(path: str) -> None:
@@ -27,14 +33,14 @@ def check_path(path: str) -> None:
 
 
 def check_size(path: str, size: int) -> None:
-    """Raises `CoordinationError` if `size` bytes are too many for a node or a transaction."""
+    """Raises `TooLargeError` if `size` bytes are too many for a node or a transaction."""
     if size > MAX_DATA_BYTES:
-        raise CoordinationError(f"{path}: {size} bytes are over the limit of {MAX_DATA_BYTES}")
+        raise TooLargeError(f"{path}: {size} bytes are over the limit of {MAX_DATA_BYTES}")
 
 
 def check_operations(operations: Sequence[Operation], most: int = MOST_OPERATIONS, prefix: int = 0) -> None:
-    """Checks every path, the type of every operation, their number and their total size. `prefix`: the length of what
-    the coordination puts before each path."""
+    """Checks every path, the type of every operation, their number and their total size; raises `TooLargeError` for the
+    last two. `prefix`: the length of what the coordination puts before each path."""
     size = len(operations) * (_OPERATION_BYTES + prefix)
     path = "/"
     for operation in operations:
@@ -44,7 +50,7 @@ def check_operations(operations: Sequence[Operation], most: int = MOST_OPERATION
         check_path(path)
         size += len(path) + (len(operation.data) if isinstance(operation, Create | Set) else 0)
     if len(operations) > most:
-        raise CoordinationError(
+        raise TooLargeError(
             f"a transaction that ends with {path}: {len(operations)} operations are over the limit of {most}"
         )
     check_size(f"a transaction that ends with {path}", size)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from klamm.plugin import Int, Long, OffsetsTopicSettings, Section, key
 
 _FACTOR = "offsets_topic_replication_factor"
+_MOST_PARTITIONS = 1_000
+"""As many as a topic can be created with."""
+_MOST_REPLICAS = 2**15 - 1
 
 
 class OffsetsTopicConfig(Section):
@@ -15,12 +18,15 @@ class OffsetsTopicConfig(Section):
     shares.
     """
 
-    offsets_topic_num_partitions: Int = key(12, "Partitions of __consumer_offsets, when it is created.", ge=1)
+    offsets_topic_num_partitions: Int = key(
+        12, "Partitions of __consumer_offsets, when it is created.", ge=1, le=_MOST_PARTITIONS
+    )
     offsets_topic_replication_factor: Int = key(
         3,
         "Replicas of __consumer_offsets, when it is created. If the key is set, creation waits until as many brokers "
         "are live, as in Kafka; if not, fewer brokers have a replica each.",
         ge=1,
+        le=_MOST_REPLICAS,
     )
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from klamm.core.errors import CoordinationError
+from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import (
     ANY_VERSION,
     BadVersionError,
@@ -304,8 +304,9 @@ def test_a_change_of_500_partitions_is_one_transaction(coordination: Coordinatio
 def test_a_transaction_of_too_many_operations_is_refused(coordination: Coordination) -> None:
     most = coordination.most_operations
     coordination.transaction([Check("/")] * most)
-    with pytest.raises(CoordinationError, match=f"{most + 1} operations are over the limit of {most}"):
+    with pytest.raises(CoordinationError, match=f"{most + 1} operations are over the limit of {most}") as caught:
         coordination.transaction([Check("/")] * (most + 1))
+    assert caught.value.code is ErrorCode.message_too_large
 
 
 def test_the_first_failure_is_the_one_raised(coordination: Coordination) -> None:

@@ -75,6 +75,12 @@ class GroupLocks:
         if self._locks.join_delivered(group):
             self.emptied(group)
 
+    def abandon(self, group: str) -> None:
+        """The lock was acquired, but the group was not loaded: it is released, unless a successor has taken it."""
+        self._locks.join_delivered(group)
+        self._locks.mark_lost(group)
+        self.emptied(group)
+
     def emptied(self, group: str) -> None:
         """Begins to release the lock of a group without members."""
         task = asyncio.get_running_loop().create_task(self._release(group))

@@ -2,9 +2,10 @@
 dropped when it is the leader no longer.
 
 Rules. A group request is served while this broker leads the group's partition in the leader epoch in which its groups
-were loaded, else it gets NOT_COORDINATOR, and COORDINATOR_LOAD_IN_PROGRESS during the load. A new leader epoch loads
-again, also where this broker led before. The load of an epoch that is over ends without effect. Changes of leadership
-are noticed at each request and at each tick of the group service.
+were loaded, else it gets NOT_COORDINATOR, and COORDINATOR_LOAD_IN_PROGRESS during the load. The groups of a partition
+are restored together when the load ends, so that the sessions of all members begin when their heartbeats are accepted.
+A new leader epoch loads again, also where this broker led before. The load of an epoch that is over ends without
+effect. Changes of leadership are noticed at each request and at each tick of the group service.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -236,24 +237,33 @@ class GroupPartitions:
             entry.load.cancel()
 
     async def _load(self, entry: GroupPartition) -> None:
-        loaded = 0
+        states: dict[str, StoredGroup] = {}
         await self._read_fence(entry.fence)
         if entry.groups is not None:
             while not entry.log.committed:
                 await asyncio.sleep(_COMMITTED_LOOK_S)
             try:
-                states = await self._group_metadata.load(entry.groups)
+                stored = await self._group_metadata.load(entry.groups)
             except BrokerError as error:
                 log.info("the groups of %s are not loaded: %s", entry.log.partition, error)
                 return  # the leader epoch is over: the next look drops the entry
-            for group, state in states.items():
-                if entry.role.holds(group):
-                    loaded += await self._restore(entry, group, state)
-        if self._entries.get(entry.role.number) is not entry:
-            return
-        entry.active, entry.loaded_ms = True, time.time_ns() // 1_000_000
-        level = logging.INFO if loaded else logging.DEBUG
-        log.log(level, "%s: %s with members loaded", entry.log.partition, counted(loaded, "group"))
+            states = {group: state for group, state in stored.items() if entry.role.holds(group)}
+        locked: list[str] = []
+        try:
+            for group in [group for group, state in states.items() if state.members]:
+                if await self._acquire(entry, group):
+                    locked.append(group)
+                else:
+                    del states[group]
+            if self._entries.get(entry.role.number) is not entry:
+                return
+            # Not before: the members' sessions begin here, and no heartbeat is accepted during the load.
+            self._coordinator.restore(states)
+            entry.active, entry.loaded_ms = True, time.time_ns() // 1_000_000
+        finally:
+            self._acquired(entry, locked)
+        level = logging.INFO if locked else logging.DEBUG
+        log.log(level, "%s: %s with members loaded", entry.log.partition, counted(len(locked), "group"))
         await self._on_loaded(entry)
 
     async def _read_fence(self, fence: LeaderFence) -> None:
@@ -266,18 +276,19 @@ class GroupPartitions:
         while not await retrying(self._workers.coordination, fence.read):
             await asyncio.sleep(_RETRY_S)
 
-    async def _restore(self, entry: GroupPartition, group: str, state: StoredGroup) -> bool:
-        """Restores a group, with its lock if it has members; returns whether it has."""
-        if not state.members:
-            self._coordinator.restore({group: state})
-            return False
+    async def _acquire(self, entry: GroupPartition, group: str) -> bool:
+        """Acquires the lock of a group with members; returns False if it must not be restored."""
         while (refused := await self._locks.acquire(group, entry.fence)) is ErrorCode.coordinator_not_available:
             await asyncio.sleep(_LOCK_RETRY_S)
-        if refused is not None:
-            return False
-        self._coordinator.restore({group: state})
-        self._locks.join_delivered(group)
-        return True
+        return refused is None
+
+    def _acquired(self, entry: GroupPartition, groups: Iterable[str]) -> None:
+        """Called when the load has ended, with the groups whose locks it acquired."""
+        for group in groups:
+            if entry.active:
+                self._locks.join_delivered(group)
+            elif not self._stopped:  # the end of the session releases them
+                self._locks.abandon(group)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

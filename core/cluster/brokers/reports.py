@@ -1,16 +1,17 @@
 """What brokers report about their logs and about each other, in paths that end with their sessions.
 
 `/brokers/recovered/<id>`: where the logs of doubtful members end (R7). `/brokers/offline/<id>`: partitions whose log is
-offline. `/admin/suspects/<incarnation>`: a registration whose broker refuses connections.
+offline. A report that is too long for one path has its other parts in `<id>-1`, `<id>-2`, …, and is replaced path by
+path: each row counts by itself. `/admin/suspects/<incarnation>`: a registration whose broker refuses connections.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ...errors import CoordinationError
 from ...interfaces.coordination import (
@@ -28,6 +29,8 @@ from ...replication.elections import RecoveredEnd
 from ..tree import paths
 
 _ATTEMPTS = 10
+_PART_BYTES: Final = 500_000
+"""About the size of one part of a report; a path takes 1 MB."""
 Ends = Mapping[TopicPartition, Mapping[int, RecoveredEnd]]
 """By partition and broker."""
 
@@ -45,11 +48,11 @@ def report_recovered(coordination: Coordination, broker_id: int, ends: Mapping[T
         [tp.topic, tp.partition, end.leader_epoch, end.data_id, end.last_epoch, end.end_offset]
         for tp, end in sorted(ends.items())
     ]
-    _report(coordination, paths.recovered(broker_id), rows)
+    _report(coordination, paths.RECOVERED, broker_id, rows)
 
 
 def report_offline(coordination: Coordination, broker_id: int, partitions: Collection[TopicPartition]) -> None:
-    _report(coordination, paths.offline(broker_id), [[tp.topic, tp.partition] for tp in sorted(partitions)])
+    _report(coordination, paths.OFFLINE, broker_id, [[tp.topic, tp.partition] for tp in sorted(partitions)])
 
 
 def report_suspect(coordination: Coordination, broker_id: int, incarnation: str) -> None:
@@ -58,22 +61,48 @@ def report_suspect(coordination: Coordination, broker_id: int, incarnation: str)
         coordination.create(paths.suspect(incarnation), json.dumps({"by": broker_id}).encode(), ephemeral=True)
 
 
-def _report(coordination: Coordination, path: str, rows: list[list[object]]) -> None:
-    """Makes the path anew, which watches of its parent report; nothing to report is no path.
+def _report(coordination: Coordination, parent: str, broker_id: int, rows: Sequence[list[object]]) -> None:
+    """Replaces the broker's report, whose parts are below `parent`; nothing to report is no path."""
+    wanted = {f"{broker_id}-{n}" if n else str(broker_id): part for n, part in enumerate(_parts(rows))}
+    for name, data in wanted.items():
+        _replace(coordination, f"{parent}/{name}", data)
+    for name in coordination.children(parent):
+        if name.partition("-")[0] == str(broker_id) and name not in wanted:
+            _replace(coordination, f"{parent}/{name}", None)
+
+
+def _parts(rows: Sequence[list[object]]) -> Iterator[bytes]:
+    """Yields the data of each path."""
+    begin = size = 0
+    for end, row in enumerate(rows):
+        length = len(json.dumps(row, separators=(",", ":")))
+        if size + length > _PART_BYTES and end > begin:
+            yield _encode(rows[begin:end])
+            begin, size = end, 0
+        size += length + 1
+    if begin < len(rows):
+        yield _encode(rows[begin:])
+
+
+def _encode(rows: Sequence[list[object]]) -> bytes:
+    return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
+
+
+def _replace(coordination: Coordination, path: str, data: bytes | None) -> None:
+    """Deletes the path and, unless `data` is None, creates it again, which watches of its parent report.
 
     A path that is left from an earlier session is replaced: it would vanish with that session (R7).
     """
-    data = json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
     for _ in range(_ATTEMPTS):
         try:
             found, stat = coordination.get(path)
         except NoNodeError:
             operations: list[Operation] = []
         else:
-            if found == data and stat.ephemeral_owner == coordination.session_id and rows:
+            if found == data and stat.ephemeral_owner == coordination.session_id:
                 return
             operations = [Delete(path, stat.version)]
-        if rows:
+        if data is not None:
             operations.append(Create(path, data, ephemeral=True))
         if not operations:
             return
@@ -93,10 +122,9 @@ def read_reports(coordination: Coordination) -> Reports:
             leader_epoch, data_id, last_epoch, end_offset = end
             found = RecoveredEnd(int(leader_epoch), str(data_id), int(last_epoch), int(end_offset))
             recovered.setdefault(TopicPartition(topic, partition), {})[broker_id] = found
-    offline = {
-        broker_id: frozenset(TopicPartition(topic, partition) for topic, partition in rows)
-        for broker_id, rows in _read(coordination, paths.OFFLINE)
-    }
+    offline: dict[int, set[TopicPartition]] = {}
+    for broker_id, rows in _read(coordination, paths.OFFLINE):
+        offline.setdefault(broker_id, set()).update(TopicPartition(topic, partition) for topic, partition in rows)
     return Reports(recovered, offline)
 
 
@@ -106,6 +134,7 @@ def read_suspects(coordination: Coordination) -> list[str]:
 
 
 def _read(coordination: Coordination, parent: str) -> list[tuple[int, list[list[Any]]]]:
+    """Returns the broker and the rows of each part."""
     found = []
     names = coordination.children(parent)
     wanted = [f"{parent}/{name}" for name in names]
@@ -113,7 +142,7 @@ def _read(coordination: Coordination, parent: str) -> list[tuple[int, list[list[
         if read is None:
             continue  # deleted after the listing
         try:
-            found.append((int(name), list(json.loads(read[0])["partitions"])))
+            found.append((int(name.partition("-")[0]), list(json.loads(read[0])["partitions"])))
         except (ValueError, KeyError, TypeError) as error:
             raise CoordinationError(f"{path} holds no report: {error!r}") from error
     return found

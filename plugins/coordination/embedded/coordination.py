@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -31,7 +30,7 @@ from klamm.plugin import (
 
 from ..tree_paths import MOST_OPERATIONS, check_operations, check_path, check_size
 from .config import EmbeddedConfig
-from .tree import EmbeddedTree, FileLostError, WriteTransaction
+from .tree import Clocks, EmbeddedTree, FileLostError, WriteTransaction
 from .watches import ChangeFollower, wake_followers
 
 __all__ = ["EmbeddedConfig", "EmbeddedCoordination"]
@@ -47,12 +46,11 @@ class _State(Enum):
 
 
 class EmbeddedCoordination:
-    """Implements `klamm.core.interfaces.coordination.Coordination`. `clock` returns seconds since 1970, the same for
-    all processes that share the file."""
+    """Implements `klamm.core.interfaces.coordination.Coordination`."""
 
-    def __init__(self, config: EmbeddedConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: EmbeddedConfig, clocks: Clocks | None = None) -> None:
         self._config = config
-        self._clock = clock
+        self._clocks = clocks or Clocks()
         self._lock = threading.RLock()
         self._state = _State.CLOSED
         self._session_id = 0
@@ -70,7 +68,7 @@ class EmbeddedCoordination:
                 return
             is_new = not self._config.path.exists()
             try:
-                self._tree = EmbeddedTree(self._config.path, self._clock)
+                self._tree = EmbeddedTree(self._config.path, self._clocks)
             except CoordinationUnavailableError as error:
                 raise CoordinationUnavailableError(f"{error}; set `coordination.path` to a writable file") from error
             if is_new:
@@ -184,7 +182,7 @@ class EmbeddedCoordination:
 
     def _open_session(self, tree: EmbeddedTree) -> None:
         tree.check_file()  # a new session's follower of changes would create it
-        self._last_heartbeat = time.monotonic()
+        self._last_heartbeat = self._clocks.monotonic()
         with tree.write(0) as transaction:
             if not self._in_grace_period(transaction):
                 transaction.end_expired_sessions()
@@ -238,7 +236,7 @@ class EmbeddedCoordination:
         try:
             return self._heartbeat_of(tree, session_id, due)
         finally:
-            self._last_heartbeat = time.monotonic()
+            self._last_heartbeat = self._clocks.monotonic()
 
     def _heartbeat_of(self, tree: EmbeddedTree, session_id: int, due: bool) -> bool:
         try:
@@ -278,7 +276,7 @@ class EmbeddedCoordination:
         not be renewed, or this process was stopped, perhaps while it held the lock; as after a restart of ZooKeeper.
         Heartbeats are a third of the time-out apart, so a delay of less than another third ends no session.
         """
-        now = time.monotonic()
+        now = self._clocks.monotonic()
         third_s = self.session_timeout_s / 3
         if (
             transaction.waited_s > third_s

@@ -3,6 +3,11 @@
 Invariants: a node's parent exists; an ephemeral node has an owner in `sessions` and no children; `creation_id` comes
 from one counter that only grows; every change adds the paths it touched to `changes`, which keeps the newest
 `KEPT_CHANGES`.
+
+A session is over when it was not renewed for its time-out, by the host's monotonic clock: all processes read the same
+one, and nobody can set it. A session that was renewed later than now is over, too: the host was started again since,
+and the clock with it. The sessions of an earlier version have no `renewed_ms`, but only `expires_ms` by the wall clock,
+which is written for processes of that version as well.
 """
 
 from __future__ import annotations
@@ -12,7 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -34,10 +41,15 @@ from klamm.plugin import (
 )
 
 from ..tree_paths import ancestors, parent_of
+from .config import LONGEST_SESSION_MS
 from .lock_holder import write_lock_holder
 
 KEPT_CHANGES = 10_000
 BUSY_TIMEOUT_S = 5.0
+_SESSION_COLUMNS = {"renewed_ms": "INTEGER", "timeout_ms": "INTEGER"}
+"""The columns that the table `sessions` of an earlier version lacks."""
+_IS_OVER = """CASE WHEN renewed_ms IS NULL THEN expires_ms <= :wall_ms OR expires_ms > :wall_ms + :longest_ms
+    ELSE renewed_ms > :now_ms OR renewed_ms + timeout_ms <= :now_ms END"""
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS nodes (path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,
        version INTEGER NOT NULL, creation_id INTEGER NOT NULL, owner INTEGER NOT NULL,
@@ -76,14 +88,41 @@ def _node(db: sqlite3.Connection, path: str) -> tuple[bytes, Stat] | None:
     return (bytes(row[0]), Stat(*row[1:])) if row else None
 
 
-class WriteTransaction:
-    """The tree inside one open transaction of one session."""
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """`wall`: seconds since 1970, for the times in a `Stat`. `monotonic`: seconds that are the same in all processes of
+    the host and never decrease while it runs, for the sessions; they need not count the time in which the host was
+    suspended, when no process could send a heartbeat."""
 
-    def __init__(self, db: sqlite3.Connection, now_ms: int, session_id: int, waited_s: float) -> None:
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+    def now(self) -> Now:
+        return Now(int(self.wall() * 1000), int(self.monotonic() * 1000))
+
+
+class Now(NamedTuple):
+    """The time of one transaction by both clocks, in ms."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Returns the parameters of `_IS_OVER`."""
+        return {"wall_ms": self.wall_ms, "now_ms": self.monotonic_ms, "longest_ms": LONGEST_SESSION_MS}
+
+
+class WriteTransaction:
+    """The tree inside one open transaction of one session. `now` was read when it had the lock: no session was renewed
+    later by the same clock."""
+
+    def __init__(self, db: sqlite3.Connection, now: Now, session_id: int, waited_s: float) -> None:
         self.waited_s = waited_s
         """Seconds that this transaction waited for the lock."""
         self._db = db
-        self._now_ms = now_ms
+        self._now = now
+        self._now_ms = now.wall_ms
         self._session_id = session_id
         self._touched: list[tuple[str]] = []
 
@@ -158,14 +197,18 @@ class WriteTransaction:
         self.delete(path, ANY_VERSION)
 
     def open_session(self, timeout_ms: int) -> int:
-        cursor = self._db.execute("INSERT INTO sessions (expires_ms) VALUES (?)", (self._now_ms + timeout_ms,))
+        cursor = self._db.execute(
+            "INSERT INTO sessions (expires_ms, renewed_ms, timeout_ms) VALUES (?, ?, ?)",
+            (self._now.wall_ms + timeout_ms, self._now.monotonic_ms, timeout_ms),
+        )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
     def renew_session(self, timeout_ms: int) -> None:
         """Extends the session. Raises `SessionExpiredError` if it was ended by time or by another process."""
         renewed = self._db.execute(
-            "UPDATE sessions SET expires_ms = ? WHERE id = ?", (self._now_ms + timeout_ms, self._session_id)
+            "UPDATE sessions SET expires_ms = ?, renewed_ms = ?, timeout_ms = ? WHERE id = ?",
+            (self._now.wall_ms + timeout_ms, self._now.monotonic_ms, timeout_ms, self._session_id),
         )
         if renewed.rowcount == 0:
             raise SessionExpiredError(f"session {self._session_id} has expired")
@@ -178,7 +221,8 @@ class WriteTransaction:
 
     def end_expired_sessions(self) -> None:
         for (session_id,) in self._db.execute(
-            "SELECT id FROM sessions WHERE expires_ms <= ? AND id != ?", (self._now_ms, self._session_id)
+            f"SELECT id FROM sessions WHERE id != :own AND {_IS_OVER}",
+            {"own": self._session_id, **self._now.parameters},
         ).fetchall():
             self.end_session(session_id)
 
@@ -199,12 +243,11 @@ class WriteTransaction:
 
 class EmbeddedTree:
     """The open file; thread-safe. One connection writes and one reads, each under its own lock: in WAL mode a reader
-    never waits for a writer, so a process that is stopped during a write does not block readers. `clock` returns
-    seconds since 1970."""
+    never waits for a writer, so a process that is stopped during a write does not block readers."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, clocks: Clocks) -> None:
         self._path = path
-        self._clock = clock
+        self._clocks = clocks
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
         with self._translated():
@@ -256,8 +299,8 @@ class EmbeddedTree:
             with self._translated():
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
-                    now_ms = int(self._clock() * 1000)
-                    transaction = WriteTransaction(self._db, now_ms, session_id, time.monotonic() - begun)
+                    now = self._clocks.now()
+                    transaction = WriteTransaction(self._db, now, session_id, time.monotonic() - begun)
                     yield transaction
                     transaction.log_changes()
                     fault_point("coordination.commit")
@@ -286,9 +329,11 @@ class EmbeddedTree:
         return [row[0].rpartition("/")[2] for row in rows if row[0] != path]
 
     def has_expired_sessions(self) -> bool:
+        """Returns whether `end_expired_sessions` may have something to do: a session may have been renewed since the
+        clock was read here."""
         with self._read_lock, self._translated():
-            now_ms = int(self._clock() * 1000)
-            found = self._reader.execute("SELECT 1 FROM sessions WHERE expires_ms <= ? LIMIT 1", (now_ms,)).fetchone()
+            parameters = self._clocks.now().parameters
+            found = self._reader.execute(f"SELECT 1 FROM sessions WHERE {_IS_OVER} LIMIT 1", parameters).fetchone()
             return found is not None
 
     @retry(
@@ -303,6 +348,9 @@ class EmbeddedTree:
         self._db.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:
             self._db.execute(statement)
+        present = {row[1] for row in self._db.execute("PRAGMA table_info(sessions)")}
+        for name in _SESSION_COLUMNS.keys() - present:
+            self._db.execute(f"ALTER TABLE sessions ADD COLUMN {name} {_SESSION_COLUMNS[name]}")
         self._db.execute("COMMIT")
 
     @contextmanager

@@ -151,9 +151,8 @@ def late_sessions(coordination: EmbeddedCoordination) -> int:
     tree = coordination._tree
     assert tree is not None
     with tree._read_lock:
-        now_ms = int(tree._clock() * 1000)
-        query = "SELECT count(*) FROM sessions WHERE expires_ms <= ?"
-        return int(tree._reader.execute(query, (now_ms,)).fetchone()[0])
+        query = "SELECT count(*) FROM sessions WHERE renewed_ms + timeout_ms <= ?"
+        return int(tree._reader.execute(query, (tree._clocks.now().monotonic_ms,)).fetchone()[0])
 
 
 def test_locks_are_read_as_the_kernel_lists_them(tmp_path: Path) -> None:

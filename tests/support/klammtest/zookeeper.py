@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -16,6 +17,7 @@ import pytest
 
 from klamm.core.interfaces.coordination import Coordination, SessionEvent
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.embedded.tree import Clocks, connect
 from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
@@ -89,13 +91,10 @@ class EmbeddedCase:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "coordination.db"
         self._made: list[EmbeddedCoordination] = []
-        self._stopped: set[int] = set()
 
-    def make(self, session_timeout_ms: int = 10_000) -> EmbeddedCoordination:
-        number = len(self._made)
+    def make(self, session_timeout_ms: int = 10_000, clocks: Clocks | None = None) -> EmbeddedCoordination:
         config = EmbeddedConfig.model_validate({"path": self._file, "session.timeout.ms": session_timeout_ms})
-        # Its clock stopped long ago, so its heartbeats are late for every other client.
-        made = EmbeddedCoordination(config, lambda: 1.0 if number in self._stopped else time.time())
+        made = EmbeddedCoordination(config, clocks)
         self._made.append(made)
         return made
 
@@ -109,11 +108,11 @@ class EmbeddedCase:
 
     def expire(self, coordination: Coordination) -> None:
         assert isinstance(coordination, EmbeddedCoordination)
-        number, before = self._made.index(coordination), coordination.session_id
-        self._stopped.add(number)
+        before = coordination.session_id
         other = self.open()
 
         def expired() -> bool:
+            self._make_late(before)
             for heartbeat in (coordination._heartbeat, other._heartbeat):
                 if heartbeat is not None:
                     heartbeat.run_now()
@@ -121,7 +120,11 @@ class EmbeddedCase:
 
         eventually(expired, "expiry of an embedded session")
         other.close()
-        self._stopped.discard(number)
+
+    def _make_late(self, session_id: int) -> None:
+        """Makes the last heartbeat of a session an old one, until its process sends the next."""
+        with closing(connect(self._file)) as db:
+            db.execute("UPDATE sessions SET renewed_ms = renewed_ms - timeout_ms WHERE id = ?", (session_id,))
 
     def close(self) -> None:
         for made in self._made:

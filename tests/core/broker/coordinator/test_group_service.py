@@ -15,7 +15,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from klamm.core.broker.coordinator import group_service, key_sequencer
+from klamm.core.broker.coordinator.group_locks import GroupLocks
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
+from klamm.core.broker.coordinator.leader_fence import LeaderFence
 from klamm.core.broker.coordinator.placement import GroupPlacement
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.partitions import Partitions
@@ -30,7 +32,7 @@ from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.coordinator.requests import GroupState, JoinRequest, MemberIdentity, SyncRequest
-from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire
+from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire, active_protocol
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
 from klamm.core.interfaces.coordination import Check, Coordination, SessionEvent
 from klamm.core.interfaces.offsets import (
@@ -257,15 +259,15 @@ async def once_coordinated(service: GroupService) -> None:
         await asyncio.sleep(0.01)
 
 
-def join_request() -> JoinRequest:
-    return JoinRequest("g", "", "consumer", (("range", b""),), 60_000, 60_000, member_id_required=False)
+def join_request(group: str = "g") -> JoinRequest:
+    return JoinRequest(group, "", "consumer", (("range", b""),), 60_000, 60_000, member_id_required=False)
 
 
-async def stable_member(service: GroupService) -> OffsetCommitter:
+async def stable_member(service: GroupService, group: str = "g") -> OffsetCommitter:
     """Joins a group as its only member, and returns the sender of its commits."""
-    joined = await service.join(join_request())
+    joined = await service.join(join_request(group))
     assert joined.error is ErrorCode.none
-    synced = await service.sync(SyncRequest("g", joined.member_id, joined.generation))
+    synced = await service.sync(SyncRequest(group, joined.member_id, joined.generation))
     assert synced.error is ErrorCode.none
     return OffsetCommitter(joined.member_id, joined.generation)
 
@@ -484,6 +486,76 @@ class SlowlyLoadedStore:
         return getattr(self._store, name)
 
 
+@pytest.mark.parametrize("plugin", ["topic"])
+def test_sessions_begin_when_the_load_has_ended(cluster: Cluster, plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No heartbeat is accepted during the load, which takes longer than the sessions here."""
+    now, loaded = [1000.0], list[str]()
+    acquire = GroupLocks.acquire
+
+    async def slowly(locks: GroupLocks, group: str, fence: LeaderFence) -> ErrorCode | None:
+        refused = await acquire(locks, group, fence)
+        now[0] += 61.0
+        locks._coordinator.tick()
+        loaded.append(group)
+        return refused
+
+    async def test() -> None:
+        async with coordinator(cluster, 5, clock=lambda: now[0]) as service:
+            members = {group: await stable_member(service, group) for group in ("g", "h")}
+            monkeypatch.setattr(GroupLocks, "acquire", slowly)
+            cluster.depose(5)
+            service._partitions.look()
+            cluster.lead(5)
+            await once_coordinated(service)
+            assert sorted(loaded) == ["g", "h"]
+            now[0] += 59.0
+            service.coordinator.tick()
+            for group, member in members.items():
+                assert service.coordinator.heartbeat(group, *member[:2]) is ErrorCode.none
+            now[0] += 61.0
+            service.coordinator.tick()
+            assert service.coordinator.heartbeat("g", *members["g"][:2]) is ErrorCode.unknown_member_id
+
+    run(test())
+
+
+def test_the_locks_of_a_load_that_is_over_are_released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader epoch ends between the locks of two groups."""
+    acquired = list[str]()
+    acquire = GroupLocks.acquire
+
+    async def first_only(locks: GroupLocks, group: str, fence: LeaderFence) -> ErrorCode | None:
+        if acquired:
+            await asyncio.sleep(PATIENCE_S)
+        refused = await acquire(locks, group, fence)
+        acquired.append(group)
+        return refused
+
+    async def test() -> None:
+        cluster.plugin = "topic"
+        async with coordinator(cluster, 5) as service:
+            members = {group: await stable_member(service, group) for group in ("g", "h")}
+            cluster.depose(5)
+            service._partitions.look()
+            with monkeypatch.context() as patch:
+                patch.setattr(GroupLocks, "acquire", first_only)
+                cluster.lead(5)
+                service._partitions.look()
+                while not acquired:
+                    await asyncio.sleep(0.01)
+                cluster.depose(5)
+                service._partitions.look()
+                released = lambda: active_protocol(cluster.own, acquired[0]) is None  # noqa: E731
+                await asyncio.to_thread(eventually, released, "the lock is released")
+            cluster.lead(5)
+            await once_coordinated(service)
+            for group, member in members.items():
+                codes = await service.commit(group, member, cluster.offset(T0, 1))
+                assert codes == {T0: ErrorCode.none}
+
+    run(test())
+
+
 def test_a_change_of_the_in_sync_replicas_refuses_no_commit(cluster: Cluster) -> None:
     """The state of the partition has a newer version then, in the same leader epoch."""
 
@@ -494,6 +566,21 @@ def test_a_change_of_the_in_sync_replicas_refuses_no_commit(cluster: Cluster) ->
                 cluster.own.set(STATE, cluster.own.get(STATE)[0])
                 codes = await service.commit("g" if offset == 2 else "h", committer, cluster.offset(T0, offset))
                 assert codes == {T0: ErrorCode.none}
+
+    run(test())
+
+
+@pytest.mark.parametrize(("partitions", "metadata"), [(4_100, ""), (240, "m" * 4_096)], ids=["operations", "bytes"])
+def test_a_commit_that_is_too_large_for_a_transaction_is_not_retried(
+    cluster: Cluster, partitions: int, metadata: str
+) -> None:
+    async def test() -> None:
+        async with coordinator(cluster, 5) as service:
+            offset = CommittedOffset(7, metadata=metadata, topic_id=cluster.id_of("t"))
+            large = {TopicPartition("t", number): offset for number in range(partitions)}
+            codes = await service.commit("g", OffsetCommitter(), large)
+            assert set(codes.values()) == {ErrorCode.invalid_commit_offset_size}
+            assert await service.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
 
     run(test())
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from klamm.core.cluster.brokers.reports import read_reports, report_recovered
 from klamm.core.cluster.changes import MOST_STATES, incarnation_path
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import NO_LEADER, PartitionImage
@@ -136,6 +137,25 @@ def test_a_report_of_an_earlier_session_is_replaced(join: Joined) -> None:
     assert json.loads(data)["partitions"] == [["t", 0, 5, "data-0", 4, 17]]
     cluster.report_recovered({})
     assert tree.exists(paths.recovered(0)) is None
+
+
+def test_a_report_of_many_partitions_has_several_paths(join: Joined) -> None:
+    """A path takes 1 MB, and a broker may have been a member of more partitions than that, all without a leader."""
+    (cluster,) = joined(join, 1)
+    tree = join.coordinations[0]
+    many = [TopicPartition(f"a-topic-with-thirty-characters-{n // 4:04}", n % 4) for n in range(12_000)]
+    ends = {tp: RecoveredEnd(5, "data-of-broker-0-as-long-as-a-uuid-is", 4, 10**9) for tp in many}
+    report_recovered(tree, 10, dict.fromkeys(many[:5], RecoveredEnd(5, "data-10", 4, 17)))
+    for reported in (many, many[7_000:], many[7_000:7_010], many):
+        cluster.report_recovered({tp: ends[tp] for tp in reported})
+        cluster.report_offline(reported)
+        found = read_reports(tree)
+        assert {tp: of[0] for tp, of in found.recovered.items() if 0 in of} == {tp: ends[tp] for tp in reported}
+        assert found.offline == {0: set(reported)}
+        assert all(found.recovered[tp][10].end_offset == 17 for tp in many[:5])
+    cluster.report_recovered({})
+    cluster.report_offline([])
+    assert (tree.children(paths.RECOVERED), tree.children(paths.OFFLINE)) == (["10"], [])
 
 
 def test_replicas_whose_logs_are_offline_are_taken_out(join: Joined) -> None:
