@@ -116,7 +116,8 @@ class FetchSessionHandler(Generic[K, P]):
             self._epoch = next_epoch(self._epoch)
 
     def on_failure(self) -> None:
-        """Call it when no response arrived: the next request is full, and closes the session if it still exists."""
+        """Call it when no response arrived, or when a partition's answer was not taken, which the broker would not
+        repeat: the next request is full, and closes the session if it still exists."""
         self._start_again(self._session_id)
 
     def _start_again(self, session_to_close: int) -> None:

@@ -406,11 +406,15 @@ class GroupService:
             due = self.coordinator.next_deadline()
             left = _LONGEST_TICK_S if due is None else due - self._clock()
             await asyncio.sleep(min(max(left, _SHORTEST_TICK_S), _LONGEST_TICK_S))
-            self._session.look()
-            self._partitions.look()
-            if isinstance(self._offsets, PartitionedStore) and (deleted := self._deleted.look()):
-                self._forget_soon(self._cleanup.forget_here(deleted))
-            self.coordinator.tick()
+            try:
+                self._session.look()
+                self._partitions.look()
+                if isinstance(self._offsets, PartitionedStore) and (deleted := self._deleted.look()):
+                    self._forget_soon(self._cleanup.forget_here(deleted))
+                self.coordinator.tick()
+            except Exception as error:  # it must go on, or no session of a member would end again
+                log.exception("the groups are looked at again: %s", describe_error(error))
+                await asyncio.sleep(_LONGEST_TICK_S)
 
     async def _loaded(self, partition: GroupPartition) -> None:
         """Called with a partition that is served from now on: deletes offsets of topics that were created again while

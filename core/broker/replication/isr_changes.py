@@ -74,16 +74,22 @@ class IsrChanges:
             due = loop.time() + interval_s
             await asyncio.sleep(interval_s)
             self._lateness_ms = max(0.0, (loop.time() - due) * 1000)
-            if self._roles.has_news():
-                self._roles.refresh_soon()
-            for replica in self._partitions:
-                replica.look_at_followers()
-                leader = replica.leader
-                if leader is not None and leader.wants_change(
-                    self._roles.image.registrations, monotonic_ms(), self._lateness_ms
-                ):
-                    self._wanted[replica.name] = None
-                    self._some.set()
+            try:
+                self._look_once()
+            except Exception as error:  # it must go on, or no dead follower would leave an ISR again
+                log.exception("the followers are looked at again: %s", describe_error(error))
+
+    def _look_once(self) -> None:
+        if self._roles.has_news():
+            self._roles.refresh_soon()
+        for replica in self._partitions:
+            replica.look_at_followers()
+            leader = replica.leader
+            if leader is not None and leader.wants_change(
+                self._roles.image.registrations, monotonic_ms(), self._lateness_ms
+            ):
+                self._wanted[replica.name] = None
+                self._some.set()
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()

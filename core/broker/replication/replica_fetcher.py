@@ -260,7 +260,11 @@ class ReplicaFetcher:
 
     async def _take(self, key: PartitionKey, answer: PartitionAnswer) -> None:
         fetched = self._fetched.get(key)
-        if fetched is None or fetched.sent is None or fetched.wanted_after == self._correlation_id:
+        if fetched is None or fetched.sent is None:
+            return
+        if fetched.wanted_after == self._correlation_id:
+            if answer.error is ErrorCode.none and answer.high_watermark > fetched.high_watermark:
+                self._session.on_failure()  # the leader would not tell this watermark again
             return
         if answer.error is ErrorCode.none:
             fetched.high_watermark = answer.high_watermark

@@ -65,6 +65,11 @@ class ChainRules:
         start offset may lie within a batch."""
         return self.epochs[max(bisect_right(self.starts, offset) - 1, 0)]
 
+    def _is_of_epoch(self, epoch: int, base: int, last: int) -> bool:
+        """Returns True if a batch of these offsets may have this epoch. The epochs of records that were deleted, but are
+        still in the file, are forgotten."""
+        return last < self.starts[0] or self.epoch_at(base) == epoch
+
     def check(self, data: bytes, extent: Extent) -> Chain:
         """Checks the whole batches in `data`, which was read at the start of the extent. Raises `BrokenChainError` at
         the first damaged one."""
@@ -79,11 +84,11 @@ class ChainRules:
     def _epochs_agree(self, chain: Chain) -> bool:
         if not self.epochs or chain.last_at < 0:
             return True
-        if self.dense:
-            ends = [*(base for _, base in chain.epochs[1:]), chain.next_offset]
-            if any(self.epoch_at(end - 1) != epoch for (epoch, _), end in zip(chain.epochs, ends, strict=True)):
-                return False
-        return all(self.epoch_at(base) == epoch for epoch, base in chain.epochs)
+        ends = [*(base for _, base in chain.epochs[1:]), chain.next_offset]
+        runs = [(epoch, base, end - 1) for (epoch, base), end in zip(chain.epochs, ends, strict=True)]
+        if self.dense and any(not self._is_of_epoch(epoch, last, last) for epoch, _, last in runs):
+            return False
+        return all(self._is_of_epoch(epoch, base, last) for epoch, base, last in runs)
 
     def _check_each_batch(self, data: bytes, extent: Extent) -> Chain:
         """Does the same as `check` one batch at a time, so that it can name the damaged one."""
@@ -111,7 +116,7 @@ class ChainRules:
             return f"{name} should begin at {'' if self.dense else 'or after '}{expected}"
         if header.last_offset_delta < 0 or header.record_count - 1 > header.last_offset_delta:
             return f"{name} has the record count {header.record_count} and the last offset {header.last_offset}"
-        if self.epochs and header.leader_epoch != self.epoch_at(header.base_offset):
+        if self.epochs and not self._is_of_epoch(header.leader_epoch, header.base_offset, header.last_offset):
             return f"{name} has the leader epoch {header.leader_epoch}, not {self.epoch_at(header.base_offset)}"
         if not self.verify or header.size > len(data) - pos:
             return ""

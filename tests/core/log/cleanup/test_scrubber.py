@@ -105,6 +105,15 @@ def test_all_damage_of_a_segment_is_found(logs: LogManager) -> None:
     assert logs.scrubbed.corrupt_batches == 3
 
 
+def test_deleted_records_of_forgotten_epochs_are_not_damage(logs: LogManager) -> None:
+    """DeleteRecords leaves them in the file of the first segment."""
+    log = logs.logs()[A]
+    log.delete_records_before(26)
+    assert log.sealed_segments()[0].base_offset < 25, "the file has records of two epochs"
+    run(scrubber(logs))
+    assert logs.scrubbed.corrupt_batches == log.corrupt_batches == 0
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["flipped", "short", "gone"])
 def test_a_damaged_index_is_said_and_counted(
