@@ -377,7 +377,7 @@ def role_unchecked() -> None:
 
 def renewal_unchecked() -> None:
     """The random schedule that found it: the change to leaving comes after an eviction and another registration."""
-    run_schedule(5130)
+    run_schedule(16850)
 
 
 def restart_in_same_epoch() -> None:
