@@ -66,8 +66,8 @@ class ChainRules:
         return self.epochs[max(bisect_right(self.starts, offset) - 1, 0)]
 
     def _is_of_epoch(self, epoch: int, base: int, last: int) -> bool:
-        """Returns True if a batch of these offsets may have this epoch. Those of records that were deleted, but are still
-        in the file, are forgotten."""
+        """Returns True if a batch of these offsets may have this epoch. The epochs of records that were deleted, but
+        are still in the file, are forgotten."""
         return last < self.starts[0] or self.epoch_at(base) == epoch
 
     def check(self, data: bytes, extent: Extent) -> Chain:
