@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 
 from ..errors import BrokerError, ErrorCode
+from ..records.partition import counted
 from .services import Services
 from .topic_creation import create_topic, plan_topic
 
@@ -30,7 +31,12 @@ async def ensure_topic(
         if cluster.is_controller:
             plan = plan_topic(services, name, partitions, replication_factor, configs)
             await workers.coordination(create_topic, services, plan)
-            log.info("created topic %s: partitions %d, replicas of each %d", name, partitions, replication_factor)
+            log.info(
+                "created topic %s: %s, replication factor %d",
+                name,
+                counted(plan.partitions, "partition"),
+                plan.replication_factor,
+            )
         else:
             await workers.offsets(_ask_controller, services, name, partitions, replication_factor, configs)
     except BrokerError as error:

@@ -320,7 +320,9 @@ class Broker:
         topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
         own = image.brokers.get(self._config.broker_id)
         registered_at = "" if own is None else f"{own.host}:{own.port}"
-        past = KnownPast(known.last_start, record.created, topic_ids, registered_at)
+        is_other = own is not None and all((own.host, own.port) != (a.host, a.port) for a in self.advertised)
+        taken_id = self._config.broker_id if is_other else None
+        past = KnownPast(known.last_start, record.created, topic_ids, registered_at, taken_id)
         logs = await workers.disk(self._load_logs, image, past)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:

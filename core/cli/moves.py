@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -92,8 +93,9 @@ def _carry_out(
         MofNCompleteColumn(),
         TextColumn("{task.percentage:.0f} %"),
     )
-    with Progress(*columns, TimeElapsedColumn(), console=console()) as progress:
-        copied = progress.add_task("moving", total=len(wanted))
+    progress = Progress(*columns, TimeElapsedColumn(), console=console())
+    copied = progress.add_task("moving", total=len(wanted))
+    with ExitStack() as shown:
         while waiting or moving:
             starting = dict(waiting[: max(most - len(moving), 0)])
             if starting:
@@ -104,6 +106,8 @@ def _carry_out(
                     del starting[tp]
                     del wanted[tp]
                 moving.update(starting)
+            if moving and not progress.live.is_started:
+                shown.enter_context(progress)  # not before: all may be refused
             ongoing = admin.reassignments(moving) if moving else {}
             ongoing = {tp: found for tp, found in ongoing.items() if found.target == wanted[tp]}
             moving = set(ongoing)

@@ -77,13 +77,8 @@ def create(
     _check_file(config)
     with cluster_client(config, bootstrap) as (settings, client):
         if topic is None:
-            there = client.metadata().topics
-            for name in settings.topics:
-                if name not in there:
-                    new = _from_file(settings, name)
-                    client.create_topics({name: new}, exists_ok=True)
-                    _warn_of_minimum(client, name, new.configs)
-                typer.echo(f"{name}: {'exists' if name in there else 'created'}")
+            if not _create_all(settings, client):
+                raise typer.Exit(1)
             return
         _check_name(topic)
         base = _from_file(settings, topic)
@@ -202,6 +197,25 @@ def delete_records(
             raise BrokerError(error.code, f"{error.words}{_NOT_DELETED.get(error.code, '')}") from error
         for tp, start in sorted(starts.items()):
             typer.echo(f"{tp}: starts at {start}")
+
+
+def _create_all(settings: Settings, client: ClusterClient) -> bool:
+    """Creates the file's topics that do not exist, with a line for each topic. Returns False if one was refused."""
+    there, refused = client.metadata().topics, False
+    for name in settings.topics:
+        if name in there:
+            typer.echo(f"{name}: exists")
+            continue
+        new = _from_file(settings, name)
+        try:
+            client.create_topics({name: new}, exists_ok=True)
+        except BrokerError as error:
+            typer.echo(f"klamm: {error}", err=True)
+            refused = True
+            continue
+        _warn_of_minimum(client, name, new.configs)
+        typer.echo(f"{name}: created")
+    return not refused
 
 
 def _from_file(settings: Settings, topic: str) -> NewTopic:

@@ -233,7 +233,11 @@ class ControllerTasks:
 
         def plan(image: ClusterImage) -> Plan:
             if broker_id in image.brokers:
-                raise BrokerError(ErrorCode.invalid_request, f"broker {broker_id} is live: stop it first")
+                raise BrokerError(
+                    ErrorCode.invalid_request,
+                    f"broker {broker_id} is live: stop it first (one that was killed counts as live until its session "
+                    "ends: coordination.session.timeout.ms)",
+                )
             has = [tp for tp, partition in image.partitions() if broker_id in partition.replicas]
             if has:
                 raise BrokerError(

@@ -44,12 +44,29 @@ class KnownPast:
     """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start that opened every
     partition; `NO_START` if none is known. `created` returns the creation id of a partition, which can be compared with
     broker epochs. `topic_ids`: those of the cluster's topics, by name. `registered_at`: the address of the broker that
-    is registered with this one's id, which may be this one before it was killed; "" if there is none."""
+    is registered with this one's id, which may be this one before it was killed; "" if there is none. `taken_id`: that
+    id, if the address is not this one's, so that it is in all likelihood another broker."""
 
     last_start: int = NO_START
     created: Callable[[TopicPartition], int] = lambda _: NO_START
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     registered_at: str = ""
+    taken_id: int | None = None
+
+
+def _registered(past: KnownPast) -> tuple[str, str]:
+    """Returns what is to be said first, and last, of the broker that is registered with this one's id."""
+    if not past.registered_at:
+        return "", ""
+    if past.taken_id is None:
+        return "", (
+            f". If the broker at {past.registered_at}, which is registered with this broker's id, is another one, "
+            "configure another `broker.id` instead"
+        )
+    return (
+        f"broker id {past.taken_id} is taken by the live broker at {past.registered_at}; configure another "
+        "`broker.id` for this one. If that one was this broker, and is dead: "
+    ), ""
 
 
 class MissingLogs:
@@ -73,14 +90,11 @@ class MissingLogs:
         """True if the directory has not seen the broker's last start."""
         gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
         if gone and not accept:
-            other = past.registered_at and (
-                f". If the broker at {past.registered_at}, which is registered with this broker's id, is another one, "
-                "configure another `broker.id` instead"
-            )
+            taken, other = _registered(past)
             raise StorageError(
-                f"log directory {directory} is empty, but the cluster has {counted(len(gone), 'partition')} here "
-                f"({some_of(gone)}): mount or restore it, or start once with {ACCEPT} to begin them again without "
-                f"their records{other}"
+                f"{taken}log directory {directory} is empty, but the cluster has {counted(len(gone), 'partition')} "
+                f"here ({some_of(gone)}): mount or restore it, or start once with {ACCEPT} to begin them again "
+                f"without their records{other}"
             )
         self.accepted.update(gone)
 

@@ -45,6 +45,22 @@ def test_the_files_topics_are_created_once(klamm: Klamm) -> None:
     assert "\nretention.ms=-1\n" in shown
 
 
+def test_a_refused_topic_of_the_file_does_not_stop_the_others(klamm: Klamm, broker: RunningBroker) -> None:
+    before = broker.config_path.read_text()
+    topics = "topics:\n  there: {}\n  large: {replication.factor: 2}\n  behind: {}\n"
+    broker.config_path.write_text(before[: before.index("topics:")] + topics)
+    try:
+        klamm("topics", "create", "there")
+        done = klamm("topics", "create", "--all-from-config")
+    finally:
+        broker.config_path.write_text(before)
+    why = "topic 'large' with replication factor 2: it is larger than the number of live brokers, 1"
+    assert (done.status, done.err) == (1, f"klamm: INVALID_REPLICATION_FACTOR: {why}\n")
+    assert done.out == "there: exists\nbehind: created\n"
+    for name in ("there", "behind"):
+        assert klamm("topics", "delete", name).status == 0
+
+
 def test_a_minimum_above_the_number_of_replicas_is_said(klamm: Klamm, broker: RunningBroker) -> None:
     """It is accepted, as by Kafka; an acks=all that should wait for two has the one replica only."""
     done = klamm("topics", "create", "lone", "--set", "min.insync.replicas=2")
