@@ -15,11 +15,11 @@ _CONNECTED = struct.Struct(">iiqi16s")
 """The body of ZooKeeper's answer to a connection: protocol version, time-out, session id, password with its length."""
 
 
-def close_session(port: int, session_id: int, password: bytes, limit_s: float = 20) -> None:
-    """Ends a session by its id and password: connects with them and closes at once. The server has `limit_s` for it."""
+def close_session(port: int, session_id: int, password: bytes) -> None:
+    """Ends a session by its id and password: connects with them and closes at once."""
     connect = Connect(0, 0, 10_000, session_id, password, False).serialize()
     close = struct.pack(">ii", 1, Close.type)
-    with socket.create_connection(("127.0.0.1", port), timeout=limit_s) as connection, contextlib.suppress(OSError):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, contextlib.suppress(OSError):
         connection.sendall(b"".join(struct.pack(">i", len(part)) + bytes(part) for part in (connect, close)))
         while connection.recv(4096):
             pass
