@@ -146,7 +146,7 @@ def _drop_out_of_order(client: KazooClient) -> None:
 
     When the leader of an ensemble is killed, another server may leave a request without a response and respond to the
     next one (seen with 3.9). kazoo ends its thread then, by an error that it does not know itself, and the session
-    seems to be over.
+    seems to be over. So it does for a response to a request that it waits for no more, as after the end of the session.
     """
     connection = client._connection
     read = connection._read_response
@@ -154,7 +154,7 @@ def _drop_out_of_order(client: KazooClient) -> None:
     def read_response(*arguments: Any) -> None:
         try:
             read(*arguments)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             raise kazoo_errors.ConnectionDropped(str(error)) from error
 
     connection._read_response = read_response

@@ -6,14 +6,18 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from kazoo.exceptions import SystemZookeeperError, UnknownSessionError
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, SystemZookeeperError, UnknownSessionError
 
 from klamm.core.interfaces.coordination import SessionEvent
 from klamm.plugin import CoordinationUnavailableError, SessionExpiredError
 from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordination
+from klamm.plugins.coordination.zookeeper.kazoo_session import _drop_out_of_order
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
@@ -135,3 +139,14 @@ def test_watches_go_on_after_one_that_the_server_refused_to_set(
         finally:
             other.close()
     assert "a watch could not be set, it is tried again" in caplog.text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("xids do not match"), IndexError("pop from an empty deque")])
+def test_a_response_to_no_request_ends_the_connection_not_the_thread(error: Exception) -> None:
+    def read_response(*_: object) -> None:
+        raise error
+
+    connection = SimpleNamespace(_read_response=read_response)
+    _drop_out_of_order(cast(KazooClient, SimpleNamespace(_connection=connection)))
+    with pytest.raises(ConnectionDropped, match=str(error)):
+        connection._read_response()

@@ -71,7 +71,8 @@ def test_each_group_is_served_by_one_broker(tmp_path: Path, plugin: str) -> None
     with three_brokers(tmp_path, plugin) as cluster:
         cluster.create_topic("t")
         with cluster.wire(1) as wire:
-            assert coordination_error(wire, "early") in NOT_YET, "the topic is made at the first request"
+            first = coordination_error(wire, "early")  # a fast broker that leads the partition has loaded it already
+            assert first in NOT_YET | {ErrorCode.unknown_member_id}, "the topic is made at the first request"
             topics = lambda: {t.name for t in metadata(wire, None).topics}  # noqa: E731
             eventually(lambda: "__consumer_offsets" in topics(), "broker 1 knows the topic")
         named = []
