@@ -1,8 +1,9 @@
 """What brokers report about their logs and about each other, in paths that end with their sessions.
 
 `/brokers/recovered/<id>`: where logs of partitions without a leader end (R7). `/brokers/offline/<id>`: partitions whose
-log is offline. A report that is too long for one path has its other parts in `<id>-1`, `<id>-2`, …, and is replaced path by
-path: each row counts by itself. `/admin/suspects/<incarnation>`: a registration whose broker refuses connections.
+log is offline. A report that is too long for one path has its other parts in `<id>-1`, `<id>-2`, …, and is replaced
+path by path: each row counts by itself. `/admin/suspects/<incarnation>`: a registration whose broker refuses
+connections.
 """
 
 from __future__ import annotations
