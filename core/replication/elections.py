@@ -138,13 +138,12 @@ def _without_trusted_members(
 
     First the partition loses its leader, which ends all appends; then every member reports where its log ends; then the
     member with the largest (last epoch, end) leads. Of all records that any member still has, it has those that were
-    committed. A single doubtful member has nobody to be compared with, and leads at once. A new member has lost
-    everything: the others then cannot prove that they lack nothing, unless there is nothing left on any replica. The
-    only replica leads at once, whatever it has.
+    committed. A new member has lost everything: the others then cannot prove that they lack nothing, unless there is
+    no record left on any replica. If no member has a record, they may have lost all of them too: none leads beside a
+    live replica that has records behind their end. The only replica leads at once, whatever it has.
     """
-    only = state.members[0] if len(state.members) == 1 else None
-    if only is not None and (standings[only] is Standing.DOUBTFUL or tuple(replicas) == (only,)):
-        return _alone(state, registrations[only])
+    if len(replicas) == 1 and state.members == tuple(replicas):
+        return _alone(state, registrations[replicas[0]])
     if state.leader != NO_LEADER:
         return _without_leader(state)
     lost = any(found is Standing.NEW for found in standings.values())
@@ -153,9 +152,16 @@ def _without_trusted_members(
     compared = replicas if lost else state.members
     if awaited_ends(state, compared, registrations, recovered):
         return state
-    if lost and any(recovered[replica].end_offset for replica in compared):
-        return state
-    return _alone(state, registrations[_furthest({replica: recovered[replica] for replica in compared})])
+    leader = _furthest({replica: recovered[replica] for replica in compared})
+    if lost or recovered[leader].last_epoch == NO_EPOCH:
+        live = [replica for replica in replicas if replica in registrations]
+        if awaited_ends(state, live, registrations, recovered):
+            return state
+        behind = [each for each in live if lost or recovered[each].end_offset > recovered[leader].end_offset]
+        if any(recovered[each].last_epoch != NO_EPOCH for each in behind):
+            return state
+        leader = max((leader, *live), key=lambda each: recovered[each].end_offset)
+    return _alone(state, registrations[leader])
 
 
 def _without_leader(state: PartitionState) -> PartitionState:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from klamm.core.replication.elections import RecoveredEnd, elect
 from klamm.core.replication.partition_state import NO_LEADER, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
@@ -105,15 +107,69 @@ def test_a_log_without_records_leads_only_if_it_ends_behind_the_others() -> None
     assert elected.leader == 1
 
 
-def test_a_single_doubtful_member_leads_at_once() -> None:
-    """Whatever it has is all that there is."""
+def test_a_single_doubtful_member_leads_with_what_it_has() -> None:
+    """The records that were committed are its own, whatever other logs end with."""
     state = PartitionState(0, 5, 100, (0,), (), {0: "a0"}, 3)
     brokers = live(registered(0, "b0", "a0", epoch=200), registered(1))
-    elected = elect(state, REPLICAS, brokers, {}, 1, 4)
-    assert elected == PartitionState(0, 6, 200, (0,), (), {0: "b0"}, 4)
+    headless = elect(state, REPLICAS, brokers, {}, 1, 4)
+    assert headless == PartitionState(NO_LEADER, 6, -1, (0,), (), {0: "a0"}, 4)
+    assert elect(headless, REPLICAS, brokers, {}, 1, 4) is None, "it has not reported"
+    elected = elect(headless, REPLICAS, brokers, {0: RecoveredEnd(6, "b0", 4, 1)}, 1, 4)
+    assert elected == PartitionState(0, 7, 200, (0,), (), {0: "b0"}, 4)
     lost = elect(state, REPLICAS, live(registered(0, "b0", epoch=200)), {}, 1, 4)
     assert lost is not None
     assert lost.leader == NO_LEADER, "a new disk has nothing"
+    only = elect(state, (0,), live(registered(0, "b0", "a0", epoch=200)), {}, 1, 4)
+    assert only == PartitionState(0, 6, 200, (0,), (), {0: "b0"}, 4), "the only replica waits for nobody"
+
+
+@pytest.mark.parametrize("members", [(0,), (0, 1)])
+def test_doubtful_members_without_records_do_not_lead_beside_a_live_replica_that_has_some(
+    members: tuple[int, ...],
+) -> None:
+    """As after the loss of one partition's directory, and a start with `--accept-missing-logs`."""
+    ids = {member: f"a{member}" for member in members}
+    state = PartitionState(NO_LEADER, 6, -1, members, (), ids, 3)
+    own = live(*(registered(member, f"b{member}", f"a{member}", epoch=200 + member) for member in members))
+    ends = {member: RecoveredEnd(6, f"b{member}", -1, 0) for member in members}
+    brokers = own | live(registered(2))
+    assert elect(state, REPLICAS, brokers, ends, 1, 4) is None, "the other has not reported"
+    some, none = RecoveredEnd(6, "a2", 5, 1000), RecoveredEnd(6, "a2", -1, 0)
+    assert elect(state, REPLICAS, brokers, ends | {2: some}, 1, 4) is None
+    unclean = elect(state, REPLICAS, brokers, ends | {2: some}, 1, 4, unclean=True)
+    assert unclean is not None
+    assert unclean.leader == 2
+    first = PartitionState(0, 7, 200, (0,), (), {0: "b0"}, 4)
+    assert elect(state, REPLICAS, brokers, ends | {2: none}, 1, 4) == first
+    assert elect(state, REPLICAS, own, ends, 1, 4) == first, "nobody else is live"
+
+
+def test_members_without_records_lead_beside_those_that_end_before_them() -> None:
+    """A log without records may begin where retention has deleted all, or where the checkpoint of a lost log says."""
+    state = PartitionState(NO_LEADER, 6, -1, (0,), (), {0: "a0"}, 3)
+    brokers = live(registered(0, "b0", "a0", epoch=200), registered(1), registered(2))
+    own = {0: RecoveredEnd(6, "b0", -1, 10)}
+
+    def leader(first: tuple[int, int], second: tuple[int, int]) -> int:
+        ends = own | {1: RecoveredEnd(6, "a1", *first), 2: RecoveredEnd(6, "a2", *second)}
+        elected = elect(state, REPLICAS, brokers, ends, 1, 4)
+        return NO_LEADER if elected is None else elected.leader
+
+    assert leader((4, 18), (4, 19)) == NO_LEADER, "it has lost them, or never had them"
+    assert leader((4, 10), (4, 9)) == 0, "it has deleted what they have"
+    assert leader((-1, 10), (-1, 0)) == 0
+    assert leader((-1, 18), (4, 9)) == 1, "offsets up to 18 were given: there were records, and they were deleted"
+
+
+def test_after_the_loss_of_a_member_the_furthest_log_leads_if_none_has_records() -> None:
+    state = PartitionState(NO_LEADER, 6, -1, (0,), (), {0: "a0"}, 3)
+    brokers = live(registered(0, "c0", epoch=200), registered(1), registered(2))
+    ends = {
+        number: RecoveredEnd(6, data, -1, end) for number, data, end in ((0, "c0", 0), (1, "a1", 20), (2, "a2", 30))
+    }
+    elected = elect(state, REPLICAS, brokers, ends, 1, 4)
+    assert elected is not None
+    assert elected.leader == 2
 
 
 def test_new_disks_lead_if_no_replica_has_anything_left() -> None:
