@@ -74,15 +74,13 @@ class IsrChanges:
             due = loop.time() + interval_s
             await asyncio.sleep(interval_s)
             self._lateness_ms = max(0.0, (loop.time() - due) * 1000)
-            try:
-                self._look_once()
-            except Exception as error:  # it must go on, or no dead follower would leave an ISR again
-                log.exception("the followers are looked at again: %s", describe_error(error))
+            if self._roles.has_news():
+                self._roles.refresh_soon()
+            for replica in self._partitions:
+                self._look_at(replica)
 
-    def _look_once(self) -> None:
-        if self._roles.has_news():
-            self._roles.refresh_soon()
-        for replica in self._partitions:
+    def _look_at(self, replica: Replica) -> None:
+        try:
             replica.look_at_followers()
             leader = replica.leader
             if leader is not None and leader.wants_change(
@@ -90,6 +88,8 @@ class IsrChanges:
             ):
                 self._wanted[replica.name] = None
                 self._some.set()
+        except Exception as error:  # the others are looked at, or none of their dead followers would leave an ISR again
+            log.exception("%s: the followers are looked at again: %s", replica.name, describe_error(error))
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()

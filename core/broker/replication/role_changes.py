@@ -32,6 +32,7 @@ from ...replication.registrations import BrokerRegistration, Standing, standing
 from ..partitions import Partitions
 from ..workers import Workers
 from .fetchers import Fetchers
+from .log_reports import LogReports
 from .replica import Replica
 
 log = logging.getLogger(__name__)
@@ -84,14 +85,15 @@ class RoleChanges:
         self._known: dict[str, UUID] = {}
         self._refused: dict[TopicPartition, str] = {}
         self._stopped = False
+        self._scheduled = False
+        """True while a refresh of `refresh_soon` has not begun."""
+        self._retry: asyncio.TimerHandle | None = None
         self._unfinished = False
         """True while an image is applied, and after an error has ended that: the image is then applied again."""
-        self._behind: dict[TopicPartition, int] = {}
+        self._over: dict[TopicPartition, int] = {}
+        """Partitions that this broker should lead in a leader epoch that is over, and their newest such epoch."""
         self._own: BrokerRegistration | None = None
-        self._recovered: dict[TopicPartition, RecoveredEnd] = {}
-        self._reported_in = ""
-        """The incarnation in whose session `_recovered` was reported: the report has ended with it."""
-        self._offline: frozenset[TopicPartition] = frozenset()
+        self._reports = LogReports(cluster)
         self._topics: dict[str, tuple[TopicImage, dict[TopicPartition, Assignment]]] = {}
         """The assignments of each topic whose image, as well as `_basis`, is still the same."""
         self._basis: tuple[object, ...] = ()
@@ -104,10 +106,17 @@ class RoleChanges:
         self._loop.call_soon_threadsafe(self.refresh_soon)
 
     def refresh_soon(self) -> None:
-        """Schedules `refresh`."""
-        task = self._loop.create_task(self.refresh())
-        self._tasks.add(task)
-        task.add_done_callback(self._refreshed)
+        """Schedules `refresh`, unless one is scheduled that has not begun."""
+        if not self._scheduled:
+            self._scheduled = True
+            task = self._loop.create_task(self.refresh())
+            self._tasks.add(task)
+            task.add_done_callback(self._refreshed)
+
+    def _refresh_later(self) -> None:
+        """Schedules `refresh` in a while, unless that is so already."""
+        if self._retry is None or self._retry.when() <= self._loop.time():
+            self._retry = self._loop.call_later(_RETRY_S, self.refresh_soon)
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -115,7 +124,7 @@ class RoleChanges:
         if error is not None:
             log.error("the cluster's image could not be applied: %s", describe_error(error))
             if self._unfinished and not self._stopped:  # what was not reached has no role until then
-                self._loop.call_later(_RETRY_S, self.refresh_soon)
+                self._refresh_later()
 
     def has_room_again(self) -> None:
         """Tries again to serve the partitions whose files could not be written."""
@@ -126,7 +135,7 @@ class RoleChanges:
     @property
     def complete(self) -> bool:
         """True if every replica of this broker has its log open, under a leader epoch that is not behind."""
-        return not self._refused and not self._behind
+        return not self._refused and not self._over
 
     @property
     def max_lag(self) -> int:
@@ -150,6 +159,7 @@ class RoleChanges:
     async def refresh(self) -> None:
         """Applies the newest image; when this returns, every partition that this broker leads in it is served."""
         async with self._lock:
+            self._scheduled = False  # what changes from now on is a reason for another one
             if self._stopped:
                 return
             image = self._cluster.image()
@@ -161,21 +171,22 @@ class RoleChanges:
             for _ in range(_ROUNDS):
                 # States of an older backup give no role: a follower would cut its log to that of a leader of that time.
                 own = self._cluster.own_registration if image.restored is None else None
-                if image is self.image and own == self._own and not self._behind and not self._unfinished:
+                if image is self.image and own == self._own and not self._over and not self._unfinished:
                     break
                 await self._apply(image, own)
-                await self._raise_epochs()
+                if not await self._raise_epochs():
+                    break
                 image = self._cluster.image()
             await self._report()
 
-    async def _raise_epochs(self) -> None:
+    async def _raise_epochs(self) -> bool:
         """Raises leader epochs in which this broker is the leader but cannot lead, so that it leads in a new one: those
         that are older in the coordination (restored from a backup) than in the log, since epochs never go back, and
         those that it has left, as while the coordination's states counted as a backup's (R5, R13).
         """
-        if not self._behind:
-            return
-        for name, epoch in self._behind.items():
+        if not self._over:
+            return True
+        for name, epoch in self._over.items():
             state_epoch = self.image.topics[name.topic].partitions[name.partition].leader_epoch
             if state_epoch == epoch:
                 log.info("partition %s: this broker has left leader epoch %d, it continues in a new one", name, epoch)
@@ -186,10 +197,12 @@ class RoleChanges:
                 name, state_epoch, epoch, epoch + 1,
             )  # fmt: skip
         try:
-            await self._workers.coordination(self._cluster.raise_leader_epochs, self._behind)
+            await self._workers.coordination(self._cluster.raise_leader_epochs, self._over)
         except CoordinationError as error:
             log.warning("leader epochs could not be raised, it is tried again: %s", error)
-            self._loop.call_later(_RETRY_S, self.refresh_soon)
+            self._refresh_later()
+            return False
+        return True
 
     async def _apply(self, image: ClusterImage, own: BrokerRegistration | None) -> None:
         self._unfinished = True
@@ -227,12 +240,12 @@ class RoleChanges:
         settling = {name: assignment for name, assignment in changed.items() if self._must_settle(name, assignment)}
         if settling or gone or self._must_clear(image):
             left = {name: self._left_epoch(name) for name in settling}
-            opened, self._behind = await self._workers.disk(self._settle, image, settling, left)
+            opened, self._over = await self._workers.disk(self._settle, image, settling, left)
             for name, log_of in opened.items():
                 self._host(name, log_of, wanted[name])
         for name, assignment in changed.items():
             replica_or_none = self._partitions.replica(name)
-            if replica_or_none is not None and name not in self._behind and name not in self._refused:
+            if replica_or_none is not None and name not in self._over and name not in self._refused:
                 self._take(replica_or_none, assignment)
                 self._taken[name] = assignment
         for replica in self._partitions:
@@ -245,7 +258,7 @@ class RoleChanges:
     def _must_settle(self, name: TopicPartition, assignment: Assignment) -> bool:
         """True if the log must be opened or reconfigured, or its next leader epoch written."""
         known = self._partitions.replica(name)
-        if known is None or name in self._behind or name in self._refused:
+        if known is None or name in self._over or name in self._refused:
             return True
         if known.log.config != assignment.config:
             return True
@@ -331,7 +344,7 @@ class RoleChanges:
 
     def has_news(self) -> bool:
         """True if a log has gone offline since the last report, or has come back."""
-        return self._offline_now() != self._offline
+        return self._reports.offline_differs(self._offline_now())
 
     def _offline_now(self) -> frozenset[TopicPartition]:
         offline = {replica.name for replica in self._partitions.replicas() if replica.log.offline is not None}
@@ -342,18 +355,13 @@ class RoleChanges:
         offline = self._offline_now()
         recovered = self._recovered_ends()
         incarnation = "" if self._own is None else self._own.incarnation
-        if incarnation != self._reported_in:
-            self._recovered, self._reported_in = {}, incarnation
+        if not self._reports.differ(incarnation, recovered, offline):
+            return
         try:
-            if recovered != self._recovered:
-                await self._workers.coordination(self._cluster.report_recovered, recovered)
-                self._recovered = recovered
-            if offline != self._offline:
-                await self._workers.coordination(self._cluster.report_offline, offline)
-                self._offline = offline
+            await self._workers.coordination(self._reports.write, incarnation, recovered, offline)
         except CoordinationError as error:
             log.warning("the controller could not be told of this broker's logs, it is tried again: %s", error)
-            self._loop.call_later(_RETRY_S, self.refresh_soon)
+            self._refresh_later()
 
     def _recovered_ends(self) -> dict[TopicPartition, RecoveredEnd]:
         """Returns the ends of the logs of partitions without a leader, but for those of which this broker is a sound

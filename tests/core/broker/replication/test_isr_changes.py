@@ -1,4 +1,4 @@
-"""A broker that stood still does not take its own pause for its followers' lag."""
+"""When followers leave the ISR: not for a pause of their leader, and also after a look at them failed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.replication.isr_changes import IsrChanges
 from klamm.core.broker.replication.replica import Replica, monotonic_ms
+from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.leader import ProposalOutcome, ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
 from klamm.core.replication.replica_fetch import ReplicaFetch
 from klammtest.logs import batch, open_log
+from klammtest.waiting import PATIENCE_S
 
 LAG_MS = 200.0
 SETTINGS = ReplicationSettings(1, LAG_MS)
@@ -74,3 +78,51 @@ def test_a_change_that_is_gathered_during_a_pause_drops_no_follower(tmp_path: Pa
 
     asyncio.run(script())
     assert written == []
+
+
+def test_a_look_at_a_partition_that_fails_keeps_none_from_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[tuple[TopicPartition, tuple[int, ...]]] = []
+    look = Replica.look_at_followers
+
+    def propose(proposals: Sequence[tuple[Any, Any]]) -> list[ProposalOutcome]:
+        dropped.extend((tp, proposal.state.isr) for tp, proposal in proposals)
+        return [ProposalOutcome.REFUSED for _ in proposals]
+
+    def failing(replica: Replica) -> None:
+        if replica.name.partition == 0:
+            raise RuntimeError("planted")
+        look(replica)
+
+    async def refresh() -> None:
+        """The metadata stay as they are."""
+
+    async def script() -> None:
+        partitions, metrics = Partitions(BrokerMetrics()), BrokerMetrics()
+        logs = [open_log(tmp_path / str(number)) for number in (0, 1)]
+        for number, log in enumerate(logs):
+            name = TopicPartition("events", number)
+            replica = Replica(0, name, log, metrics.traffic("events"), (0, 1), SETTINGS)
+            replica.on_metadata(STATE, 1, OWN, (0, 1), SETTINGS)
+            partitions.put(replica)
+            replica.appended(100, log.append_as_leader(batch(), 3))
+        roles = SimpleNamespace(
+            image=SimpleNamespace(version=1, registrations={0: OWN, 1: FOLLOWER}), has_taken=lambda _: True,
+            has_news=lambda: False, refresh=refresh, refresh_soon=lambda: None,
+        )  # fmt: skip
+        cluster, workers = cast(Any, SimpleNamespace(propose=propose)), cast(Any, AtOnce())
+        changes = IsrChanges(cluster, partitions, cast(Any, roles), workers, metrics, lambda: LAG_MS)
+        monkeypatch.setattr(Replica, "look_at_followers", failing)
+        changes.start()
+        while not dropped:
+            await asyncio.sleep(0.01)
+        await changes.stop()
+        for log in logs:
+            log.close()
+
+    asyncio.run(asyncio.wait_for(script(), PATIENCE_S))
+    assert dropped[0] == (TopicPartition("events", 1), (0,))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) > 1
+    assert all(line.startswith("events-0: the followers are looked at again: RuntimeError: planted") for line in said)

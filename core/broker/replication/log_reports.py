@@ -1,0 +1,46 @@
+"""What the controller knows of this broker's logs: where those of partitions without a leader end (R7), and which are
+offline. A report is written when it changes, and again after a write whose outcome is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...cluster.cluster import Cluster
+from ...records.partition import TopicPartition
+from ...replication.elections import RecoveredEnd
+
+Ends = Mapping[TopicPartition, RecoveredEnd]
+
+
+class LogReports:
+    """`write` may be called on any thread, once at a time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._incarnation = ""
+        """In whose session `_recovered` was reported: that report ends with it."""
+        self._recovered: Ends | None = {}
+        self._offline: frozenset[TopicPartition] | None = frozenset()
+        """What was last reported; None if it is unknown."""
+
+    def offline_differs(self, offline: frozenset[TopicPartition]) -> bool:
+        return offline != self._offline
+
+    def differ(self, incarnation: str, recovered: Ends, offline: frozenset[TopicPartition]) -> bool:
+        """Returns True if `write` has anything to write."""
+        known = self._recovered if incarnation == self._incarnation else {}
+        return recovered != known or self.offline_differs(offline)
+
+    def write(self, incarnation: str, recovered: Ends, offline: frozenset[TopicPartition]) -> None:
+        """Reports what has changed. `incarnation`: of the registration in force, "" without one. May block; raises
+        `CoordinationError`, and the report may then have been written, wholly or in part."""
+        if incarnation != self._incarnation:
+            self._recovered, self._incarnation = {}, incarnation
+        if recovered != self._recovered:
+            self._recovered = None
+            self._cluster.report_recovered(recovered)
+            self._recovered = recovered
+        if offline != self._offline:
+            self._offline = None
+            self._cluster.report_offline(offline)
+            self._offline = offline

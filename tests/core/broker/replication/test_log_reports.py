@@ -1,0 +1,103 @@
+"""Reports of logs to the controller are written again after a write whose outcome is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from klamm.core.broker.replication.log_reports import LogReports
+from klamm.core.cluster.brokers import reports
+from klamm.core.cluster.brokers.reports import Ends, read_reports, report_offline, report_recovered
+from klamm.core.errors import CoordinationError
+from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError, Create, Operation
+from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.elections import RecoveredEnd
+from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
+
+T0 = TopicPartition("t", 0)
+NONE: frozenset[TopicPartition] = frozenset()
+
+
+class Cluster:
+    """The reports of broker 3. A write of a path in `unanswered` is carried out, and one in `lost` is not; neither is
+    answered."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self.coordination = coordination
+        self.lost = self.unanswered = ""
+        self._transaction = coordination.transaction
+        cast(Any, coordination).transaction = self._faulty
+
+    def _faulty(self, operations: list[Operation]) -> None:
+        created = [operation.path for operation in operations if isinstance(operation, Create)]
+        if self.lost in created:
+            raise CoordinationUnavailableError("planted")
+        self._transaction(operations)
+        if self.unanswered in created:
+            raise CoordinationUnavailableError("planted")
+
+    def report_recovered(self, ends: dict[TopicPartition, RecoveredEnd]) -> None:
+        report_recovered(self.coordination, 3, ends)
+
+    def report_offline(self, partitions: frozenset[TopicPartition]) -> None:
+        report_offline(self.coordination, 3, partitions)
+
+    def offline(self) -> set[TopicPartition]:
+        return set(read_reports(self.coordination).offline.get(3, ()))
+
+    def ends(self) -> Ends:
+        return read_reports(self.coordination).recovered
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with closing(EmbeddedCoordination(EmbeddedConfig(path=tmp_path / "tree.db"))) as coordination:
+        coordination.start()
+        for parent in ("/brokers/recovered", "/brokers/offline"):
+            coordination.create(parent, make_parents=True)
+        yield Cluster(coordination)
+
+
+def ends(topic: str, count: int) -> dict[TopicPartition, RecoveredEnd]:
+    return {TopicPartition(topic, number): RecoveredEnd(5, "d", 4, number) for number in range(count)}
+
+
+def test_an_offline_log_whose_report_was_not_answered_can_come_back(cluster: Cluster) -> None:
+    """As a partition without room for its files, which are then there before the next attempt."""
+    told = LogReports(cast(Any, cluster))
+    cluster.unanswered = "/brokers/offline/3"
+    with pytest.raises(CoordinationError):
+        told.write("i", {}, frozenset({T0}))
+    assert cluster.offline() == {T0}
+    assert told.offline_differs(NONE)
+    assert told.differ("i", {}, NONE)
+    told.write("i", {}, NONE)
+    assert cluster.offline() == set()
+    assert not told.differ("i", {}, NONE)
+
+
+def test_what_a_report_in_parts_had_before_it_failed_half_way_is_reported_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "_PART_BYTES", 120)
+    told, before = LogReports(cast(Any, cluster)), ends("z", 3)
+    told.write("i", before, NONE)
+    cluster.lost = "/brokers/recovered/3-1"
+    with pytest.raises(CoordinationError):
+        told.write("i", before | ends("a", 8), NONE)
+    assert set(before) - set(cluster.ends())
+    cluster.lost = ""
+    told.write("i", before, NONE)  # the other partitions have leaders again
+    assert set(cluster.ends()) == set(before)
+
+
+def test_ends_are_reported_anew_in_another_session(cluster: Cluster) -> None:
+    told, found = LogReports(cast(Any, cluster)), ends("t", 1)
+    told.write("i", found, NONE)
+    assert not told.differ("i", found, NONE)
+    assert told.differ("j", found, NONE)
+    assert not told.differ("j", {}, NONE), "there is nothing to take back"
