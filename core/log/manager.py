@@ -302,12 +302,14 @@ class LogManager:
     def sync_leader_epochs(self) -> dict[TopicPartition, StorageError]:
         """Makes the current leader epochs durable; returns the errors of the partitions that failed. For many
         partitions the file system is synced once: two fsyncs for each of 2,000 partitions would take 10 s or more."""
-        waiting = {tp: log for tp, log in self.logs().items() if not log.leader_epochs_durable}
+        waiting = {
+            tp: (log, log.leader_epoch_changes) for tp, log in self.logs().items() if not log.leader_epochs_durable
+        }
         whole = len(waiting) >= _SYNC_AT_ONCE and sync_file_system(self.directory)
         failed = {}
-        for tp, log in waiting.items():
+        for tp, (log, changes) in waiting.items():
             try:
-                log.sync_leader_epochs(written=whole)
+                log.sync_leader_epochs(written=changes if whole else -1)
             except StorageError as error:
                 failed[tp] = error
         return failed

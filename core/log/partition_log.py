@@ -167,7 +167,8 @@ class PartitionLog:
         self._role: LogRole = STANDALONE
         self._term = 0
         self._truncations = 0
-        self._truncating: int | None = None
+        self._truncating: list[int] = []
+        """The ends of truncations that are under way: a leader epoch's may begin while a former one's still waits."""
         self.recovery_cut_more = loaded.cut_more
         """True if flushed or acknowledged records may be lost: recovery has cut more than one unfinished write, or the
         log ends before an offset in the checkpoints."""
@@ -300,7 +301,7 @@ class PartitionLog:
         """The offsets for the checkpoints. While the log is being truncated, none is above an end that a crash may
         leave."""
         offsets = CheckpointedOffsets(self.log_start_offset, self.recovery_point, self.high_watermark)
-        bound = self._truncating
+        bound = min(self._truncating, default=None)
         return offsets if bound is None else CheckpointedOffsets(*(min(offset, bound) for offset in offsets))
 
     @property
@@ -411,9 +412,14 @@ class PartitionLog:
         """True if all epochs of the log are on disk."""
         return self._epochs.durable
 
-    def sync_leader_epochs(self, *, written: bool = False) -> None:
-        """Makes the epochs durable. `written`: the caller has synced the whole file system since the last epoch began,
-        so there is nothing to write."""
+    @property
+    def leader_epoch_changes(self) -> int:
+        """How often the epochs have changed since the log was opened."""
+        return self._epochs.changes
+
+    def sync_leader_epochs(self, *, written: int = -1) -> None:
+        """Makes the epochs durable. `written`: the caller has synced the whole file system since there were that many
+        `leader_epoch_changes`, so there is nothing to write if there are no more."""
         with self._lock:
             self._epochs.sync(written=written)
 
@@ -529,7 +535,7 @@ class PartitionLog:
                 if chain.first_offset > self._end:
                     self._segments.allow_gaps()
                 for epoch, base in chain.epochs:
-                    self._epochs.assign(epoch, base, durable=False)
+                    self._epochs.assign(epoch, base, durable=self._epochs.unwritten)
                 self._store_run(records, chain, now_ms)
             except StorageError as error:
                 self._forget_unwritten_epochs()
@@ -1046,14 +1052,14 @@ class PartitionLog:
     def _lowered_checkpoints(self, end: int) -> Iterator[None]:
         """Keeps the checkpoints of this log at or below `end` during the block, and for as long as the log is closed if
         it fails: it is unknown then where the log ends."""
-        self._truncating = end
+        self._truncating.append(end)
         try:
             if self.on_truncating is not None:
                 self.on_truncating(self, end)
             yield
         finally:
             if self._closed is None:
-                self._truncating = None
+                self._truncating.remove(end)
 
     def _flush_last_kept(self, offset: int) -> None:
         """Flushes the segment in which a truncation to `offset` ends: the longest step, without the lock."""

@@ -32,6 +32,8 @@ class LeaderEpochs:
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         """The latest epoch; -1 if none is known. Set by this class only; no property, because every append reads it."""
         self._durable = True
+        self.changes = 0
+        """How often the entries have changed. Set by this class only."""
         self.unwritten = False
         """True if the file must be written before the next batch, which calls `assign`. Set by this class only."""
 
@@ -88,9 +90,10 @@ class LeaderEpochs:
         except NoSpaceError:
             self._keep_unwritten([*self._epochs, epoch], [*self._starts, start_offset])
 
-    def sync(self, *, written: bool = False) -> None:
-        """Makes the file durable; `written`: the caller has synced the whole file system since it changed."""
-        if written and not self.unwritten:
+    def sync(self, *, written: int = -1) -> None:
+        """Makes the file durable; `written`: the number of `changes` there were when the caller began to sync the whole
+        file system."""
+        if written == self.changes and not self.unwritten:
             self._durable = True
         elif not self._durable:
             self.unwritten = True  # until it has succeeded
@@ -136,6 +139,7 @@ class LeaderEpochs:
         self._epochs, self._starts = epochs, starts
         self.latest = epochs[-1] if epochs else NO_EPOCH
         self._durable, self.unwritten = durable, False
+        self.changes += 1
 
     def _remove(self, epochs: list[int], starts: list[int]) -> None:
         """Replaces the entries by fewer, whose file need not be written before the next batch is."""
@@ -148,3 +152,4 @@ class LeaderEpochs:
         self._epochs, self._starts = epochs, starts
         self.latest = epochs[-1] if epochs else NO_EPOCH
         self._durable, self.unwritten = False, True
+        self.changes += 1

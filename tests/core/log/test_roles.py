@@ -182,6 +182,26 @@ def test_a_flush_makes_the_epochs_durable(tmp_path: Path) -> None:
     assert log.leader_epochs_durable
 
 
+def test_an_epoch_that_begins_while_the_file_system_is_synced_is_made_durable_by_the_next_flush(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.follow(6)
+    log.append_as_follower(run(0, epoch=5), 6)
+    before = log.leader_epoch_changes
+    log.append_as_follower(run(1, epoch=6), 6)
+    file = log.directory / "leader-epoch-checkpoint"
+    unsynced = file.stat().st_ino
+    log.sync_leader_epochs(written=before)
+    assert log.leader_epochs_durable
+    assert file.stat().st_ino != unsynced
+    log.follow(7)
+    log.append_as_follower(run(2, epoch=7), 7)
+    appended = file.stat().st_ino
+    assert not log.leader_epochs_durable
+    log.sync_leader_epochs(written=log.leader_epoch_changes)
+    assert log.leader_epochs_durable
+    assert file.stat().st_ino == appended, "the file system was synced since"
+
+
 def test_the_log_start_follows_the_leader(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.follow(2)

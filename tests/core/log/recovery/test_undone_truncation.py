@@ -8,13 +8,14 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
 from klamm.core import faults
-from klamm.core.errors import StorageError
+from klamm.core.errors import KlammError, StorageError
 from klamm.core.faults import ScriptedFaults
+from klamm.core.log.errors import FencedLeaderEpochError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.log.segment.naming import LEADER_EPOCHS
@@ -23,6 +24,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klammtest.faulty import fault_hook
 from klammtest.logs import START_MS, TP, batch, open_log, read_all
+from klammtest.waiting import PATIENCE_S
 
 ONE_SEGMENT, MANY_SEGMENTS = 1 << 20, 300
 
@@ -213,6 +215,55 @@ def test_the_log_is_not_locked_while_unflushed_batches_before_a_truncation_are_w
     with fault_hook(look):
         log.truncate_to(12)
     assert seen == [("files.fsync", False), ("files.truncate", True), ("files.fsync", True)]
+
+
+def test_a_truncation_that_is_fenced_leaves_the_checkpoints_to_the_next_one(tmp_path: Path) -> None:
+    """Both are under way at once; a recovery point above the end would take what is damaged there for flushed."""
+    log = open_log(tmp_path)
+    for _ in range(20):
+        log.append_as_leader(batch(), 0)
+    log.flush()
+    begun, go_on = [Event(), Event()], [Event(), Event()]
+    order, refused = iter((0, 1)), list[KlammError]()
+
+    def wait(_: PartitionLog, __: int) -> None:
+        number = next(order)
+        begun[number].set()
+        assert go_on[number].wait(PATIENCE_S)
+
+    def truncate(epoch: int, term: int) -> None:
+        try:
+            log.truncate_to(10, epoch, term)
+        except KlammError as error:
+            refused.append(error)
+
+    log.on_truncating = wait
+    threads = []
+    for number, epoch in enumerate((6, 7)):
+        threads.append(Thread(target=truncate, args=(epoch, log.follow(epoch))))
+        threads[-1].start()
+        assert begun[number].wait(PATIENCE_S)
+    for number, thread in enumerate(threads):
+        assert log.checkpointed.recovery_point == 10
+        go_on[number].set()
+        thread.join(PATIENCE_S)
+    assert [type(error) for error in refused] == [FencedLeaderEpochError]
+    assert log.log_end_offset == log.checkpointed.recovery_point == 10
+    log.append_as_follower(run(10, 20, 7, b"new"), 7)
+    log.flush()
+    assert log.checkpointed.recovery_point == 20
+
+
+def test_epochs_that_a_full_disk_kept_are_durable_before_the_next_batch(tmp_path: Path, disk: Disk) -> None:
+    """The truncation could not remove them: the file still has an epoch that is over for the batch's offsets."""
+    log = deposed(tmp_path / "data", ONE_SEGMENT)
+    term = log.follow(6)
+    with fault_hook(ScriptedFaults("files.write@1+=ENOSPC")):
+        log.truncate_to(10, 6, term)
+    log.append_as_follower(run(10, 15, 3, b"committed"), 6, term)
+    left = disk.lose_power(tmp_path / "left", written=("00000000000000000000.log",))
+    log = reopened(left)
+    assert (log.log_end_offset, log.recovery_cut_more) == (15, False)
 
 
 @pytest.mark.parametrize("point", ["files.fsync", "files.fsync_directory"])
