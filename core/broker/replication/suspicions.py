@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from ...cluster.cluster import Cluster
@@ -98,13 +99,16 @@ class Suspicions:
 
     @staticmethod
     async def _is_refused(node: BrokerNode) -> bool:
-        endpoint = node.inter_broker_endpoint
+        """Returns True if every address of the broker's name refuses: a name may have one of IPv4 and one of IPv6."""
+        endpoint, loop = node.inter_broker_endpoint, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_DIAL_S):
-                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-        except ConnectionRefusedError:
-            return True
+                found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+                for host in dict.fromkeys(str(address[0]) for *_, address in found):
+                    with suppress(ConnectionRefusedError):
+                        _, writer = await asyncio.open_connection(host, endpoint.port)
+                        writer.transport.abort()
+                        return False
         except OSError:
             return False
-        writer.transport.abort()
-        return False
+        return True

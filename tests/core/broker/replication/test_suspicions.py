@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from klamm.core.broker.replication.suspicions import Suspicions
 from klamm.core.errors import ErrorCode
 from klamm.core.records.partition import TopicPartition
+from klammtest.clusters.images import broker_node
+from klammtest.ports import free_port
 from klammtest.replicated.cluster import running_cluster
 from klammtest.requests import batch, produce
 from klammtest.waiting import eventually
@@ -34,3 +43,23 @@ def test_a_killed_follower_that_nobody_fetches_from_holds_up_no_acknowledgement(
         state = cluster.state(TopicPartition("t", 0))
         assert state is not None
         assert follower not in state.isr
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_broker_is_refused_if_all_addresses_of_its_name_refuse(listening: bool) -> None:
+    """asyncio raises no `ConnectionRefusedError` if a name has several."""
+    port = free_port()
+
+    async def two(host: str, port: int, **_: Any) -> list[Any]:
+        names = ("127.0.0.1", "127.0.0.2") if host == "broker-0" else (host,)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in names]
+
+    async def is_refused() -> bool:
+        asyncio.get_running_loop().getaddrinfo = two  # type: ignore[method-assign, assignment]
+        return await Suspicions._is_refused(broker_node(0, "broker-0", port))
+
+    with closing(socket.socket()) as server:
+        if listening:
+            server.bind(("127.0.0.2", port))
+            server.listen()
+        assert asyncio.run(is_refused()) is not listening
