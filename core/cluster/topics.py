@@ -219,7 +219,9 @@ class TopicChanges:
         least to the clock's floor. The leader itself writes them, as it writes its in-sync replicas."""
 
         def plan(image: ClusterImage) -> Plan | None:
-            raised = {}
+            raised: dict[TopicPartition, PartitionState] = {}
+            if image.restored is not None:  # a state of the backup would count as one that was made after it (R13)
+                return None
             for tp, epoch in begun.items():
                 partition = image.partition(tp)
                 if partition is None or partition.leader != broker_id or partition.leader_epoch > epoch:

@@ -176,7 +176,7 @@ class GroupPartitions:
         guards = [Check(incarnation_path(incarnation))]
         number = self._placement.partition_of(group)
         entry = None if number is None else self._entries.get(number)
-        if number is not None and entry is None:  # it was dropped while the request waited
+        if number is not None and (entry is None or not entry.active):  # it was dropped while the request waited
             raise BrokerError(ErrorCode.not_coordinator, f"group {group!r} is not coordinated here now")
         if entry is not None and entry.groups is None:
             guards.append(entry.fence.check)

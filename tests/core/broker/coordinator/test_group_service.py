@@ -16,6 +16,7 @@ import pytest
 
 from klamm.core.broker.coordinator import group_service, key_sequencer
 from klamm.core.broker.coordinator.group_locks import GroupLocks
+from klamm.core.broker.coordinator.group_partitions import GroupPartitions
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
 from klamm.core.broker.coordinator.leader_fence import LeaderFence
 from klamm.core.broker.coordinator.placement import GroupPlacement
@@ -30,7 +31,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.topic import TopicConfig
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.groups.coordinator.requests import GroupState, JoinRequest, MemberIdentity, SyncRequest
 from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire, active_protocol
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
@@ -517,6 +518,48 @@ def test_sessions_begin_when_the_load_has_ended(cluster: Cluster, plugin: str, m
             assert service.coordinator.heartbeat("g", *members["g"][:2]) is ErrorCode.unknown_member_id
 
     run(test())
+
+
+def test_there_are_no_guards_while_a_group_is_loaded(cluster: Cluster) -> None:
+    """A request that waited since the group was served here before would be written without a check of the state."""
+
+    async def test() -> None:
+        cluster.plugin = "coordination"
+        async with coordinator(cluster, 5) as service:
+            assert len(service._partitions.guards("g")) == 2
+            (entry,) = service._partitions._entries.values()
+            entry.active = False
+            with pytest.raises(BrokerError, match="group 'g' is not coordinated here now"):
+                service._partitions.guards("g")
+
+    run(test())
+
+
+@pytest.mark.parametrize("plugin", ["topic"])
+def test_sessions_end_after_a_tick_has_failed(
+    cluster: Cluster, plugin: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, failures = [1000.0], [RuntimeError("planted"), RuntimeError("planted")]
+
+    def failing(_: GroupPartitions) -> None:
+        if failures:
+            raise failures.pop()
+
+    async def test() -> None:
+        async with coordinator(cluster, 5, clock=lambda: now[0]) as service:
+            member = await stable_member(service)
+            monkeypatch.setattr(GroupPartitions, "look", failing)
+            while failures:
+                await asyncio.sleep(0.01)
+            now[0] += 61.0
+            while service.coordinator.heartbeat("g", *member[:2]) is ErrorCode.none:
+                await asyncio.sleep(0.01)
+                now[0] += 61.0  # a heartbeat begins the session anew
+
+    run(test())
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) == 2
+    assert all(line.startswith("the groups are looked at again: RuntimeError: planted") for line in said)
 
 
 def test_the_locks_of_a_load_that_is_over_are_released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
