@@ -180,7 +180,9 @@ def test_a_drain_of_a_dead_broker_waits_for_moves_that_have_begun(klamm: Klamm, 
     assert (done.status, done.out.splitlines()[-1]) == (0, "broker 1 has no replicas: it can be stopped")
 
 
-def test_a_move_that_ends_while_the_cluster_is_read_is_not_moved_again(klamm: Klamm, scripted: ScriptedCluster) -> None:
+def test_a_move_that_ends_while_the_cluster_is_read_is_not_moved_again(
+    klamm: Klamm, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scripted.begin(ORDERS, (0,))
     view = scripted.view
 
@@ -189,7 +191,7 @@ def test_a_move_that_ends_while_the_cluster_is_read_is_not_moved_again(klamm: Kl
         scripted.end()
         return shown
 
-    scripted.view = view_and_end  # type: ignore[method-assign]
+    monkeypatch.setattr(scripted, "view", view_and_end)
     scripted.steps = [wait]
     done = klamm("cluster", "drain", "1")
     assert (scripted.replicas[ORDERS], done.status) == ((0,), 0)
@@ -261,7 +263,9 @@ def test_a_drain_whose_move_was_cancelled_fails(klamm: Klamm, scripted: Scripted
     assert "it can be stopped" not in done.out
 
 
-def test_a_broker_that_is_behind_is_asked_again(klamm: Klamm, scripted: ScriptedCluster) -> None:
+def test_a_broker_that_is_behind_is_asked_again(
+    klamm: Klamm, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     view = scripted.view
     late: list[int] = []
 
@@ -274,7 +278,7 @@ def test_a_broker_that_is_behind_is_asked_again(klamm: Klamm, scripted: Scripted
         scripted.replicas[ORDERS] = (0,)
         return shown
 
-    scripted.view = old_view  # type: ignore[method-assign]
+    monkeypatch.setattr(scripted, "view", old_view)
     scripted.steps = [scripted.end]
     done = klamm("cluster", "reassign", "orders:0=0")
     assert (done.status, done.out.splitlines()[-1]) == (0, "1 partition reassigned")
@@ -366,14 +370,16 @@ def test_a_throttle_that_cannot_be_removed_hides_no_other(klamm: Klamm, scripted
     assert {name for name, own in scripted.client.configs.items() if own} == {"0", "other"}
 
 
-def test_a_throttle_that_is_refused_is_not_set(klamm: Klamm, scripted: ScriptedCluster) -> None:
+def test_a_throttle_that_is_refused_is_not_set(
+    klamm: Klamm, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(name: str, changes: Mapping[str, str | None], *, resource: int = TOPIC_RESOURCE) -> None:
         if name == "1":
             raise BrokerError(ErrorCode.cluster_authorization_failed, "broker 1")
         alter(name, changes, resource=resource)
 
     alter = scripted.client.alter_configs
-    scripted.client.alter_configs = refuse  # type: ignore[method-assign]
+    monkeypatch.setattr(scripted.client, "alter_configs", refuse)
     done = klamm("cluster", "reassign", "orders:0=0", "--throttle", "1000")
     assert (done.status, done.err) == (1, "klamm: CLUSTER_AUTHORIZATION_FAILED: broker 1\n")
     assert not any(scripted.client.configs.values())

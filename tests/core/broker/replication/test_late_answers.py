@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
+
 from klamm.core.broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher
 from klamm.core.broker.workers import Workers
 from klamm.core.errors import ErrorCode
@@ -109,6 +111,36 @@ def test_a_log_start_that_retention_raised_is_reported_with_the_next_request() -
         assert sent() == [60]
         fetcher.report_log_starts()
         assert sent() == []
+        await fetcher.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("told", "again"), [(5, []), (6, [KEY])])
+def test_a_watermark_that_is_not_taken_is_asked_for_again(told: int, again: list[Any]) -> None:
+    """The leader of a session tells a watermark once, and this one came with an answer to a request of before."""
+
+    async def main() -> None:
+        fetcher, follower = made(), Follower(4)
+        replica = SimpleNamespace(
+            key=KEY, name=TopicPartition("t", 0), complete=lambda: None, log=LOG, is_in_sync=lambda _: True
+        )
+
+        def asked() -> list[Any]:
+            """The partitions that the next request names."""
+            fetcher._correlation_id += 1
+            request = fetcher._session.next_request()
+            fetcher._session.on_response(ErrorCode.none, 1)
+            return list(request.partitions)
+
+        fetcher.add(cast(Any, replica), cast(Any, follower))
+        assert asked() == [KEY]
+        await fetcher._take(KEY, PartitionAnswer(ErrorCode.none, 5, 0, None, b""))
+        assert asked() == [], "the session has it"
+        fetcher._fetched[KEY].wanted_after = fetcher._correlation_id
+        await fetcher._take(KEY, PartitionAnswer(ErrorCode.none, told, 0, None, b""))
+        assert len(follower.answered) == 1
+        assert asked() == again
         await fetcher.stop()
 
     asyncio.run(main())
