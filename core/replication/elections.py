@@ -18,15 +18,16 @@ class RecoveredEnd:
     """`/brokers/recovered/<id>`: the end of a replica's log, while the partition has no leader. All replicas but sound
     members report it.
 
-    `last_epoch` is that of its last record, `NO_EPOCH` if there is none. It counts only with the leader epoch of the
-    state and the replica's newest data id: under an earlier epoch the replica may have followed a leader since, so that
-    its log was longer or shorter.
+    `last_epoch` is that of its last record, `NO_EPOCH` if there is none. Below `high_watermark` all records are
+    committed; others may be, too. It counts only with the leader epoch of the state and the replica's newest data id:
+    under an earlier epoch the replica may have followed a leader since, so that its log was longer or shorter.
     """
 
     leader_epoch: int
     data_id: str
     last_epoch: int
     end_offset: int
+    high_watermark: int = 0
 
 
 def elect(
@@ -139,8 +140,8 @@ def _without_trusted_members(
     First the partition loses its leader, which ends all appends; then every member reports where its log ends; then the
     member with the largest (last epoch, end) leads. Of all records that any member still has, it has those that were
     committed. A new member has lost everything: the others then cannot prove that they lack nothing, unless there is
-    no record left on any replica. If no member has a record, they may have lost all of them too: none leads beside a
-    live replica that has records behind their end. The only replica leads at once, whatever it has.
+    no record left on any replica. If no member has a record, they have lost those that a live replica knows to be
+    committed: then none leads either. The only replica leads at once, whatever it has.
     """
     if len(replicas) == 1 and state.members == tuple(replicas):
         return _alone(state, registrations[replicas[0]])
@@ -157,10 +158,11 @@ def _without_trusted_members(
         live = [replica for replica in replicas if replica in registrations]
         if awaited_ends(state, live, registrations, recovered):
             return state
-        behind = [each for each in live if lost or recovered[each].end_offset > recovered[leader].end_offset]
-        if any(recovered[each].last_epoch != NO_EPOCH for each in behind):
+        ends = {each: recovered[each] for each in live}
+        if all(end.last_epoch == NO_EPOCH for end in ends.values()):
+            leader = _furthest(ends)
+        elif lost or max(end.high_watermark for end in ends.values()) > recovered[leader].end_offset:
             return state
-        leader = max((leader, *live), key=lambda each: recovered[each].end_offset)
     return _alone(state, registrations[leader])
 
 

@@ -372,10 +372,10 @@ class RoleChanges:
             if state is None or own is None or state.leader != NO_LEADER:
                 continue
             if standing(own, state.data_ids.get(own.broker_id)) is not Standing.SOUND:
-                end = RecoveredEnd(
-                    state.leader_epoch, own.data_id, replica.log.last_record_epoch, replica.log.log_end_offset
+                log_ = replica.log
+                found[replica.name] = RecoveredEnd(
+                    state.leader_epoch, own.data_id, log_.last_record_epoch, log_.log_end_offset, log_.high_watermark
                 )
-                found[replica.name] = end
         return found
 
     # -- on a worker thread

@@ -46,7 +46,7 @@ class Reports:
 
 def report_recovered(coordination: Coordination, broker_id: int, ends: Mapping[TopicPartition, RecoveredEnd]) -> None:
     rows = [
-        [tp.topic, tp.partition, end.leader_epoch, end.data_id, end.last_epoch, end.end_offset]
+        [tp.topic, tp.partition, end.leader_epoch, end.data_id, end.last_epoch, end.end_offset, end.high_watermark]
         for tp, end in sorted(ends.items())
     ]
     _report(coordination, paths.RECOVERED, broker_id, rows)
@@ -120,8 +120,8 @@ def read_reports(coordination: Coordination) -> Reports:
     recovered: dict[TopicPartition, dict[int, RecoveredEnd]] = {}
     for broker_id, rows in _read(coordination, paths.RECOVERED):
         for topic, partition, *end in rows:
-            leader_epoch, data_id, last_epoch, end_offset = end
-            found = RecoveredEnd(int(leader_epoch), str(data_id), int(last_epoch), int(end_offset))
+            leader_epoch, data_id, *offsets = end
+            found = RecoveredEnd(int(leader_epoch), str(data_id), *map(int, offsets))
             recovered.setdefault(TopicPartition(topic, partition), {})[broker_id] = found
     offline: dict[int, set[TopicPartition]] = {}
     for broker_id, rows in _read(coordination, paths.OFFLINE):

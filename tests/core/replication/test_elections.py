@@ -124,7 +124,7 @@ def test_a_single_doubtful_member_leads_with_what_it_has() -> None:
 
 
 @pytest.mark.parametrize("members", [(0,), (0, 1)])
-def test_doubtful_members_without_records_do_not_lead_beside_a_live_replica_that_has_some(
+def test_doubtful_members_without_records_do_not_lead_beside_a_live_replica_that_has_committed_ones(
     members: tuple[int, ...],
 ) -> None:
     """As after the loss of one partition's directory, and a start with `--accept-missing-logs`."""
@@ -134,8 +134,11 @@ def test_doubtful_members_without_records_do_not_lead_beside_a_live_replica_that
     ends = {member: RecoveredEnd(6, f"b{member}", -1, 0) for member in members}
     brokers = own | live(registered(2))
     assert elect(state, REPLICAS, brokers, ends, 1, 4) is None, "the other has not reported"
-    some, none = RecoveredEnd(6, "a2", 5, 1000), RecoveredEnd(6, "a2", -1, 0)
+    some, none = RecoveredEnd(6, "a2", 5, 1000, 900), RecoveredEnd(6, "a2", -1, 0)
     assert elect(state, REPLICAS, brokers, ends | {2: some}, 1, 4) is None
+    uncommitted = elect(state, REPLICAS, brokers, ends | {2: replace(some, high_watermark=0)}, 1, 4)
+    assert uncommitted is not None
+    assert uncommitted.leader == 0, "nothing says that any of these records was committed"
     unclean = elect(state, REPLICAS, brokers, ends | {2: some}, 1, 4, unclean=True)
     assert unclean is not None
     assert unclean.leader == 2
@@ -144,21 +147,21 @@ def test_doubtful_members_without_records_do_not_lead_beside_a_live_replica_that
     assert elect(state, REPLICAS, own, ends, 1, 4) == first, "nobody else is live"
 
 
-def test_members_without_records_lead_beside_those_that_end_before_them() -> None:
+def test_members_without_records_lead_beside_records_that_end_before_them() -> None:
     """A log without records may begin where retention has deleted all, or where the checkpoint of a lost log says."""
     state = PartitionState(NO_LEADER, 6, -1, (0,), (), {0: "a0"}, 3)
     brokers = live(registered(0, "b0", "a0", epoch=200), registered(1), registered(2))
     own = {0: RecoveredEnd(6, "b0", -1, 10)}
 
     def leader(first: tuple[int, int], second: tuple[int, int]) -> int:
-        ends = own | {1: RecoveredEnd(6, "a1", *first), 2: RecoveredEnd(6, "a2", *second)}
+        ends = own | {1: RecoveredEnd(6, "a1", *first, first[1]), 2: RecoveredEnd(6, "a2", *second, second[1])}
         elected = elect(state, REPLICAS, brokers, ends, 1, 4)
         return NO_LEADER if elected is None else elected.leader
 
     assert leader((4, 18), (4, 19)) == NO_LEADER, "it has lost them, or never had them"
     assert leader((4, 10), (4, 9)) == 0, "it has deleted what they have"
     assert leader((-1, 10), (-1, 0)) == 0
-    assert leader((-1, 18), (4, 9)) == 1, "offsets up to 18 were given: there were records, and they were deleted"
+    assert leader((-1, 18), (-1, 9)) == 1, "offsets up to 18 were given: there were records, and they were deleted"
 
 
 def test_after_the_loss_of_a_member_the_furthest_log_leads_if_none_has_records() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -620,8 +620,11 @@ class SimBroker:
         key = (state.leader_epoch, self.own.incarnation)
         if self._reported == key:
             return
-        end = RecoveredEnd(state.leader_epoch, self.own.data_id, self.log.last_record_epoch, self.log.log_end_offset)
-        data = json.dumps([end.leader_epoch, end.data_id, end.last_epoch, end.end_offset]).encode()
+        end = RecoveredEnd(
+            state.leader_epoch, self.own.data_id, self.log.last_record_epoch, self.log.log_end_offset,
+            self.log.high_watermark,
+        )  # fmt: skip
+        data = json.dumps(astuple(end)).encode()
 
         def steps() -> Steps[bool]:
             path = f"{RECOVERED}/{self.id}"

@@ -129,12 +129,12 @@ def test_a_report_of_an_earlier_session_is_replaced(join: Joined) -> None:
     (cluster,) = joined(join, 1)
     dead = join.case.open(60_000)
     dead.create(paths.recovered(0), b'{"version":1,"partitions":[]}', ephemeral=True)
-    ends = {T0: RecoveredEnd(5, "data-0", 4, 17)}
+    ends = {T0: RecoveredEnd(5, "data-0", 4, 17, 12)}
     cluster.report_recovered(ends)
     tree = join.coordinations[0]
     data, stat = tree.get(paths.recovered(0))
     assert stat.ephemeral_owner == tree.session_id
-    assert json.loads(data)["partitions"] == [["t", 0, 5, "data-0", 4, 17]]
+    assert json.loads(data)["partitions"] == [["t", 0, 5, "data-0", 4, 17, 12]]
     cluster.report_recovered({})
     assert tree.exists(paths.recovered(0)) is None
 
