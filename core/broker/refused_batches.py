@@ -10,6 +10,10 @@ the first, after which every client sends both again, in order.
 A refusal holds batches up until the refused batch is sent again, the producer begins a new epoch, or the log has
 what was refused (it was stored at another leader meanwhile). A batch that the log expects is never held up. Time ends a
 refusal only when the producer has given the batch up.
+
+The first may also be on its way to an earlier leader, which is stopped or cut off: librdkafka sends what comes next to
+the new leader all the same. So a producer's first batches in a leader epoch are refused, too, as long as those before
+them are missing, for `EARLIER_S` at most.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ RETRIED: Final = frozenset(
 """Errors after which a producer sends the batch again as it was."""
 KEPT_S: Final = 120.0
 """The `delivery.timeout.ms` of Kafka's producer. One that gives a batch up begins a new epoch."""
+EARLIER_S: Final = 60.0
+"""librdkafka's `socket.timeout.ms`: then what an earlier leader has not answered is sent again."""
 PURGE_INTERVAL_S: Final = 30.0
 MOST: Final = 100_000
 """About 40 MB."""
@@ -65,6 +71,26 @@ class RefusedBatches:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.known: Final[dict[bytes, _Refused]] = {}  # the oldest first
         self._clock = clock
+        self._early: Final[dict[bytes, tuple[int, float]]] = {}
+        """The leader epoch in which a batch came before those that precede it, and when the first such one came."""
+
+    def is_early(self, topic: str, partition: int, batch: memoryview, leader_epoch: int, stored: Stored) -> bool:
+        """Call it for a batch that is out of order in the log, and whose producer has stored nothing in this leader
+        epoch. Returns True if an earlier leader may still have what is missing before it: the batch is then to be
+        refused as by a broker that does not lead."""
+        if (header := _header(batch)) is None or (found := stored(header.producer_id)) is None:
+            return False
+        if found[0] == header.producer_epoch and not _is_before(found[1], header.base_sequence):
+            return False
+        key, now = _key(topic, partition, header), self._clock()
+        epoch, since_s = self._early.get(key, (leader_epoch, now))
+        if epoch != leader_epoch:
+            since_s = now
+        self._early.pop(key, None)
+        self._early[key] = leader_epoch, since_s
+        if len(self._early) > MOST:
+            del self._early[next(iter(self._early))]
+        return now < since_s + EARLIER_S
 
     def note(self, topic: str, partition: int, batch: memoryview, error: ErrorCode) -> None:
         """Takes note of a refusal; the first refused batch of a producer counts."""
@@ -112,6 +138,8 @@ class RefusedBatches:
         now = self._clock()
         while self.known and now >= next(iter(self.known.values())).until_s:
             del self.known[next(iter(self.known))]
+        for key in [key for key, (_, since_s) in self._early.items() if now >= since_s + 2 * EARLIER_S]:
+            del self._early[key]
 
 
 def _header(batch: memoryview) -> BatchHeader | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
-from ...log.errors import FencedLeaderEpochError, RecordValidationError, WouldBlockError
+from ...log.errors import FencedLeaderEpochError, OutOfOrderSequenceError, RecordValidationError, WouldBlockError
 from ...log.partition_log import AppendResult
 from ...protocol.apis import ApiKey
 from ...protocol.headers import response_frame
@@ -27,7 +27,7 @@ from ...protocol.produce.fast_path import write_fast_produce_response
 from ...protocol.produce.request import FastProduceRequest, ProducePartition, ProduceRequest, as_produce_request
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
-from ...records.header import HEADER_SIZE
+from ...records.header import HEADER_SIZE, BatchHeader
 from ...records.partition import counted
 from ..append_placement import LONG_NS
 from ..network.context import ConnectionContext, Request
@@ -294,9 +294,19 @@ def _failed(services: Services, led: Replica, batch: memoryview, error: KlammErr
     topic, partition = led.name
     # A Produce names no leader epoch, so no client expects that its own is old: librdkafka would give the batch up.
     deposed = isinstance(error, FencedLeaderEpochError)
-    code = ErrorCode.not_leader_or_follower if deposed else error.code
+    code = ErrorCode.not_leader_or_follower if deposed or _is_early(services, led, batch, error) else error.code
     services.refused_batches.note(topic, partition, batch, code)
     return Produced(topic, partition, code, log_start_offset=start, message=str(error), record_errors=named)
+
+
+def _is_early(services: Services, led: Replica, batch: memoryview, error: KlammError) -> bool:
+    """Returns True if the batches before this one may be on their way to an earlier leader."""
+    if not isinstance(error, OutOfOrderSequenceError) or len(led.replicas) == 1:
+        return False
+    if led.log.has_of_latest_epoch(BatchHeader.parse(batch).producer_id):
+        return False
+    topic, partition = led.name
+    return services.refused_batches.is_early(topic, partition, batch, led.leader_epoch, led.log.last_sequence)
 
 
 class _Outcomes:

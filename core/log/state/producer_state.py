@@ -131,6 +131,11 @@ class ProducerState:
             return None
         return producer.epoch, producer.batches[-1].last_sequence
 
+    def last_offset(self, producer_id: int) -> int | None:
+        """Returns the offset of a producer's last record; None if it is unknown."""
+        producer = self._producers.get(producer_id)
+        return producer.batches[-1].last_offset if producer is not None and producer.batches else None
+
     def last_offsets(self) -> dict[int, int]:
         """Returns the last offset of each producer's last batch: compaction must keep the header of that batch."""
         return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
 
 from klamm.core.broker import server
 from klamm.core.broker.background.maintenance import BrokerMaintenance
-from klamm.core.broker.refused_batches import MOST, PURGE_INTERVAL_S, RefusedBatches
+from klamm.core.broker.handlers import produce
+from klamm.core.broker.refused_batches import EARLIER_S, MOST, PURGE_INTERVAL_S, RefusedBatches
 from klamm.core.broker.server import Broker as WholeBroker
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.log.state.producer_state import ProducerState
+from klamm.core.protocol.produce.response import Produced
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.scripted import Fault, scripted_broker
-from klammtest.logs import codec_table
+from klammtest.logs import codec_table, open_log
 from klammtest.requests import batch
 
 REFUSED = ErrorCode.not_enough_replicas
@@ -66,6 +69,60 @@ def test_what_follows_a_refused_batch_gets_its_error_until_it_is_sent_again(brok
     assert broker.behind(5) is None
     assert not broker.refused.known
     assert broker.behind(6) is None
+
+
+def test_what_follows_a_batch_that_is_on_its_way_to_an_earlier_leader_is_early_for_a_minute(broker: Broker) -> None:
+    broker.store(4)
+
+    def early(sequence: int, leader_epoch: int = 3, **more: int) -> bool:
+        batch = sent(sequence, **more)
+        return broker.refused.is_early("t", 0, batch, leader_epoch, broker.log.last_sequence)
+
+    assert [early(sequence) for sequence in (6, 9, 2)] == [True, True, False]
+    assert not early(6, producer_id=8), "the log takes any sequence of it"
+    assert early(2, producer_epoch=1), "its first batch is missing"
+    broker.now += EARLIER_S - 1
+    assert early(7)
+    broker.now += 1
+    assert not early(6)
+    assert early(6, leader_epoch=4), "another leader may have it since"
+    broker.now += 2 * EARLIER_S
+    broker.refused.purge()
+    assert not broker.refused._early
+
+
+@pytest.mark.parametrize(("replicas", "epoch", "code"), [
+    ((1, 2), 5, ErrorCode.not_leader_or_follower),
+    ((1, 2), 4, ErrorCode.out_of_order_sequence_number),
+    ((1,), 5, ErrorCode.out_of_order_sequence_number),
+])  # fmt: skip
+def test_a_batch_that_is_early_is_refused_as_by_a_broker_that_does_not_lead(
+    tmp_path: Path, replicas: tuple[int, ...], epoch: int, code: ErrorCode
+) -> None:
+    """librdkafka sends it to the new leader while the batch before it is on its way to one that is stopped. After
+    OUT_OF_ORDER_SEQUENCE_NUMBER it would begin a new epoch for all partitions, and send stored batches again."""
+    log = open_log(tmp_path)
+    log.append_as_leader(bytearray(sent(0)), 4)
+    if epoch > 4:
+        log.begin_leader_epoch(epoch)
+    led = cast(Any, SimpleNamespace(
+        name=log.tp, log=log, replicas=replicas, leader_epoch=epoch, commits_alone=True,
+        traffic=SimpleNamespace(failed_produces=0), appended=lambda *_: None,
+    ))  # fmt: skip
+    appends = SimpleNamespace(on_loop_bytes=1 << 20)
+    services = cast(Any, SimpleNamespace(
+        partitions=SimpleNamespace(find=lambda *_: led), refused_batches=RefusedBatches(),
+        validation=SimpleNamespace(enforced=False), workers=SimpleNamespace(appends=appends),
+    ))  # fmt: skip
+
+    def produced(sequence: int) -> ErrorCode:
+        outcome = produce._append_now(services, *log.tp, memoryview(bytearray(sent(sequence))), -1)
+        return outcome.error if isinstance(outcome, Produced) else ErrorCode.none
+
+    assert produced(2) is code
+    assert produced(1) is ErrorCode.none
+    assert [produced(2), produced(3)] == [ErrorCode.none] * 2
+    assert produced(5) is ErrorCode.out_of_order_sequence_number, "it has a batch of this epoch"
 
 
 def test_others_are_not_concerned(broker: Broker) -> None:

@@ -348,15 +348,20 @@ class ClusterCampaign:
         total = Result(wanted=self.quick if run.quick else self.full)
         injections = list(run.injections(self.quick, self.full))
         with heard("klammtest") as said, scene_on(self.site, run, total) as scene, ended_threads(scene):
-            for number, first in enumerate(range(0, len(injections), self.a_life)):
-                life = injections[first : first + self.a_life]
-                last = first + self.a_life >= len(injections)
-                at = f"{life[0][0]}-{life[-1][0]}"
-                with scene.life(number, at, self.plant if run.plant and last else None):
-                    for i, chance in life:
-                        scene.undergo(i, chance, self.inject)
-                if total.problem_count > MOST_PROBLEMS:
-                    break
+            try:
+                for number, first in enumerate(range(0, len(injections), self.a_life)):
+                    life = injections[first : first + self.a_life]
+                    last = first + self.a_life >= len(injections)
+                    at = f"{life[0][0]}-{life[-1][0]}"
+                    with scene.life(number, at, self.plant if run.plant and last else None):
+                        for i, chance in life:
+                            scene.undergo(i, chance, self.inject)
+                    if total.problem_count > MOST_PROBLEMS:
+                        break
+            except Exception as error:
+                total.wrong("all", f"the campaign ended: {error!r}")
+                keep_evidence(scene, said)
+                raise
             keep_evidence(scene, said)
         return total
 
