@@ -1168,10 +1168,10 @@ class PartitionLog:
         return self._producers.state.last_sequence(producer_id)
 
     def has_of_latest_epoch(self, producer_id: int) -> bool:
-        """Returns True if the last batch of the producer was stored in the latest leader epoch."""
-        with self._lock:
-            last = self._producers.state.last_offset(producer_id)
-            return last is not None and self._epochs.epoch_at(last) == self._epochs.latest
+        """Returns True if the last batch of the producer was stored in the latest leader epoch. Takes no lock, as
+        `last_sequence`."""
+        last, (_, starts) = self._producers.state.last_offset(producer_id), self._epochs.columns()
+        return last is not None and (not starts or last >= starts[-1])
 
     def last_offsets_of_producers(self) -> dict[int, int]:
         """Returns the last offset of each producer's last batch, by producer id."""

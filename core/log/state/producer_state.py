@@ -125,14 +125,15 @@ class ProducerState:
 
     def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
         """Returns the epoch and the last sequence of a producer; None if it is unknown, or for a moment while another
-        thread updates it. The only method that may be called without the lock."""
+        thread updates it. May be called without the lock."""
         producer = self._producers.get(producer_id)
         if producer is None or not producer.batches:
             return None
         return producer.epoch, producer.batches[-1].last_sequence
 
     def last_offset(self, producer_id: int) -> int | None:
-        """Returns the offset of a producer's last record; None if it is unknown."""
+        """Returns the offset of a producer's last record; None where `last_sequence` has none. Without the lock,
+        too."""
         producer = self._producers.get(producer_id)
         return producer.batches[-1].last_offset if producer is not None and producer.batches else None
 
