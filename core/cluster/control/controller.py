@@ -90,7 +90,9 @@ class Controller:
         if lease is None:
             raise self._not_controller()
         if refused and self._read_lease().version != lease.version:
-            self._lease = None
+            with self._lock:
+                if self._lease is lease:  # not one that this broker has taken since
+                    self._lease = None
             raise self._not_controller()
         return controller_guard(lease.version)
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.cluster.control.controller import Controller
+from klamm.core.cluster.control.controller import Controller, ControllerLease
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
@@ -66,6 +66,30 @@ def test_a_deposed_controller_writes_nothing(coordination_case: CoordinationCase
     assert deposed.lease is None
     assert new_session.exists("/x") is None
     new_session.transaction([*successor.guard(), Create("/x")])
+
+
+def test_a_write_of_an_earlier_lease_does_not_end_the_one_that_was_taken_since(
+    coordination_case: CoordinationCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both in one session: `/controller` would name this broker, which would answer NOT_CONTROLLER, and nothing would
+    wake anyone to elect."""
+    sessions = [coordination_case.open() for _ in range(2)]
+    first, second = (controller(session, number) for number, session in enumerate(sessions))
+    assert first.elect()
+    read_lease = first._read_lease
+
+    def take_over_meanwhile() -> ControllerLease:
+        monkeypatch.undo()
+        assert second.take_over(0)
+        assert first.take_over(1)
+        return read_lease()
+
+    monkeypatch.setattr(first, "_read_lease", take_over_meanwhile)
+    with pytest.raises(BrokerError) as caught:
+        first.guard(refused=True)
+    assert caught.value.code is ErrorCode.not_controller
+    assert first.epoch() == 3
+    sessions[0].transaction(first.guard())
 
 
 def test_a_controller_that_refuses_connections_is_replaced(coordination_case: CoordinationCase) -> None:
