@@ -182,7 +182,7 @@ def test_a_flush_makes_the_epochs_durable(tmp_path: Path) -> None:
     assert log.leader_epochs_durable
 
 
-def test_an_epoch_that_begins_while_the_file_system_is_synced_is_made_durable_by_the_next_flush(tmp_path: Path) -> None:
+def test_an_epoch_that_begins_while_the_file_system_is_synced_is_written_durably(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.follow(6)
     log.append_as_follower(run(0, epoch=5), 6)
