@@ -74,8 +74,11 @@ class IsrChanges:
             due = loop.time() + interval_s
             await asyncio.sleep(interval_s)
             self._lateness_ms = max(0.0, (loop.time() - due) * 1000)
-            if self._roles.has_news():
-                self._roles.refresh_soon()
+            try:
+                if self._roles.has_news():
+                    self._roles.refresh_soon()
+            except Exception as error:  # the followers are looked at all the same
+                log.exception("offline logs are looked for again: %s", describe_error(error))
             for replica in self._partitions:
                 self._look_at(replica)
 

@@ -109,7 +109,7 @@ def test_a_look_at_a_partition_that_fails_keeps_none_from_the_others(
             replica.appended(100, log.append_as_leader(batch(), 3))
         roles = SimpleNamespace(
             image=SimpleNamespace(version=1, registrations={0: OWN, 1: FOLLOWER}), has_taken=lambda _: True,
-            has_news=lambda: False, refresh=refresh, refresh_soon=lambda: None,
+            has_news=lambda: 1 / 0, refresh=refresh, refresh_soon=lambda: None,
         )  # fmt: skip
         cluster, workers = cast(Any, SimpleNamespace(propose=propose)), cast(Any, AtOnce())
         changes = IsrChanges(cluster, partitions, cast(Any, roles), workers, metrics, lambda: LAG_MS)
@@ -123,6 +123,6 @@ def test_a_look_at_a_partition_that_fails_keeps_none_from_the_others(
 
     asyncio.run(asyncio.wait_for(script(), PATIENCE_S))
     assert dropped[0] == (TopicPartition("events", 1), (0,))
-    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(said) > 1
-    assert all(line.startswith("events-0: the followers are looked at again: RuntimeError: planted") for line in said)
+    said = [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) > 2
+    assert set(said) == {"events-0", "offline logs are looked for again"}
