@@ -13,7 +13,8 @@ refusal only when the producer has given the batch up.
 
 The first may also be on its way to an earlier leader, which is stopped or cut off: librdkafka sends what comes next to
 the new leader all the same. So a producer's first batches in a leader epoch are refused, too, as long as those before
-them are missing, for `EARLIER_S` at most.
+them are missing, for `EARLIER_S` at most: also if the log does not know the producer, and would take any sequence of
+it. After the second's answer librdkafka reports the first as delivered.
 """
 
 from __future__ import annotations
@@ -91,6 +92,13 @@ class RefusedBatches:
         if len(self._early) > MOST:
             del self._early[next(iter(self._early))]
         return now < since_s + EARLIER_S
+
+    @staticmethod
+    def lacks_first(batch: memoryview, stored: Stored) -> bool:
+        """Returns True if the log does not know the producer, and this is not its first batch. Call it while the leader
+        is new: later the producer's state may have expired."""
+        header = _header(batch)
+        return header is not None and header.base_sequence != 0 and stored(header.producer_id) is None
 
     def note(self, topic: str, partition: int, batch: memoryview, error: ErrorCode) -> None:
         """Takes note of a refusal; the first refused batch of a producer counts."""

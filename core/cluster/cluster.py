@@ -110,7 +110,7 @@ class Cluster:
         self.broker_id = broker_id
         identity = BrokerIdentity(broker_id, tuple(endpoints), data_ids, directory_id, rack, inter_broker_listener)
         self._registration = Registration(coordination, identity, clock)
-        self._controller = Controller(coordination, broker_id, clock)
+        self._controller = Controller(coordination, broker_id, clock, self._on_not_controller)
         name = name_of_writer(broker_id)
         self._writer = ChangeWriter(coordination, lambda whole: self._read(whole=whole), name)
         self._cold_start = ColdStart(name, lambda: _COLD_START_SESSIONS * coordination.session_timeout_s)
@@ -124,6 +124,8 @@ class Cluster:
         self._went_back = False
         """True from when the coordination was found to be older than `seen` until its tree is read."""
         self._offline: Collection[TopicPartition] = ()
+        self._offline_lock = threading.Lock()
+        """Held while a report of it is written: an old one would replace a newer one."""
         self._new_id = new_id
         self._clock = clock
         self._highest_producer_id = highest_producer_id
@@ -132,9 +134,12 @@ class Cluster:
         self._image = EMPTY_IMAGE
         self._image_lock = threading.Lock()
         self._change_lock = threading.Lock()
+        self._publish_lock = threading.Lock()
         self._callbacks: list[OnChange] = []
         self._on_displaced: list[OnDisplaced] = []
         self._watches: list[Watch] = []
+        self._published: BrokerRegistration | None = None
+        """`own_registration` as the callbacks were last called with: the roles depend on it, too."""
         self._broker_epoch = -1
         self._expired = False
         self._away = False
@@ -189,9 +194,10 @@ class Cluster:
         return self._retiring
 
     def on_change(self, callback: OnChange) -> None:
-        """Registers a callback for every new image, and for the end of the session, with the image as it was. Callbacks
-        run in order on the thread that read the image: the worker, or a thread within one of the changing methods
-        below. A callback must return soon and may call `image` and `own_registration` only."""
+        """Registers a callback for every new image, and for every other `own_registration`, as at the end of the
+        session, with the image as it was. Callbacks run in order on the thread that read the image: the worker, or a
+        thread within one of the changing methods below. A callback must return soon and may call `image` and
+        `own_registration` only."""
         with self._image_lock:
             self._callbacks.append(callback)
 
@@ -277,13 +283,13 @@ class Cluster:
         coordination is unavailable.
         """
         with self._change_lock:
-            version = self._image.version
+            image = self._image  # the worker may read a newer one meanwhile: on that none is written
             tried = [
                 (tp, proposal)
                 for tp, proposal in proposals
-                if proposal.base_version == version and self._image.partition(tp) is not None
+                if proposal.base_version == image.version and image.partition(tp) is not None
             ][: self._writer.most_states]
-            outcome = self._propose(tried) if tried else ProposalOutcome.REFUSED
+            outcome = self._propose(image, tried) if tried else ProposalOutcome.REFUSED
             try:
                 self._read()
             except CoordinationError:
@@ -291,13 +297,13 @@ class Cluster:
         written = {id(proposal) for _, proposal in tried}
         return [outcome if id(proposal) in written else ProposalOutcome.REFUSED for _, proposal in proposals]
 
-    def _propose(self, proposals: Sequence[tuple[TopicPartition, IsrProposal]]) -> ProposalOutcome:
+    def _propose(self, image: ClusterImage, proposals: Sequence[tuple[TopicPartition, IsrProposal]]) -> ProposalOutcome:
         own = self.own_registration
         if own is None:
             return ProposalOutcome.REFUSED
         added = {broker.incarnation for _, proposal in proposals for broker in proposal.added}
         states = {tp: proposal.state for tp, proposal in proposals}
-        return self._writer.attempt(leader_guard(own.incarnation, sorted(added)), self._image, Plan(states))
+        return self._writer.attempt(leader_guard(own.incarnation, sorted(added)), image, Plan(states))
 
     def report_recovered(self, ends: Mapping[TopicPartition, RecoveredEnd]) -> None:
         """Reports where the logs of this broker end, for partitions without a leader of which it is a doubtful member
@@ -307,8 +313,9 @@ class Cluster:
     def report_offline(self, partitions: Collection[TopicPartition]) -> None:
         """Reports the partitions whose log is offline here, all of them: other replicas take over. Reported again in
         every new session."""
-        self._offline = frozenset(partitions)
-        report_offline(self._coordination, self.broker_id, self._offline)
+        with self._offline_lock:
+            self._offline = frozenset(partitions)
+            report_offline(self._coordination, self.broker_id, self._offline)
 
     def suspect(self, broker_id: int, incarnation: str) -> None:
         """Says that a broker refused this one's connections twice: if the controller is refused too, it ends that
@@ -478,8 +485,9 @@ class Cluster:
             self._registration.begin_anew()
         check_supported(self.broker_id, read_features(self._coordination))
         self._broker_epoch = self._registration.register()
-        if self._offline:
-            report_offline(self._coordination, self.broker_id, self._offline)
+        with self._offline_lock:
+            if self._offline:
+                report_offline(self._coordination, self.broker_id, self._offline)
         skip_used(self._coordination, self.broker_id, self._highest_used())
         elected = self._controller.elect()
         # The whole tree, which may have been restored from a backup.
@@ -533,8 +541,7 @@ class Cluster:
             if self._seen is not None and (self._checked or first):  # the first read follows a check
                 epoch = max(highest_epoch(previous, image), self._seen.last.leader_epoch if self._seen.last else -1)
                 self._seen.note(SeenChange(image.version, image.by, epoch))
-            if image != previous:
-                self._publish(image)
+            self._publish(always=image != previous)
             return image
 
     def _newest(self, previous: ClusterImage, *, whole: bool, first: bool) -> ClusterImage:
@@ -558,9 +565,20 @@ class Cluster:
             self._wake.set()
             raise
 
-    def _publish(self, image: ClusterImage) -> None:
-        for callback in self._callbacks:
-            _call(callback, image)
+    def _publish(self, *, always: bool) -> None:
+        """Calls the callbacks; unless `always`, only if this broker's registration is another one than at the last
+        call. A registration that changes from then on is followed by a read."""
+        with self._publish_lock:
+            own = self.own_registration
+            if always or own != self._published:
+                self._published = own
+                for callback in self._callbacks:
+                    _call(callback, self._image)
+
+    def _on_not_controller(self) -> None:
+        """A broker that the image names, and that has no lease, must look at once: nobody else wakes it."""
+        if self._image.controller_id == self.broker_id:
+            self._wake.set()
 
     def _work(self) -> None:
         while not self._stop.is_set():
@@ -586,7 +604,7 @@ class Cluster:
         if self._stop.is_set():
             return
         if self._expired:
-            self._publish(self._image)
+            self._publish(always=True)
             if self._retiring:
                 return
             self._coordination.restart()

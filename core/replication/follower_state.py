@@ -18,6 +18,7 @@ class FollowerState:
     """The offset of the follower's last Fetch: it has every record below."""
     log_start_offset: int = UNKNOWN_OFFSET
     broker_epoch: int = -1
+    """That of its last Fetch; -1 if it has not fetched since it left the ISR."""
     last_caught_up_ms: float = NEVER
     _last_fetch_ms: float = NEVER
     _leader_end_at_last_fetch: int = UNKNOWN_OFFSET
@@ -35,6 +36,10 @@ class FollowerState:
         self.broker_epoch = fetch.replica_epoch
         self._leader_end_at_last_fetch = leader_end_offset
         self._last_fetch_ms = now_ms
+
+    def left_isr(self) -> None:
+        """Has it join again only once it has fetched again: what it said before does not show that it still fetches."""
+        self.broker_epoch = -1
 
     def is_caught_up(self, leader_end_offset: int, now_ms: float, max_lag_ms: float) -> bool:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= max_lag_ms

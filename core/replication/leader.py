@@ -342,8 +342,11 @@ class PartitionLeader:
 
         A write that was conditional on an earlier version has either led to this state, or never happens. A
         reassignment adds and drops followers: one that was dropped is not proposed again, since the metadata that the
-        proposal is conditional on have the replicas of the same version.
+        proposal is conditional on have the replicas of the same version. A follower that has left the ISR joins again
+        only after another Fetch: its log may have gone offline, and with no append it would be at the end for ever.
         """
+        for left in set(self.state.isr) - set(state.isr) - {self.broker_id}:
+            self._followers[left].left_isr()
         self.state, self.version = state, version
         self._proposals = [proposal for proposal in self._proposals if proposal.base_version >= version]
         self._look_at_isr()

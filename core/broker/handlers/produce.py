@@ -41,6 +41,7 @@ MAX_RECORD_ERRORS = 10_000
 """The most records that one response names."""
 _NO_BATCH = "a Produce request needs one whole record batch"
 _BEHIND = "a batch of this producer that comes before this one was refused, and must be sent again first"
+_EARLY = "the batches of this producer that come before this one may be on their way to an earlier leader"
 _UNCOMMITTED = {
     ErrorCode.not_leader_or_follower: "this broker stopped leading before the in-sync replicas had the records",
     ErrorCode.not_enough_replicas_after_append: "fewer replicas are in sync than min.insync.replicas says",
@@ -230,6 +231,8 @@ def _append_now(
     before = services.refused_batches
     if before.known and (code := before.behind(topic, partition, batch, led.log.last_sequence)) is not None:
         return Produced(topic, partition, code, message=f"{led.name}: {_BEHIND}")
+    if led.is_new_leader and led.still_new_leader() and before.lacks_first(batch, led.log.last_sequence):
+        return _failed(services, led, batch, BrokerError(ErrorCode.not_leader_or_follower, f"{led.name}: {_EARLY}"))
     validation, appends = services.validation, services.workers.appends
     if size > appends.on_loop_bytes and appends.needs_worker(size):
         return None

@@ -102,14 +102,11 @@ class FollowerFetches:
             # Registered again: a partition that has not changed is to be taken under the new epoch, too (R3).
             self._epochs[context.session_id] = registered
             changed.update(dict.fromkeys(self._waits[context.session_id][1]))
-        if not _is_known(services, message):  # this broker has not read the registration yet
-            for key in changed:
-                wait.on_bounds(key)
-        answers = self._take_ends(services, message, context, changed)
+        answers = self._take_ends(services, message, context, wait, changed)
         await self._read_all(services, message, context, answers)
         if not any(map(_is_news, answers.values())) and not services.partitions.closing:
             await self._wait(request, message, wait)
-            more = self._take_ends(services, message, context, wait.take_changed())
+            more = self._take_ends(services, message, context, wait, wait.take_changed())
             await self._read_all(services, message, context, more)
             answers.update(more)
         for key, answer in answers.items():
@@ -173,13 +170,18 @@ class FollowerFetches:
         services: LeaderServices,
         message: ReplicaFetchRequest,
         context: Context,
+        wait: FollowerWait,
         keys: Iterable[PartitionKey],
     ) -> dict[PartitionKey, ReplicaFetchData | None]:
         """Takes what the follower has of each partition, which may commit records; returns the answers that need no
         records, and None for those that do.
 
-        A request that has waited is taken again: it counts now if the follower's registration has been read meanwhile.
+        It does not count while this broker has not read the follower's registration: the partitions are then taken
+        again, once this request has waited, or with the next.
         """
+        if not _is_known(services, message):
+            for key in keys:
+                wait.on_bounds(key)
         answers: dict[PartitionKey, ReplicaFetchData | None] = {}
         now_ms = monotonic_ms()
         replica_id, replica_epoch = message.replica_id, message.replica_epoch

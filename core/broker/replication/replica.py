@@ -24,6 +24,7 @@ from ...replication.partition import Partition
 from ...replication.partition_state import PartitionState
 from ...replication.registrations import BrokerRegistration
 from ..metrics.counters import TopicTraffic
+from ..refused_batches import EARLIER_S
 from .parked_fetch import FollowerWait, ParkedFetch
 
 DeleteOutcome: TypeAlias = tuple[ErrorCode, int]
@@ -99,6 +100,9 @@ class Replica:
         self.partition: Partition[DelayedProduce] = Partition(broker_id, log, replicas, settings)
         self.leader_epoch = -1
         """The epoch in which this replica leads; -1 if it does not. Read for every append."""
+        self.is_new_leader = False
+        """True if this replica began to lead a short while ago and others have the partition, or if that has not been
+        asked since; see `still_new_leader`. Read for every append."""
         self.commits_alone = False
         """True if an append on the event loop commits at once. Read for every append."""
         self._loop = asyncio.get_running_loop()
@@ -110,6 +114,7 @@ class Replica:
         self._expiry: asyncio.TimerHandle | None = None
         self._shown = log.high_watermark
         self._told_start = -1
+        self._new_until = 0.0
         self._loop_thread = threading.get_ident()
         log.on_visible = self._on_visible
 
@@ -188,13 +193,22 @@ class Replica:
     def refresh(self) -> None:
         """Takes over what the leader's state says now, after it may have changed: commits what has been replicated."""
         leader = self.partition.leader
-        self.leader_epoch = -1 if leader is None else leader.epoch
+        epoch = -1 if leader is None else leader.epoch
+        if epoch != self.leader_epoch:
+            self.leader_epoch = epoch
+            self.is_new_leader = leader is not None and len(self.replicas) > 1
+            self._new_until = self._loop.time() + EARLIER_S
         # Beside followers, a log that shows flushed records only commits by its flush: its flushed end counts (R2).
         held_back = self.log.flushes and len(self.replicas) > 1
         self.commits_alone = leader is not None and leader.commits_alone and not held_back
         if leader is not None:
             leader.advance_high_watermark()
         self.complete()
+
+    def still_new_leader(self) -> bool:
+        """Returns True if an earlier leader may still be sent batches that were made before this one led."""
+        self.is_new_leader = self.is_new_leader and self._loop.time() < self._new_until
+        return self.is_new_leader
 
     # -- appends and commits -------------------------------------------------------------------------------------
 

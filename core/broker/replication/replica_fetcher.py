@@ -43,6 +43,8 @@ _REDIALS_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 _LEAST_BACKOFF_S: Final = 0.02
 _FULL_DISK_BACKOFF_S: Final = 5.0
 """What does not fit on a full disk is fetched again after this time at most, and at once when there is room again."""
+_OFFLINE_BACKOFF_S: Final = 5.0
+"""A log that is offline is looked at again after this time: it stays so until it is opened again."""
 _SILENCE_MS: Final = 4_000
 _LONGEST_THROTTLED_S: Final = 1.0
 """A throttled partition is left out for at most this time, so that a higher rate takes effect soon."""
@@ -165,6 +167,9 @@ class ReplicaFetcher:
         if self._fetched.get(key) is not fetched:
             return
         replica = fetched.replica
+        if replica.log.offline is not None:  # it must not count as one that has what it had
+            self._leave_out(key, fetched, _OFFLINE_BACKOFF_S)
+            return
         wait_ms = self._throttles.follower_wait_ms(
             replica.log.config, replica.name.partition, in_sync=replica.is_in_sync(self._broker_id)
         )

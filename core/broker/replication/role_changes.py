@@ -357,6 +357,10 @@ class RoleChanges:
         incarnation = "" if self._own is None else self._own.incarnation
         if not self._reports.differ(incarnation, recovered, offline):
             return
+        for name in offline:
+            replica = self._partitions.replica(name)
+            if replica is not None:
+                self._fetchers.remove(replica.key)  # its leader would count it as one that goes on fetching
         try:
             await self._workers.coordination(self._reports.write, incarnation, recovered, offline)
         except CoordinationError as error:

@@ -45,10 +45,19 @@ class ControllerLease:
 class Controller:
     """One broker's part in the election, and its writes while it is the controller. Thread-safe."""
 
-    def __init__(self, coordination: Coordination, broker_id: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        broker_id: int,
+        clock: Callable[[], float],
+        on_not_controller: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_not_controller` is called whenever this broker is asked for a controller's write and has no lease, or
+        no longer: the owner should `elect` if `/controller` names it."""
         self._coordination = coordination
         self._broker_id = broker_id
         self._clock = clock
+        self._on_not_controller = on_not_controller
         self._lock = threading.Lock()
         self._lease: ControllerLease | None = None
 
@@ -102,6 +111,7 @@ class Controller:
         with self._lock:
             found = self._found()
             if found is not None and found[0].brokerid == suspect_id != self._broker_id:
+                self._lease = None  # one of before the suspect's: `elect` would keep it if this is not answered
                 self._take(found[1])
         return self.elect()
 
@@ -155,6 +165,7 @@ class Controller:
         _log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
 
     def _not_controller(self) -> BrokerError:
+        self._on_not_controller()
         return BrokerError(ErrorCode.not_controller, f"broker {self._broker_id} is not the controller")
 
 

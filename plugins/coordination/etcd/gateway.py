@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -267,7 +268,7 @@ class EtcdGateway:
             response = connection.getresponse()
             if response.status != 200:
                 _checked(response.status, response.data, what, member)
-        except (HTTPError, OSError) as error:
+        except (HTTPError, HTTPException, OSError) as error:
             connection.close()
             raise _NotSentError(_reason(error)) from error
         except BaseException:

@@ -80,12 +80,17 @@ class EtcdWatches:
                 )
             except CoordinationError as error:  # the session reports that etcd is away
                 _log.debug("no stream of changes: %s", error)
+            except Exception as error:  # without this thread the process would not see any change any more
+                _log.exception("the stream of changes is opened again: %s", error)
             else:
                 with self._lock:
                     self._stream = stream
                 try:
                     if self._follow(stream):
                         pause_s = _FIRST_PAUSE_S
+                except Exception as error:  # without this thread the process would not see any change any more
+                    _log.exception("the stream of changes is opened again: %s", error)
+                    self._on_stream(False)
                 finally:
                     with self._lock:
                         self._stream = None

@@ -118,8 +118,9 @@ class ZooKeeperWatches:
             except CoordinationUnavailableError:
                 self._mark(watched)  # `arm` has waited for a connection until its time-out; wait again
                 continue
-            except CoordinationError as error:  # without this thread the process would not see any change any more
-                _log.error("a watch could not be set, it is tried again in %g s: %s", _RETRY_S, error)
+            except Exception as error:  # without this thread the process would not see any change any more
+                said = "a watch could not be set, it is tried again in %g s: %s"
+                _log.error(said, _RETRY_S, error, exc_info=not isinstance(error, CoordinationError))
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, _RETRY_S)
                 self._mark(watched)

@@ -15,7 +15,9 @@ from confluent_kafka import Producer
 from klamm.core.broker import server
 from klamm.core.broker.background.maintenance import BrokerMaintenance
 from klamm.core.broker.handlers import produce
+from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.refused_batches import EARLIER_S, MOST, PURGE_INTERVAL_S, RefusedBatches
+from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.server import Broker as WholeBroker
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
@@ -23,6 +25,9 @@ from klamm.core.log.state.producer_state import ProducerState
 from klamm.core.protocol.produce.response import Produced
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.leader import ReplicationSettings
+from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.registrations import BrokerRegistration
 from klammtest.brokers.scripted import Fault, scripted_broker
 from klammtest.logs import codec_table, open_log
 from klammtest.requests import batch
@@ -56,6 +61,16 @@ class Broker:
 
 def sent(sequence: int, producer_id: int = 7, producer_epoch: int = 0) -> memoryview:
     return memoryview(batch(b"x", producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence))
+
+
+def services_of(led: Replica) -> Any:
+    """What a broker has that leads one partition."""
+    return SimpleNamespace(
+        partitions=SimpleNamespace(find=lambda *_: led),
+        refused_batches=RefusedBatches(),
+        validation=SimpleNamespace(enforced=False),
+        workers=SimpleNamespace(appends=SimpleNamespace(on_loop_bytes=1 << 20)),
+    )
 
 
 @pytest.fixture
@@ -107,13 +122,9 @@ def test_a_batch_that_is_early_is_refused_as_by_a_broker_that_does_not_lead(
         log.begin_leader_epoch(epoch)
     led = cast(Any, SimpleNamespace(
         name=log.tp, log=log, replicas=replicas, leader_epoch=epoch, commits_alone=True,
-        traffic=SimpleNamespace(failed_produces=0), appended=lambda *_: None,
+        traffic=SimpleNamespace(failed_produces=0), appended=lambda *_: None, is_new_leader=False,
     ))  # fmt: skip
-    appends = SimpleNamespace(on_loop_bytes=1 << 20)
-    services = cast(Any, SimpleNamespace(
-        partitions=SimpleNamespace(find=lambda *_: led), refused_batches=RefusedBatches(),
-        validation=SimpleNamespace(enforced=False), workers=SimpleNamespace(appends=appends),
-    ))  # fmt: skip
+    services = services_of(led)
 
     def produced(sequence: int) -> ErrorCode:
         outcome = produce._append_now(services, *log.tp, memoryview(bytearray(sent(sequence))), -1)
@@ -123,6 +134,37 @@ def test_a_batch_that_is_early_is_refused_as_by_a_broker_that_does_not_lead(
     assert produced(1) is ErrorCode.none
     assert [produced(2), produced(3)] == [ErrorCode.none] * 2
     assert produced(5) is ErrorCode.out_of_order_sequence_number, "it has a batch of this epoch"
+
+
+@pytest.mark.parametrize("replicas", [(0,), (0, 1)])
+def test_a_later_batch_of_a_producer_that_a_new_leader_does_not_know_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: tuple[int, ...]
+) -> None:
+    """The log would take any sequence of it; after that answer librdkafka reports the first batch as delivered, which
+    may be lost at the earlier leader. A minute later it is a producer whose state has expired."""
+    clock = [100.0]
+
+    async def script() -> None:
+        log = open_log(tmp_path)
+        log.begin_leader_epoch(5)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
+        settings, own = ReplicationSettings(1, 30_000), BrokerRegistration(0, 1, "here", ("a",))
+        led = Replica(0, log.tp, log, BrokerMetrics().traffic("t"), replicas, settings)
+        led.on_metadata(PartitionState(0, 5, 1, (0,), (), {0: "a"}, 0), 1, own, replicas, settings)
+        services = services_of(led)
+
+        def produced(sequence: int, **more: int) -> ErrorCode:
+            outcome = produce._append_now(services, *log.tp, memoryview(bytearray(sent(sequence, **more))), -1)
+            return outcome.error if isinstance(outcome, Produced) else ErrorCode.none
+
+        early = ErrorCode.not_leader_or_follower if len(replicas) > 1 else ErrorCode.none
+        assert produced(2, producer_id=8) is early
+        assert [produced(sequence) for sequence in range(3)] == [ErrorCode.none] * 3
+        clock[0] += EARLIER_S
+        assert produced(9, producer_id=9) is ErrorCode.none
+        log.close()
+
+    asyncio.run(script())
 
 
 def test_others_are_not_concerned(broker: Broker) -> None:

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import NoReturn, cast
 from uuid import UUID
 
 import pytest
@@ -19,9 +19,10 @@ from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, Partitio
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.registrations import BrokerRegistration
 from klammtest.clusters.joined import Joined
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
@@ -221,6 +222,26 @@ def test_an_expired_broker_rejoins_by_itself(join: Joined, coordination_case: Co
     )
     eventually(lambda: created(cluster, "u"), "a topic to be created")  # a busy machine may end the session once more
     eventually(lambda: cluster.image().topics["t"].partitions[0].leader == 0, "the partition to be led again")
+
+
+def test_a_broker_whose_work_as_controller_failed_is_told_that_it_is_registered_again(
+    join: Joined, coordination_case: CoordinationCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image is the same as before the failure. The broker would have no role until the next change."""
+    cluster = join(0)
+    told: list[BrokerRegistration | None] = []
+    cluster.on_change(lambda _: told.append(cluster.own_registration))
+
+    def fail_once(_: ClusterImage) -> NoReturn:
+        monkeypatch.undo()
+        told.clear()
+        raise CoordinationUnavailableError("planted")
+
+    monkeypatch.setattr(cluster._tasks, "suspects", fail_once)
+    coordination_case.expire(join.coordinations[0])
+    eventually(lambda: None in told, "the broker is told that it is registered no more")
+    eventually(lambda: cluster.own_registration is not None, "the registration")
+    eventually(lambda: told[-1:] == [cluster.own_registration], "the broker is told of it")
 
 
 def test_an_expired_controller_is_succeeded(join: Joined, coordination_case: CoordinationCase) -> None:

@@ -235,3 +235,21 @@ def test_an_idle_follower_whose_disk_is_full_does_not_join() -> None:
     proposal = leader.next_proposal(BROKERS, 1.0)
     assert proposal is not None
     assert proposal.state.isr == (0, 1, 2)
+
+
+def test_a_follower_that_was_taken_out_joins_again_only_once_it_has_fetched_again() -> None:
+    """Its log is offline: nothing is appended, so that it stays at the end, and it would join for ever."""
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1, 2)
+    appended(log, 3)
+    fetch(leader, 1, 3)
+    fetch(leader, 2, 3)
+    assert log.high_watermark == 3
+    leader.on_state(state_of(0, 1), 8, REPLICAS, ReplicationSettings(2, 30))
+    assert not leader.wants_change(BROKERS, 2.0, 0.0)
+    assert leader.next_proposal(BROKERS, 2.0) is None
+    assert leader.follower_bounds(2) == (-1, 3), "what it has is still known"
+    fetch(leader, 2, 3, 2.0)
+    proposal = leader.next_proposal(BROKERS, 2.0)
+    assert proposal is not None
+    assert proposal.state.isr == (0, 1, 2)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -26,6 +26,7 @@ from klamm.plugins.coordination.etcd.gateway import EtcdGateway, EtcdStream
 from klamm.plugins.coordination.etcd.nodes import Request
 from klamm.plugins.coordination.etcd.server import EtcdServer
 from klamm.plugins.coordination.etcd.session import EtcdSession
+from klamm.plugins.coordination.etcd.watches import EtcdWatches
 from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
 from klammtest.etcd import EtcdCase, etcd_cluster, needs_etcd
 from klammtest.faulty import fault_hook
@@ -437,3 +438,26 @@ def test_a_transaction_finds_a_renewed_session(case: EtcdCase, monkeypatch: pyte
     for number in range(3):
         time.sleep(2)  # without a keep-alive the lease would end after 5 to 5.5 s
         coordination.create(f"/node-{number}", b"")
+
+
+def test_watches_go_on_after_a_change_that_cannot_be_read(
+    case: EtcdCase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordination = case.open(session_timeout_ms=20_000)
+    events, fired = Events(coordination), Signal()
+    coordination.create("/a")
+    coordination.watch("/a", fired)
+    fired.mark()
+
+    def fail_once(*_: object) -> NoReturn:
+        monkeypatch.undo()
+        raise ValueError("planted")
+
+    monkeypatch.setattr(EtcdWatches, "_dispatch", fail_once)
+    coordination.set("/a", b"1")
+    fired.wait_for_more()
+    fired.mark()
+    coordination.set("/a", b"2")
+    fired.wait_for_more()
+    events.wait_for(SessionEvent.CONNECTED)
+    assert "the stream of changes is opened again: planted" in caplog.text

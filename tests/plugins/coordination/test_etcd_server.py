@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +102,6 @@ def test_a_key_that_klamm_has_not_written(tmp_path: Path) -> None:
 
 def test_what_is_no_etcd_is_said_so(tmp_path: Path) -> None:
     import http.server
-    import threading
 
     web = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), http.server.BaseHTTPRequestHandler)
     thread = threading.Thread(target=web.serve_forever)
@@ -114,6 +115,23 @@ def test_what_is_no_etcd_is_said_so(tmp_path: Path) -> None:
         web.shutdown()
         thread.join()
         web.server_close()
+
+
+def test_an_answer_that_ends_within_its_first_line_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"HTT")
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        gateway = EtcdGateway(EtcdConfig.model_validate({"etcd.endpoints": url}))
+        with pytest.raises(CoordinationUnavailableError, match="HTT"):
+            gateway.open_stream("watch", {}, "watches", 0.05)
 
 
 @pytest.fixture

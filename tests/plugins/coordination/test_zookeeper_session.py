@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 from kazoo.client import KazooClient
@@ -19,6 +19,7 @@ from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper.kazoo_session import _drop_out_of_order
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
+from klamm.plugins.coordination.zookeeper.watches import _WatchedPath
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
 from klammtest.zookeeper import Events, Signal
@@ -139,6 +140,25 @@ def test_watches_go_on_after_one_that_the_server_refused_to_set(
         finally:
             other.close()
     assert "a watch could not be set, it is tried again" in caplog.text
+
+
+def test_watches_go_on_after_an_answer_that_cannot_be_read(
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fired = Signal()
+    with behind_a_proxy(zookeeper_server, threading.Event(), SystemZookeeperError.code) as coordination:
+        coordination.create("/b", b"1")
+        coordination.watch("/b", fired)
+        fired.mark()
+
+        def fail_once(_: object, __: object) -> NoReturn:
+            monkeypatch.undo()
+            raise struct.error("planted")
+
+        monkeypatch.setattr(_WatchedPath, "arm", fail_once)
+        coordination.set("/b", b"2")
+        fired.wait_for_more()
+    assert "a watch could not be set, it is tried again in 1 s: planted" in caplog.text
 
 
 @pytest.mark.parametrize("error", [RuntimeError("xids do not match"), IndexError("pop from an empty deque")])

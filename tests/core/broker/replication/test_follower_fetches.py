@@ -186,3 +186,17 @@ def test_a_replica_that_was_removed_and_added_again_is_not_in_sync_by_a_fetch_of
         assert led.leader.next_proposal(live, monotonic_ms()) is None
 
     with_leader(tmp_path, script)
+
+
+def test_a_fetch_that_does_not_count_after_it_has_waited_is_taken_with_the_next(tmp_path: Path) -> None:
+    """It is woken by an append to another partition, before the follower's registration is read."""
+
+    async def script(leader: Leader) -> None:
+        leader.log.append_as_leader(batch(), 3)
+        await leader.fetch(1, max_wait_ms=20)
+        assert leader.log.high_watermark == 0, "the registration is not known yet"
+        leader.registrations[1] = FOLLOWER
+        await leader.fetch(1, changed=False)
+        assert leader.log.high_watermark == 1
+
+    with_leader(tmp_path, script)

@@ -36,7 +36,15 @@ class Follower:
         return FetchResult.APPENDED
 
 
-LOG = SimpleNamespace(log_start_offset=0, log_end_offset=100, flushes=False, config=None)
+def replica(number: int = 0) -> Any:
+    """A replica of partition `number` of topic t, whose log has 100 records."""
+    return SimpleNamespace(
+        key=(KEY[0], number),
+        name=TopicPartition("t", number),
+        complete=lambda: None,
+        log=SimpleNamespace(log_start_offset=0, log_end_offset=100, flushes=False, config=None, offline=None),
+        is_in_sync=lambda _: True,
+    )
 
 
 def made() -> ReplicaFetcher:
@@ -59,16 +67,10 @@ def test_an_answer_to_a_request_of_a_former_role_is_not_taken() -> None:
     async def main() -> None:
         fetcher = made()
         first, second = Follower(4), Follower(6)
-        replica = cast(
-            Any,
-            SimpleNamespace(
-                key=KEY, name=TopicPartition("t", 0), complete=lambda: None, log=LOG, is_in_sync=lambda _: True
-            ),
-        )
-        fetcher.add(replica, cast(Any, first))
+        fetcher.add(replica(), cast(Any, first))
         fetcher._correlation_id += 1  # the request of the first role is sent
         fetcher.remove(KEY)
-        fetcher.add(replica, cast(Any, second))
+        fetcher.add(replica(), cast(Any, second))
         answer = PartitionAnswer(ErrorCode.none, 5, 0, None, b"")
         await fetcher._take(KEY, answer)
         assert second.answered == []
@@ -83,11 +85,7 @@ def test_an_answer_to_a_request_of_a_former_role_is_not_taken() -> None:
 
 def test_a_log_start_that_retention_raised_is_reported_with_the_next_request() -> None:
     async def main() -> None:
-        fetcher, follower = made(), Follower(4)
-        log = SimpleNamespace(log_start_offset=0, log_end_offset=100, flushes=False, config=None)
-        replica = SimpleNamespace(
-            key=KEY, name=TopicPartition("t", 0), complete=lambda: None, log=log, is_in_sync=lambda _: True
-        )
+        fetcher, follower, followed = made(), Follower(4), replica()
 
         def sent() -> list[int]:
             """The log starts in the next request."""
@@ -97,16 +95,16 @@ def test_a_log_start_that_retention_raised_is_reported_with_the_next_request() -
             return [wanted.log_start_offset for wanted in request.partitions.values()]
 
         fetcher.report_log_starts()
-        fetcher.add(cast(Any, replica), cast(Any, follower))
+        fetcher.add(followed, cast(Any, follower))
         assert sent() == [0]
         fetcher.report_log_starts()
         assert sent() == [], "nothing has changed"
-        log.log_start_offset = 30
+        followed.log.log_start_offset = 30
         fetcher.report_log_starts()
         await fetcher._take(KEY, PartitionAnswer(ErrorCode.none, 5, 0, None, b""))
         assert len(follower.answered) == 1, "the answer that was on its way counts"
         assert sent() == [30]
-        log.log_start_offset = 60
+        followed.log.log_start_offset = 60
         fetcher.report_log_starts()
         assert sent() == [60]
         fetcher.report_log_starts()
@@ -122,9 +120,6 @@ def test_a_watermark_that_is_not_taken_is_asked_for_again(told: int, again: list
 
     async def main() -> None:
         fetcher, follower = made(), Follower(4)
-        replica = SimpleNamespace(
-            key=KEY, name=TopicPartition("t", 0), complete=lambda: None, log=LOG, is_in_sync=lambda _: True
-        )
 
         def asked() -> list[Any]:
             """The partitions that the next request names."""
@@ -133,7 +128,7 @@ def test_a_watermark_that_is_not_taken_is_asked_for_again(told: int, again: list
             fetcher._session.on_response(ErrorCode.none, 1)
             return list(request.partitions)
 
-        fetcher.add(cast(Any, replica), cast(Any, follower))
+        fetcher.add(replica(), cast(Any, follower))
         assert asked() == [KEY]
         await fetcher._take(KEY, PartitionAnswer(ErrorCode.none, 5, 0, None, b""))
         assert asked() == [], "the session has it"
@@ -151,19 +146,26 @@ def test_the_lag_is_what_a_partition_lacks_of_what_its_leader_last_told() -> Non
         fetcher = made()
         assert fetcher.max_lag == 0
         for number, high_watermark in enumerate((105, 99)):
-            key = (UUID(int=1), number)
-            replica = SimpleNamespace(
-                key=key,
-                name=TopicPartition("t", number),
-                complete=lambda: None,
-                log=LOG,
-                is_in_sync=lambda _: True,
-            )
-            fetcher.add(cast(Any, replica), cast(Any, Follower(4)))
+            followed = replica(number)
+            fetcher.add(followed, cast(Any, Follower(4)))
             fetcher._correlation_id += 1
-            await fetcher._take(key, PartitionAnswer(ErrorCode.none, high_watermark, 0, None, b""))
-            await fetcher._take(key, PartitionAnswer(ErrorCode.not_leader_or_follower, -1, -1, None, b""))
+            await fetcher._take(followed.key, PartitionAnswer(ErrorCode.none, high_watermark, 0, None, b""))
+            await fetcher._take(followed.key, PartitionAnswer(ErrorCode.not_leader_or_follower, -1, -1, None, b""))
             assert fetcher.max_lag == 5
+        await fetcher.stop()
+
+    asyncio.run(main())
+
+
+def test_a_log_that_is_offline_is_not_fetched() -> None:
+    """Its leader would count it as one that has all records, and let it join again."""
+
+    async def main() -> None:
+        fetcher, online, offline = made(), replica(0), replica(1)
+        offline.log.offline = "an fsync failed"
+        for each in (online, offline):
+            fetcher.add(each, cast(Any, Follower(4)))
+        assert list(fetcher._session.next_request().partitions) == [online.key]
         await fetcher.stop()
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -10,7 +11,8 @@ from klamm.core.cluster.control.controller import Controller, ControllerLease
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.interfaces.coordination import BadVersionError, Coordination, Create
+from klamm.core.interfaces.coordination import BadVersionError, Coordination, CoordinationUnavailableError, Create
+from klammtest.clusters.joined import FaultyCoordination
 from klammtest.zookeeper import CoordinationCase
 
 
@@ -131,3 +133,32 @@ def test_an_epoch_that_is_no_number_is_one_line(coordination: Coordination) -> N
     coordination.set(paths.CONTROLLER_EPOCH, b"x")
     with pytest.raises(CoordinationError, match="/controller_epoch should hold a number"):
         elected.elect()
+
+
+def test_a_take_over_whose_answer_was_lost_is_found_though_there_was_an_earlier_lease(
+    coordination_case: CoordinationCase,
+) -> None:
+    """With the earlier lease it would write nothing, and `/controller` would name it."""
+    sessions = [FaultyCoordination(coordination_case.open()) for _ in range(2)]
+    first, second = (controller(cast(Coordination, session), number) for number, session in enumerate(sessions))
+    assert first.elect()
+    assert second.take_over(0)
+    sessions[0].lose_answer()
+    with pytest.raises(CoordinationUnavailableError):
+        first.take_over(1)
+    assert first.elect()
+    assert first.epoch() == 3
+    sessions[0].transaction(first.guard())
+
+
+def test_who_asks_a_broker_without_a_lease_has_it_look(coordination: Coordination) -> None:
+    asked: list[int] = []
+    create_base_paths(coordination, lambda: UUID(int=7))
+    never = Controller(coordination, 0, lambda: 1_700_000_000.0, lambda: asked.append(0))
+    for use in (never.epoch, never.guard):
+        with pytest.raises(BrokerError):
+            use()
+    assert len(asked) == 2
+    assert never.elect()
+    never.guard()
+    assert len(asked) == 2

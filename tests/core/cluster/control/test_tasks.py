@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from klamm.core.cluster.brokers.reports import read_reports, report_recovered
-from klamm.core.cluster.changes import MOST_STATES, incarnation_path
+from klamm.core.cluster.brokers.reports import read_reports, report_offline, report_recovered
+from klamm.core.cluster.changes import MOST_STATES, incarnation_path, leader_guard
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import NO_LEADER, PartitionImage
 from klamm.core.cluster.image_reader import read_image
@@ -17,7 +20,7 @@ from klamm.core.cluster.reassignment import ReplicaAssignment
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.interfaces.coordination import Set
+from klamm.core.interfaces.coordination import Coordination, Operation, Set, Stat
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd
 from klamm.core.replication.leader import IsrProposal, ProposalOutcome
@@ -181,6 +184,27 @@ def test_offline_logs_are_reported_in_every_session(join: Joined) -> None:
     eventually(lambda: join.coordinations[0].exists(paths.offline(1)) is not None, "the report again")
 
 
+def test_a_report_of_a_new_session_does_not_replace_a_newer_one(join: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, second = joined(join, 2)
+    second.report_offline([T0])
+    newer = threading.Thread(target=second.report_offline, args=([],))
+    tried = threading.Event()
+
+    def report(coordination: Coordination, broker_id: int, partitions: Collection[TopicPartition]) -> None:
+        if partitions:  # the worker's
+            newer.start()
+            newer.join(0.3)
+        report_offline(coordination, broker_id, partitions)
+        if partitions:
+            tried.set()
+
+    monkeypatch.setattr("klamm.core.cluster.cluster.report_offline", report)
+    join.case.expire(join.coordinations[1])
+    assert tried.wait(60)
+    newer.join()
+    assert join.coordinations[0].exists(paths.offline(1)) is None
+
+
 def test_a_broker_that_leaves_hands_over_and_gets_no_more(join: Joined) -> None:
     first, second = joined(join, 2)
     first.create_topic("both", 2, 2)
@@ -201,6 +225,29 @@ def test_a_broker_that_leaves_hands_over_and_gets_no_more(join: Joined) -> None:
 
 
 # -- eviction
+
+
+def test_a_broker_is_told_of_its_registration_though_the_image_has_it_already(
+    join: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread reads the image of the new registration before the broker knows that it is its own: it would have
+    no role until the next change."""
+    _, second, third = joined(join, 3)
+    before = third.own_registration
+    assert before is not None
+    told: list[BrokerRegistration | None] = []
+    third.on_change(lambda _: told.append(third.own_registration))
+    mine = third._registration._mine
+
+    def mine_later(node: BrokerIdNode, stat: Stat) -> int:
+        third._read()
+        return mine(node, stat)
+
+    monkeypatch.setattr(third._registration, "_mine", mine_later)
+    join.unreachable.add(2)
+    second.suspect(2, before.incarnation)
+    eventually(lambda: third.own_registration not in (None, before), "a new registration")
+    eventually(lambda: told[-1:] == [third.own_registration], "the broker is told of it")
 
 
 def test_a_broker_that_refuses_connections_is_evicted(join: Joined) -> None:
@@ -328,6 +375,26 @@ def test_a_stale_proposal_is_refused_and_the_newest_image_read(join: Joined) -> 
     assert cluster.propose([(T0, fresh)]) == [ProposalOutcome.REFUSED]
     assert cluster.image().version > before
     assert found(cluster).isr == (0, 1)
+
+
+def test_a_proposal_is_not_written_on_a_change_that_is_read_meanwhile(
+    join: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker reads it, with a later leader epoch perhaps: the proposal would put the former one in its place."""
+    first, second = joined(join, 2)
+    first.create_topic("t", 1, 2, {}, {0: (1, 0)})
+    eventually(lambda: second.image().version == first.image().version, "the topic at the leader")
+    made = proposal(second, (1,))
+
+    def guard_meanwhile(*given: Any) -> list[Operation]:
+        monkeypatch.undo()
+        first.create_topic("u", 1, 1)
+        assert second._read().version > made.base_version
+        return leader_guard(*given)
+
+    monkeypatch.setattr("klamm.core.cluster.cluster.leader_guard", guard_meanwhile)
+    assert second.propose([(T0, made)]) == [ProposalOutcome.REFUSED]
+    assert found(second).isr == (1, 0)
 
 
 def test_a_proposal_with_a_broker_that_is_gone_is_refused(join: Joined) -> None:
