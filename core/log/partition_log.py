@@ -868,12 +868,14 @@ class PartitionLog:
             self._check_open()
             if not self._start <= offset <= self._end:
                 raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
+            # It may rise meanwhile: what is below the one that is returned is in the extents.
+            shown, stable = self.high_watermark, self.last_stable_offset
             try:
                 extents = self._segments.extents(offset, self._bound(isolation), max_bytes, cached_only=cached_only)
             except BrokenChainError as broken:
                 self.report(broken)
                 raise
-            return extents, (self.high_watermark, self._start, self.last_stable_offset)
+            return extents, (shown, self._start, stable)
         finally:
             self._lock.release()
 
@@ -1033,7 +1035,7 @@ class PartitionLog:
                 return
             end = self._segments.end_after_truncation(offset)
         with self._lowered_checkpoints(end):
-            self._flush_last_kept(offset)
+            self._flush_kept(offset)
             sealed = self._truncate_to(offset, leader_epoch, term)
         if self.on_truncated is not None:
             self.on_truncated(self, sealed)
@@ -1061,13 +1063,16 @@ class PartitionLog:
             if self._closed is None:
                 self._truncating.remove(end)
 
-    def _flush_last_kept(self, offset: int) -> None:
-        """Flushes the segment in which a truncation to `offset` ends: the longest step, without the lock."""
+    def _flush_kept(self, offset: int) -> None:
+        """Flushes the segments that a truncation to `offset` keeps: the longest step, without the lock. The last one is
+        on disk after the cut: a power loss would leave a hole before it."""
         with self._flush_lock:
             with self._lock:
-                pending = PendingFlush(offset, [self._segments.last_kept(offset)], False, None)
-                unflushed = self._has_unflushed()
-            if unflushed:
+                last, flushed = self._segments.last_kept(offset), self._flusher.recovery_point
+                kept = [each for each in self._segments if each.base_offset <= last.base_offset]
+                pending = PendingFlush(offset, [each for each in kept if each.next_offset > flushed], False, None)
+                closed = self._closed is not None
+            if not closed:
                 self._sync(pending)
 
     def _truncate_to(self, offset: int, leader_epoch: int, term: int | None) -> bool:
@@ -1080,14 +1085,15 @@ class PartitionLog:
             if sealed:
                 self._truncations += 1
             try:
-                self._segments.truncate_to(offset)
-                self._end = self._segments.active.next_offset
-                self._flusher.truncate_to(self._end)
-                with self._watermark_lock:
-                    self._replicated = min(self._replicated, self._end)
-                self._producers.reload(self._end, self._segments, self._clock())
-                self._sync_cut()
-                self._epochs.truncate_end(self._end)
+                with storage(f"cannot truncate {self.tp}"):
+                    self._segments.truncate_to(offset, min(offset, self._flusher.recovery_point))
+                    self._end = self._segments.active.next_offset
+                    self._flusher.truncate_to(self._end)
+                    with self._watermark_lock:
+                        self._replicated = min(self._replicated, self._end)
+                    self._producers.reload(self._end, self._segments, self._clock())
+                    self._sync_cut()
+                    self._epochs.truncate_end(self._end)
             except KlammError as error:  # the files and the state in memory may differ
                 self._fail(f"a truncation to offset {offset} failed ({error})")
                 raise
@@ -1117,13 +1123,14 @@ class PartitionLog:
             before = (self._start, self._end)
             self._truncations += 1
             try:
-                self._epochs.clear()
-                self._producers.clear()
-                self._segments.restart_at(offset, self._clock())
-                self._sync_cut()
-                with self._watermark_lock:
-                    self._start = self._end = self._replicated = offset
-                self._flusher.restart_at(offset)
+                with storage(f"cannot restart {self.tp}"):
+                    self._epochs.clear()
+                    self._producers.clear()
+                    self._segments.restart_at(offset, self._clock())
+                    self._sync_cut()
+                    with self._watermark_lock:
+                        self._start = self._end = self._replicated = offset
+                    self._flusher.restart_at(offset)
             except KlammError as error:
                 self._fail(f"a restart at offset {offset} failed ({error})")
                 raise

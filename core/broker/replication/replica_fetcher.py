@@ -298,7 +298,7 @@ class ReplicaFetcher:
             if self._fetched.get(key) is fetched:
                 self._back_off(key, fetched, _FULL_DISK_BACKOFF_S)
             return
-        except KlammError as error:
+        except (KlammError, OSError) as error:  # of this log: the other partitions of the answer are taken
             if self._fetched.get(key) is fetched:
                 _log.warning("%s: what broker %d sent is not stored: %s", fetched.replica.name, self.leader, error)
                 self._back_off(key, fetched)

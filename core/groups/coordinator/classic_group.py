@@ -169,8 +169,10 @@ class ClassicGroup:
         """Calls `done` now, or when the rebalance ends."""
         error = self._join_error(request)
         if error is not None:
-            self.pending.pop(request.member_id, None)
+            was_pending = self.pending.pop(request.member_id, None) is not None
             done(JoinResult(error, request.member_id))
+            if was_pending:
+                self._complete_if_all_joined(now)
         elif not request.member_id:
             self._join_first(request, now, done)
         elif self.pending.pop(request.member_id, None) is not None:

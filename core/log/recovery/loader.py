@@ -78,7 +78,7 @@ def load(
     bases = _sweep(directory) or [known.log_start_offset]
     segments = [Segment(tp, directory, base, config, now_ms, files, dense=dense) for base in bases]
     found = len(segments)
-    segments = _check(tp, segments, known, now_ms)
+    segments = _check(tp, segments, known, now_ms, dense=dense)
     cut_more = len(segments) < found or any(segment.cut_more for segment in segments)
     end = segments[-1].next_offset
     epochs, whole = _read_epochs(tp, directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
@@ -118,8 +118,12 @@ def _sweep(directory: Path) -> list[int]:
     return sorted(bases)
 
 
-def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms: int) -> list[Segment]:
-    """Loads or recovers each segment; returns the segments of the log, without those after a truncated one."""
+def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms: int, *, dense: bool) -> list[Segment]:
+    """Loads or recovers each segment; returns the segments of the log, without those after a truncated one.
+
+    A segment that is not flushed may have lost its last batches and the next one have all of its own: without gaps
+    (`dense`) that is found by the offsets, too.
+    """
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
         unsafe = not known.clean and (not later or later[0].base_offset > known.recovery_point)
@@ -128,7 +132,8 @@ def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms:
         else:
             _load(tp, segment, later[0].base_offset)
             error = None
-        if error is None and later and segment.next_offset > later[0].base_offset:
+        gap = later[0].base_offset - segment.next_offset if later else 0
+        if error is None and (gap < 0 or (gap > 0 and dense and unsafe)):
             error = CorruptRecordError(
                 f"it ends at offset {segment.next_offset}, but the next segment begins at {later[0].base_offset}"
             )

@@ -71,10 +71,11 @@ class OpenFile:
     counting keeps the descriptor open until the read is done, and never lets another file take its number.
     """
 
-    __slots__ = ("fd",)
+    __slots__ = ("fd", "path")
 
     def __init__(self, path: Path) -> None:
-        self.fd = -1
+        """`path` stays what the file was opened as."""
+        self.fd, self.path = -1, path
         with storage(f"cannot open {path}"):
             self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
 

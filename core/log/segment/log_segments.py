@@ -195,11 +195,11 @@ class LogSegments:
         """Returns the segment that `truncate_to(offset)` makes the active one."""
         return self._segments[max(bisect_left(self._bases, offset), 1) - 1]
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, keep_below: int = 0) -> None:
         """Removes every batch that contains `offset` or a later one, and the segments that begin at or after `offset`,
-        except the first segment of the log. `sync_cut` makes it durable."""
+        except the first segment of the log. Damaged batches below `keep_below` stay. `sync_cut` makes it durable."""
         self._discard_from(max(bisect_left(self._bases, offset), 1))
-        self.active.truncate_to(offset)
+        self.active.truncate_to(offset, keep_below)
 
     def _discard_from(self, keep: int) -> None:
         """Removes all segments but the `keep` oldest, the newest first. They are gone on disk before an earlier one is

@@ -8,7 +8,7 @@ from typing import Final
 from ...errors import CorruptRecordError
 from ...records.header import CRC_FROM, HEADER_SIZE, BatchHeader, crc_matches
 from ...records.native import crc32c
-from .file_operations import OpenFile
+from .file_operations import OpenFile, storage_error
 
 _HEADERS_WINDOW: Final = 16 * 1024
 _VERIFY_WINDOW: Final = 512 * 1024
@@ -24,14 +24,15 @@ def scan(
     """Yields position and header of each batch from `start`, the position of a batch, to `end`.
 
     Raises `CorruptRecordError` at the first batch that is incomplete or impossible, or, with `verify`, fails its CRC;
-    that batch begins where the last yielded one ends. Raises `NotCachedError` only if `cached_only`.
+    that batch begins where the last yielded one ends. Raises `StorageError` if the file cannot be read, and
+    `NotCachedError` only if `cached_only`.
     """
     size = _VERIFY_WINDOW if verify else _HEADERS_WINDOW
     window, window_at = b"", start
     pos = start
     while pos < end:
         if pos + HEADER_SIZE > window_at + len(window):
-            window, window_at = _window(file, min(size, end - pos), pos, cached_only), pos
+            window, window_at = _window(file, min(size, end - pos), pos, cached_only=cached_only), pos
         header = BatchHeader.parse(window, pos - window_at)
         if header.size > end - pos:
             raise CorruptRecordError(
@@ -45,7 +46,7 @@ def scan(
 
 def batch_is_whole(file: OpenFile, pos: int, end: int) -> bool:
     """True if a batch begins at `pos`, ends at or before `end` and matches its CRC."""
-    window = file.read(min(_VERIFY_WINDOW, end - pos), pos)
+    window = _window(file, min(_VERIFY_WINDOW, end - pos), pos)
     try:
         header = BatchHeader.parse(window)
     except CorruptRecordError:
@@ -53,10 +54,11 @@ def batch_is_whole(file: OpenFile, pos: int, end: int) -> bool:
     return header.size <= end - pos and _whole(file, pos, header, window, pos)
 
 
-def _window(file: OpenFile, size: int, pos: int, cached_only: bool) -> bytes:
-    if not cached_only:
-        return file.read(size, pos)
-    found = file.read_cached(size, pos)
+def _window(file: OpenFile, size: int, pos: int, *, cached_only: bool = False) -> bytes:
+    try:
+        found = file.read_cached(size, pos) if cached_only else file.read(size, pos)
+    except OSError as error:
+        raise storage_error(f"cannot read {file.path}", error) from error
     if found is None:
         raise NotCachedError
     return found
@@ -67,7 +69,7 @@ def _whole(file: OpenFile, pos: int, header: BatchHeader, window: bytes, window_
         return crc_matches(window, pos - window_at, header)
     crc, at, end = 0, pos + CRC_FROM, pos + header.size
     while at < end:
-        chunk = file.read(min(_VERIFY_WINDOW, end - at), at)
+        chunk = _window(file, min(_VERIFY_WINDOW, end - at), at)
         if not chunk:
             return False
         crc = crc32c(chunk, crc)

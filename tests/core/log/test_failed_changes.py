@@ -3,6 +3,7 @@ that stops half-way loses nothing, and the next one finishes it."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from klamm.core import faults
 from klamm.core.errors import StorageError
 from klamm.core.faults import ScriptedFaults
 from klamm.core.log.errors import LogClosedError
+from klamm.core.log.segment.file_operations import OpenFile
 from klamm.core.log.segment.naming import REMOVED
-from klammtest.logs import START_MS, append, batch, open_log, read_all
+from klammtest.logs import START_MS, TP, append, batch, open_log, read_all
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +86,39 @@ def test_failed_retention_loses_nothing_and_is_finished_by_the_next(tmp_path: Pa
     assert log.remove_expired_files(START_MS + log.config.file_delete_delay_ms) == 9
     assert not [path for path in log.directory.iterdir() if path.name.endswith(REMOVED)]
     assert sorted(path.name for path in log.directory.glob("*.log")) == [f"{3:020d}.log"]
+
+
+def test_a_truncation_that_cannot_read_takes_the_log_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    for _ in range(3):
+        append(log, batch())
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    truncate = OpenFile.truncate
+
+    def fail_from_now_on(file: OpenFile, size: int) -> None:
+        truncate(file, size)
+        monkeypatch.setattr(OpenFile, "read", fail)
+
+    monkeypatch.setattr(OpenFile, "truncate", fail_from_now_on)
+    with pytest.raises(StorageError, match="Input/output error"):
+        log.truncate_to(1)
+    assert log.offline is not None
+    assert "a truncation to offset 1 failed" in log.offline
+
+
+def test_a_truncation_behind_a_damaged_flushed_batch_leaves_the_log_online(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(5):
+        append(log, batch())
+    log.flush()
+    (path,) = (tmp_path / str(TP)).glob("*.log")
+    with path.open("r+b") as file:
+        file.seek(len(batch()) + 16)  # the magic byte of the second batch
+        file.write(b"\x7f")
+    log.truncate_to(4)
+    assert log.offline is None
+    assert log.log_end_offset == 4
+    append(log, batch())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -166,6 +167,22 @@ def test_a_log_that_is_offline_is_not_fetched() -> None:
         for each in (online, offline):
             fetcher.add(each, cast(Any, Follower(4)))
         assert list(fetcher._session.next_request().partitions) == [online.key]
+        await fetcher.stop()
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_fails_one_partition_holds_up_no_other() -> None:
+    class Failing(Follower):
+        def on_answer(self, fetch: ReplicaFetch, data: ReplicaFetchData) -> FetchResult:
+            raise OSError(errno.EIO, "Input/output error")
+
+    async def main() -> None:
+        fetcher, followed = made(), replica()
+        fetcher.add(followed, cast(Any, Failing(4)))
+        fetcher._correlation_id += 1
+        await fetcher._take(followed.key, PartitionAnswer(ErrorCode.none, 5, 0, None, b""))
+        assert not fetcher._session.next_request().partitions, "it is left out for a while"
         await fetcher.stop()
 
     asyncio.run(main())

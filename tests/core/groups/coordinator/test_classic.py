@@ -187,6 +187,18 @@ def test_group_has_a_greatest_size() -> None:
     assert only(again) is ErrorCode.none
 
 
+def test_a_pending_member_that_is_refused_holds_up_nobody() -> None:
+    """The others have all joined; nothing else would end the rebalance before its time-out."""
+    world = World(replace(LIMITS, max_size=2))
+    (a,) = world.stable("a")
+    c, d = (world.join(client, member_id_required=True)[0].member_id for client in "cd")
+    joined = world.join("c", c)
+    rejoined = world.join("a", a)
+    assert not joined
+    assert only(world.join("d", d)) is ErrorCode.group_max_size_reached
+    assert only(joined) is only(rejoined) is ErrorCode.none
+
+
 def test_sync_parks_followers_until_the_leader_brings_the_assignment() -> None:
     world = World()
     a, b = world.join("a"), world.join("b")

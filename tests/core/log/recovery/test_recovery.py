@@ -371,3 +371,21 @@ def test_a_log_start_that_rose_before_a_crash_stays_in_a_log_with_gaps(tmp_path:
     log = open_log(tmp_path, known=replace(known, clean=False), cleanup_policy="compact,delete")
     assert log.log_start_offset == start
     assert len(log.read(start, 1 << 20).data) == len(batch([b"a", b"b"])) * (3 - start // 2)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_segment_that_has_lost_its_last_batches_ends_the_log(tmp_path: Path, kept: int) -> None:
+    """The next one is whole: without the offsets the hole would not be noticed."""
+    size = len(batch())
+    log = open_log(tmp_path, segment_bytes=2 * size + 1)
+    for _ in range(6):
+        append(log, batch())
+    log.close(clean=False)
+    first, middle, last = sorted((tmp_path / str(TP)).glob("*.log"))
+    os.truncate(middle, kept * size)
+    again = open_log(tmp_path, segment_bytes=2 * size + 1)
+    assert again.log_end_offset == 2 + kept
+    assert again.recovery_cut_more
+    append(again, batch())
+    assert [record.offset for record in read_all(again)] == list(range(3 + kept))
+    assert [path.name.split(".")[0] for path in first.parent.glob("*.corrupt")] == [last.stem]

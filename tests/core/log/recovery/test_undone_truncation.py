@@ -390,3 +390,16 @@ def test_batches_before_a_raised_log_start_cut_nothing(tmp_path: Path, start: in
     log = open_log(tmp_path)
     assert (log.log_start_offset, log.log_end_offset, log.recovery_cut_more) == (start, 20, False)
     assert len(read_all(log)) == 20 - start
+
+
+def test_a_power_loss_leaves_no_hole_before_the_segment_that_a_truncation_has_synced(
+    tmp_path: Path, disk: Disk
+) -> None:
+    log = open_log(tmp_path / "data", segment_bytes=MANY_SEGMENTS)
+    term = log.follow(3)
+    for offset in range(20):
+        log.append_as_follower(run(offset, offset + 1, 3, b"committed"), 3, term)
+    assert log.segment_count > 3
+    log.truncate_to(18, 3, term)
+    left = disk.lose_power(tmp_path / "left")
+    assert reopened(left, recovery_point=0).log_end_offset == 18

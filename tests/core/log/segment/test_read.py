@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.core.errors import CorruptRecordError
+from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.errors import OffsetOutOfRangeError
-from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.partition_log import LogRead, PartitionLog, ReadIsolation
+from klamm.core.log.segment.file_operations import OpenFile
+from klamm.core.log.segment.log_segments import LogSegments
 from klamm.core.log.segment.open_files import OpenFiles
+from klamm.core.log.segment.reading import Extent
 from klamm.core.log.segment.segment import Segment
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
-from klammtest.logs import START_MS, append, batch, open_log, read_all, records_of
+from klammtest.logs import START_MS, append, batch, clean_start, open_log, read_all, records_of
 
 
 @pytest.fixture
@@ -221,3 +226,39 @@ def test_readers_beside_a_writer_and_retention(tmp_path: Path) -> None:
             done.set()
         assert all(reader.result(timeout=60) > 0 for reader in readers)
     assert log.log_start_offset > 0
+
+
+def test_a_watermark_that_rises_during_a_read_is_not_returned_without_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader takes what is missing below the watermark for removed by compaction."""
+    log = open_log(tmp_path)
+    for _ in range(2):
+        log.append_as_leader(batch(), 0)
+    log.advance_high_watermark(1)
+    extents = LogSegments.extents
+
+    def advance(segments: LogSegments, *given: Any, **more: Any) -> list[Extent]:
+        found = extents(segments, *given, **more)
+        log.advance_high_watermark(2)
+        return found
+
+    monkeypatch.setattr(LogSegments, "extents", advance)
+    assert log.read(1, 1 << 20) == LogRead(b"", 1, 0, 1)
+    monkeypatch.undo()
+    assert log.read(1, 1 << 20).high_watermark == 2
+
+
+def test_a_disk_that_cannot_be_read_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    for _ in range(5):
+        append(log, batch())
+    log.flush()
+    log = open_log(tmp_path, known=clean_start(log))
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(OpenFile, "read", fail)
+    with pytest.raises(StorageError, match=r"cannot read .*\.log: Input/output error"):
+        log.read(3, 1 << 20)
