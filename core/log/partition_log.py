@@ -30,7 +30,7 @@ from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
 from ..records.partition import TopicPartition, counted
 from .cleanup.retention import expired
-from .cleanup.swap import commit_swap
+from .cleanup.swap import begin_swap
 from .damage import DamagedPlaces
 from .errors import (
     FencedLeaderEpochError,
@@ -1214,10 +1214,10 @@ class PartitionLog:
             self._check_open()
             if truncations != self._truncations or not self._segments.holds_sealed(old):
                 return False
-            commit_swap(self.directory, cleaned)
+            begin_swap(self.directory, cleaned)
             try:
                 self._segments.replace(old, cleaned, self._clock() + self.config.file_delete_delay_ms)
-            except StorageError as error:
-                self._fail(f"a compaction could not be finished ({error})")
+            except BaseException as error:  # any error: the next start finishes the swap, of unchanged segments
+                self._fail(f"a compaction could not be finished ({str(error) or type(error).__name__})")
                 raise
             return True

@@ -402,6 +402,44 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     assert latest(read_all(log)) == latest(before)
 
 
+@pytest.mark.parametrize(
+    "point",
+    [
+        "compaction.swapped",
+        "files.fsync_directory",
+        "compaction.remove_old",
+        "compaction.finish",
+        "compaction.finished",
+    ],
+)
+def test_a_swap_that_fails_half_way_is_finished_by_the_next_start(tmp_path: Path, point: str) -> None:
+    """The log is offline until then: a later pass would leave the `.swap` file beside segments that have changed."""
+    clock = ManualClock()
+    log = _filled(tmp_path, clock)
+    before = latest(read_all(log))
+    with fault_hook(faults.ScriptedFaults(f"{point}=EIO")), pytest.raises((StorageError, OSError)):
+        run(log, clock)
+    assert len(list(log.directory.glob("*.log.swap"))) == (point != "compaction.finished")
+    assert log.offline is not None
+    assert "a compaction could not be finished" in log.offline
+    log.close(clean=False)
+    again = open_log(tmp_path, clock, **SMALL)
+    assert latest(read_all(again)) == before
+    left = [path.name for path in again.directory.iterdir() if path.name.endswith((".swap", ".cleaned", ".corrupt"))]
+    assert left == []
+
+
+def test_a_swap_that_does_not_begin_changes_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = _filled(tmp_path, clock)
+    before = read_all(log)
+    with fault_hook(faults.ScriptedFaults("compaction.swap=EIO")), pytest.raises(StorageError):
+        run(log, clock)
+    assert log.offline is None
+    assert read_all(log) == before
+    assert not [path for path in log.directory.iterdir() if path.name.endswith((".swap", ".cleaned"))]
+
+
 def killing(point: str, nth: int) -> None:
     passed = 0
 
