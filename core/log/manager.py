@@ -438,6 +438,8 @@ class LogManager:
         """
         deleting_ms = self._for_deleting(now_ms)
         self._for_each("maintenance", lambda log: self._maintain(log, now_ms, deleting_ms))
+        # On its own: on a full disk a flush may fail until these files are removed, and it must not wait for them.
+        self._for_each("maintenance", lambda log: log.remove_expired_files(deleting_ms))
         self._move_recovery_points(now_ms)
         self._remove_deleted(now_ms)
         try:
@@ -482,7 +484,6 @@ class LogManager:
         if log.flush_is_due(now_ms):
             log.flush()
         log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
-        log.remove_expired_files(deleting_ms)  # last: raises as long as a file cannot be removed
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flushes logs that were not flushed for `flush_interval_ms`, so that crash recovery reads no more than the

@@ -30,7 +30,7 @@ from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
 from ..records.partition import TopicPartition, counted
 from .cleanup.retention import expired
-from .cleanup.swap import commit_swap
+from .cleanup.swap import begin_swap
 from .damage import DamagedPlaces
 from .errors import (
     FencedLeaderEpochError,
@@ -149,8 +149,8 @@ class PartitionLog:
         """Called before a truncation or restart removes anything, without the lock, with an offset at which the log
         does not end later, nor when a crash interrupts it. The manager sets it to lower its checkpoints to there."""
         self.on_truncated: Callable[[PartitionLog, bool], None] | None = None
-        """Called after a truncation or restart, without the lock; True if batches of sealed segments were removed. The
-        manager sets it to correct the checkpoint of the cleaner."""
+        """Called after a truncation or restart, without the lock; True if it is one of the `truncations`. The manager
+        sets it to correct the checkpoint of the cleaner."""
         self.on_flush_failed: Callable[[], None] | None = None
         """Called after a flush has failed, also that of a truncation. The manager sets it to note that in the
         directory's data identity."""
@@ -318,7 +318,7 @@ class PartitionLog:
     @property
     def truncations(self) -> int:
         """The number of truncations since the log was opened that removed batches of sealed segments, which compaction
-        may have read."""
+        may have read, or made a sealed segment the active one again, which then grows."""
         return self._truncations
 
     @property
@@ -1076,12 +1076,12 @@ class PartitionLog:
                 self._sync(pending)
 
     def _truncate_to(self, offset: int, leader_epoch: int, term: int | None) -> bool:
-        """Does the work of `truncate_to`. Returns True if batches of sealed segments were removed."""
+        """Does the work of `truncate_to`. Returns True if it is one of the `truncations`."""
         with self._flush_lock, self._lock:
             if not self._must_truncate(offset, leader_epoch, term):
                 return False
             before = self._end
-            sealed = offset < self._segments.active.base_offset
+            sealed = self._segments.last_kept(offset) is not self._segments.active
             if sealed:
                 self._truncations += 1
             try:
@@ -1213,16 +1213,18 @@ class PartitionLog:
             if self._segments.active.older_than(age_ms, now_ms):
                 self._roll(self._end, now_ms, f"is older than {age_ms} ms and must be compacted")
 
-    def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> bool:
-        """Replaces `old` by `cleaned`. Returns False and changes nothing if some of `old` are no longer in the log."""
+    def replace_segments(self, old: Sequence[Segment], cleaned: Segment, truncations: int) -> bool:
+        """Replaces `old` by `cleaned`. Returns False and changes nothing if some of `old` are no longer in the log, or
+        if it no longer has this number of `truncations`: some of `old` may have grown since they were read, and records
+        that superseded others may be gone."""
         with self._flush_lock, self._lock:
             self._check_open()
-            if not self._segments.holds_sealed(old):
+            if truncations != self._truncations or not self._segments.holds_sealed(old):
                 return False
-            commit_swap(self.directory, cleaned)
+            begin_swap(self.directory, cleaned)
             try:
                 self._segments.replace(old, cleaned, self._clock() + self.config.file_delete_delay_ms)
-            except StorageError as error:
-                self._fail(f"a compaction could not be finished ({error})")
+            except BaseException as error:  # any error: the next start finishes the swap, of unchanged segments
+                self._fail(f"a compaction could not be finished ({str(error) or type(error).__name__})")
                 raise
             return True

@@ -109,7 +109,8 @@ class Cleaner:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._in_progress: set[TopicPartition] = set()
-        self._uncleanable: set[UUID] = set()
+        self._uncleanable: set[tuple[UUID, int]] = set()
+        """Topic ids and partitions of the logs with a batch that cannot be read."""
         self._checkpoint = logs.shared_checkpoint(CLEANER_OFFSETS)
         found = logs.logs()
         self._compacted = {
@@ -180,7 +181,10 @@ class Cleaner:
             _log.debug("%s: compaction was cancelled: %s", log.tp, cancelled)
             return False
         except (CorruptRecordError, UnsupportedCodecError) as error:
-            self._uncleanable.add(log.topic_id)
+            if log.truncations != to_clean.truncations:  # the pass has read what the truncation was removing
+                _log.debug("%s: compaction was cancelled by a truncation: %s", log.tp, error)
+                return False
+            self._uncleanable.add((log.topic_id, log.tp.partition))
             _log.error("%s cannot be compacted, and will not be until the next start: %s", log.tp, error)
         except LogClosedError:
             return False
@@ -197,8 +201,8 @@ class Cleaner:
         found: list[tuple[bool, float, PartitionLog, LogToClean]] = []
         with self._lock:
             for tp, log in self._logs.logs().items():
-                usable = log.config.compacts and log.offline is None and log.topic_id not in self._uncleanable
-                if not usable or tp in self._in_progress:
+                usable = log.config.compacts and log.offline is None and tp not in self._in_progress
+                if not usable or (log.topic_id, tp.partition) in self._uncleanable:
                     continue
                 to_clean = self._log_to_clean(log, now_ms)
                 if to_clean and (to_clean.overdue or to_clean.ratio > log.config.min_cleanable_dirty_ratio):

@@ -70,12 +70,13 @@ def compact(log: PartitionLog, first_dirty: int, end: int, tools: Compactor) -> 
     Raises `CompactionCancelledError`, `ThreadShutdownError`, `CorruptRecordError` at a batch that cannot be read, and
     `StorageError`. The log is then unchanged, or some of its segments are compacted; both are consistent.
     """
+    truncations = log.truncations  # read first: a later truncation may change what the pass reads
     segments = [s for s in log.sealed_segments() if s.base_offset < end]
     offsets = _map_offsets(log, segments, first_dirty, end, tools)
     done = Compacted(offsets.end)
     reached = [s for s in segments if s.base_offset < offsets.end]
     for group in _groups(reached, log):
-        _Group(log, group, offsets, tools, done).run()
+        _Group(log, group, truncations, offsets, tools, done).run()
     return done
 
 
@@ -125,12 +126,14 @@ class _Group:
         self,
         log: PartitionLog,
         segments: Sequence[Segment],
+        truncations: int,
         offsets: OffsetMap,
         tools: Compactor,
         done: Compacted,
     ) -> None:
         self._log = log
         self._segments = segments
+        self._truncations = truncations
         self._offsets = offsets
         self._tools = tools
         self._done = done
@@ -163,8 +166,8 @@ class _Group:
         cleaned = Segment(log.tp, directory, base, log.config, self._now_ms, log.files, CLEANED)
         cleaned.rebuild()
         cleaned.seal()
-        if not log.replace_segments(self._segments, cleaned):
-            raise CompactionCancelledError("some of its segments are no longer in the log")
+        if not log.replace_segments(self._segments, cleaned, self._truncations):
+            raise CompactionCancelledError("the log was truncated, or some of its segments are no longer in it")
 
     def _write(self, path: Path) -> int:
         """Writes the compacted batches to `path` and flushes the file; returns its size."""

@@ -25,21 +25,23 @@ from ..segment.segment import Segment
 _log = logging.getLogger(__name__)
 
 
-def commit_swap(directory: Path, cleaned: Segment) -> None:
-    """Does step 2. The swap must then be finished, now or at the next start. If the rename raises `StorageError`,
+def begin_swap(directory: Path, cleaned: Segment) -> None:
+    """Renames the file, in step 2. The swap must then be finished, now or at the next start. After `StorageError`
     nothing has changed."""
     with storage(f"cannot rename {cleaned.path}"):
         fault_point("compaction.swap")
         rename(cleaned.path, _swap_file(directory, cleaned.base_offset))
-        fault_point("compaction.swapped")
-        sync_directory(directory)
 
 
 def finish_swap(directory: Path, old: Iterable[Segment], cleaned: Segment) -> list[Path]:
-    """Does steps 3 and 4; returns the paths of the old files, to be removed after the delay.
+    """Flushes the directory, in step 2, and does steps 3 and 4; returns the paths of the old files, to be removed after
+    the delay.
 
-    After `StorageError` the caller takes the log offline; the next start finishes the swap and removes the files.
+    After any error the caller takes the log offline; the next start finishes the swap and removes the files.
     """
+    with storage(f"cannot flush {directory}"):
+        fault_point("compaction.swapped")
+        sync_directory(directory)
     moved: list[Path] = []
     for segment in old:
         fault_point("compaction.remove_old")

@@ -102,6 +102,29 @@ def test_a_full_disk_holds_up_neither_a_deletion_nor_a_truncation(tmp_path: Path
     manager.close()
 
 
+def test_a_flush_that_has_no_room_does_not_keep_deleted_files(tmp_path: Path) -> None:
+    """Retention has removed leader epochs, and the flush cannot write that: the files must go to make room."""
+    clock = ManualClock()
+    config = {"segment_bytes": 300, "retention_bytes": 300, "file_delete_delay_ms": 0}
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), clock=clock)
+    log = manager.create(TP, TOPIC_ID, TopicConfig.model_validate(config, by_name=True))
+    for number in range(12):
+        append(log, batch([b"%d" % number]), leader_epoch=number // 4)
+    fill_up("files.write")
+    manager.apply_retention(clock())
+    assert not log.leader_epochs_durable
+    assert log.flush_is_due(clock())
+    assert list(log.directory.glob("*.log.deleted"))
+    manager.run_maintenance(clock())
+    assert manager.space.refused == {TP}
+    assert not list(log.directory.glob("*.deleted"))
+    faults.install(None)
+    manager.run_maintenance(clock())
+    assert log.leader_epochs_durable
+    assert not log.flush_is_due(clock())
+    manager.close()
+
+
 def test_no_room_is_told_from_other_errors(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     said = noting(log)

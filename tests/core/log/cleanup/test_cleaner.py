@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from confluent_kafka import TopicPartition as ForeignPartition
 
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.log.cleanup.cleaner import Cleaner, CleanerConfig, CompactedTo
+from klamm.core.log.cleanup.throttle import Throttle
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.state.checkpoints import CLEANER_OFFSETS
@@ -156,6 +158,43 @@ def test_a_batch_that_cannot_be_read_is_left_with_its_log(disk: Disk, caplog: py
     assert "t-0 cannot be compacted" in caplog.text
     assert not disk.cleaner.run_once()
     assert path.read_bytes() == bytes(raw)
+
+
+def test_a_batch_that_cannot_be_read_leaves_the_other_partitions(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    damaged = disk.table("t")
+    other = disk.logs.create(TopicPartition("t", 1), damaged.topic_id, damaged.config)
+    for log in (damaged, other):
+        fill(log, 20)
+    path = damaged.sealed_segments()[0].path
+    raw = bytearray(path.read_bytes())
+    raw[70] ^= 1
+    path.write_bytes(raw)
+    assert disk.cleaner.run_once()
+    assert "t-0 cannot be compacted" in caplog.text
+    assert disk.cleaner.run_once()
+    assert disk.cleaner.compacted_to(other) > 0
+    assert not disk.cleaner.run_once()
+
+
+def test_a_truncation_under_a_pass_is_no_damage(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pass finds the end of a segment cut off that it is reading."""
+    log = disk.table("t")
+    fill(log, 20)
+
+    def truncate(_: float) -> bool:
+        if log.log_end_offset > 1:
+            log.truncate_to(1)
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.cleaner, "_tools", replace(disk.cleaner._tools, throttle=Throttle(1e12, truncate)))
+        assert not disk.cleaner.run_once()
+    assert "cannot be compacted" not in caplog.text
+    fill(log, 20)
+    assert disk.cleaner.run_once()
+    assert disk.cleaner.compacted_to(log) > 0
 
 
 def test_a_broker_compacts_while_it_is_written_and_read(tmp_path: Path) -> None:

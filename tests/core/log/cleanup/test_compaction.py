@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.record import Record
+from klammtest.faulty import fault_hook
 from klammtest.logs import START_MS, ManualClock, append, clean_start, codec_table, open_log, read_all
 
 CODECS = codec_table()
@@ -211,6 +212,56 @@ def test_a_log_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert not list(log.directory.glob("*.cleaned"))
 
 
+def compact_while(log: PartitionLog, clock: ManualClock, change: Callable[[], None]) -> None:
+    """Runs a pass; calls `change` once, when the first compacted segment is written and not yet in the log."""
+    changes = iter([change])
+
+    def hook(name: str) -> None:
+        if name == "compaction.fsync":
+            next(changes, lambda: None)()
+
+    tools = Compactor(CODECS, 1 << 20, Throttle(1e12, lambda _: False), clock)
+    with fault_hook(hook):
+        compact(log, 0, log.sealed_end(log.sealed_segments()), tools)
+    assert next(changes, None) is None
+
+
+def test_a_segment_that_was_active_again_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    """A follower's truncation at the base offset of the active segment: batches are appended to the one before it."""
+    clock = ManualClock()
+    log = open_log(tmp_path, clock, **SMALL)
+    for row in ("a=1", "a=2", f"b={'x' * 500}"):
+        write(log, rows(row))
+    sealed = log.sealed_segments()
+    assert [segment.next_offset for segment in sealed] == [2]
+
+    def replace_the_active_segment() -> None:
+        log.truncate_to(2)
+        write(log, rows("c=3"))
+        seal(log, clock)
+
+    with pytest.raises(CompactionCancelledError):
+        compact_while(log, clock, replace_the_active_segment)
+    assert log.sealed_segments() == sealed
+    assert [record.value for record in read_all(log)] == [b"1", b"2", b"3"]
+    assert not list(log.directory.glob("*.cleaned"))
+    run(log, clock)
+    assert [record.value for record in read_all(log)] == [b"2", b"3"]
+
+
+def test_a_record_that_a_truncated_one_superseded_stays(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = open_log(tmp_path, clock, **SMALL)
+    for row in (f"a={'1' * 400}", f"b={'x' * 300}", "a=2"):
+        write(log, rows(row))
+    seal(log, clock)
+    before = read_all(log)
+    assert [segment.next_offset for segment in log.sealed_segments()] == [1, 3]
+    with pytest.raises(CompactionCancelledError):
+        compact_while(log, clock, lambda: log.truncate_to(2))
+    assert read_all(log) == before[:2]
+
+
 def test_records_without_key_are_refused(tmp_path: Path) -> None:
     log = open_log(tmp_path, ManualClock(), cleanup_policy="compact,delete")
     with pytest.raises(InvalidRecordError, match="no key"):
@@ -349,6 +400,44 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     assert not list(log.directory.glob("*.cleaned"))
     run(log, clock)
     assert latest(read_all(log)) == latest(before)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "compaction.swapped",
+        "files.fsync_directory",
+        "compaction.remove_old",
+        "compaction.finish",
+        "compaction.finished",
+    ],
+)
+def test_a_swap_that_fails_half_way_is_finished_by_the_next_start(tmp_path: Path, point: str) -> None:
+    """The log is offline until then: a later pass would leave the `.swap` file beside segments that have changed."""
+    clock = ManualClock()
+    log = _filled(tmp_path, clock)
+    before = latest(read_all(log))
+    with fault_hook(faults.ScriptedFaults(f"{point}=EIO")), pytest.raises((StorageError, OSError)):
+        run(log, clock)
+    assert len(list(log.directory.glob("*.log.swap"))) == (point != "compaction.finished")
+    assert log.offline is not None
+    assert "a compaction could not be finished" in log.offline
+    log.close(clean=False)
+    again = open_log(tmp_path, clock, **SMALL)
+    assert latest(read_all(again)) == before
+    left = [path.name for path in again.directory.iterdir() if path.name.endswith((".swap", ".cleaned", ".corrupt"))]
+    assert left == []
+
+
+def test_a_swap_that_does_not_begin_changes_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = _filled(tmp_path, clock)
+    before = read_all(log)
+    with fault_hook(faults.ScriptedFaults("compaction.swap=EIO")), pytest.raises(StorageError):
+        run(log, clock)
+    assert log.offline is None
+    assert read_all(log) == before
+    assert not [path for path in log.directory.iterdir() if path.name.endswith((".swap", ".cleaned"))]
 
 
 def killing(point: str, nth: int) -> None:
