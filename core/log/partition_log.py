@@ -1200,9 +1200,12 @@ class PartitionLog:
             return self._end if following is None else following
 
     def file_of(self, segment: Segment) -> OpenFile:
-        """Returns the segment's open file, which may be read without the lock."""
+        """Returns the segment's open file, which may be read without the lock. Raises `LogClosedError` if the segment
+        is not in the log any more."""
         with self._lock:
             self._check_open()
+            if segment not in self._segments:
+                raise LogClosedError(f"{self.tp}: the segment at offset {segment.base_offset} was removed")
             segment.used()
             return segment.file
 

@@ -173,7 +173,7 @@ class _Group:
         """Writes the compacted batches to `path` and flushes the file; returns its size."""
         with storage(f"cannot write {path}"):
             remove(path)
-        file = OpenFile(path)
+        file = OpenFile(path, create=True)
         written, buffer = 0, bytearray()
         with storage(f"cannot write {path}"):
             for data in self._compacted():

@@ -73,11 +73,11 @@ class OpenFile:
 
     __slots__ = ("fd", "path")
 
-    def __init__(self, path: Path) -> None:
-        """`path` stays what the file was opened as."""
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        """`path` stays what the file was opened as. `create`: makes an empty file if there is none."""
         self.fd, self.path = -1, path
         with storage(f"cannot open {path}"):
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+            self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), _FILE_MODE)
 
     def __del__(self) -> None:
         if self.fd >= 0:

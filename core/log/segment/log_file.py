@@ -22,21 +22,24 @@ class LogFile:
         self.opened: OpenFile | None = None
         self._files = files
 
-    def open(self) -> OpenFile:
-        """Returns the open file; opens or creates it if it is closed. Closes other files if the system has no more
-        descriptors."""
+    def open(self, *, create: bool = False) -> OpenFile:
+        """Returns the open file; opens it if it is closed. Closes other files if the system has no more descriptors.
+
+        Only the segment that is made may `create` it: one that was removed while somebody still uses it would leave an
+        empty file in the log.
+        """
         file = self.opened
         if file is not None:
             return file
         try:
-            file = OpenFile(self.path)
+            file = OpenFile(self.path, create=create)
         except StorageError as error:
             cause = error.__cause__
             if not isinstance(cause, OSError) or cause.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             if not self._files.close_some():
                 raise
-            file = OpenFile(self.path)
+            file = OpenFile(self.path, create=create)
         self.opened = file
         self._files.used(self)
         return file

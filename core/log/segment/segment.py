@@ -61,7 +61,7 @@ class Segment:
         self.largest = LargestTimestamp(NO_TIMESTAMP, base_offset)
         """Set by this class only; no property, because every append reads it."""
         self._tp = tp
-        self._size = self._log_file.open().size()
+        self._size = self._log_file.open(create=True).size()
         self._created_ms = now_ms
         self._dense = dense
         self._config = config

@@ -62,7 +62,7 @@ def test_every_function_of_files_passes_its_point(tmp_path: Path) -> None:
         files.remove(tmp_path / "b")
         (tmp_path / "folder").mkdir()
         files.remove_tree(tmp_path / "folder")
-        opened = files.OpenFile(tmp_path / "c")
+        opened = files.OpenFile(tmp_path / "c", create=True)
         opened.sync()
         opened.truncate(0)
     finally:

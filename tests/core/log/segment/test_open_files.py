@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from klamm.core.errors import StorageError
+from klamm.core.log.errors import LogClosedError
 from klamm.core.log.segment.file_operations import OpenFile
 from klamm.core.log.segment.open_files import OpenFiles
 from klammtest.logs import append, batch, open_log, read_all
@@ -81,11 +82,11 @@ def test_it_opens_again_when_descriptors_ran_out(tmp_path: Path, monkeypatch: py
     segment.close_file()
     refused: list[Path] = []
 
-    def refuse_once(path: Path) -> OpenFile:
+    def refuse_once(path: Path, *, create: bool) -> OpenFile:
         if not refused:
             refused.append(path)
             raise StorageError(f"cannot open {path}: Too many open files") from OSError(24, "Too many open files")
-        return OpenFile(path)
+        return OpenFile(path, create=create)
 
     monkeypatch.setattr("klamm.core.log.segment.log_file.OpenFile", refuse_once)
     assert segment.file.size() == segment.size
@@ -134,3 +135,17 @@ def test_many_partitions_under_a_low_limit(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path / "data")], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_segment_that_was_removed_leaves_no_file_however_it_is_used(tmp_path: Path) -> None:
+    """An empty file beside a log that grows past its offset would end the log there at the next start."""
+    log = open_log(tmp_path, segment_bytes=300)
+    for _ in range(10):
+        append(log, batch([b"x" * 100]))
+    removed = log.sealed_segments()[-1]
+    log.truncate_to(1)
+    with pytest.raises(LogClosedError, match="the segment at offset 8 was removed"):
+        log.file_of(removed)
+    with pytest.raises(StorageError, match="No such file"):
+        removed.file.size()
+    assert [path.name for path in log.directory.glob("*.log")] == ["00000000000000000000.log"]
