@@ -130,7 +130,9 @@ class ByteStream(Protocol):
     """
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
-        """Blocking. Returns how many bytes were written into `buffer`, 0 at the end of the stream."""
+        """Blocking. Returns how many bytes were written into `buffer`, 0 at the end of the stream. A time-out loses no
+        bytes: the next call reads on.
+        """
         ...
 
     def write_all(self, data: bytes, timeout_s: float) -> None:

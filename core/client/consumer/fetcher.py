@@ -11,8 +11,8 @@ the position (KIP-320), a warning states the lost records, and reading continues
 with `auto.offset.reset` none `LogTruncatedError` is raised.
 
 A partition whose leader fails or moves does not delay the others: each waits for its next attempt by itself, with the
-delays of a fail-over. So does one whose Fetch is not answered for `OVERDUE_S` longer than the broker may wait: if
-another broker leads it by then, that one is asked.
+delays of a fail-over. So does one whose Fetch is not answered for `OVERDUE_S` longer than the broker may wait, or that
+waits for the end of such a Fetch without being in it: if another broker leads it by then, that one is asked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ...records.partition import TopicPartition, counted, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
 from ..network.metadata import TopicView
-from .node_fetcher import FAILURES_LOGGED, IDLE_S, NodeFetcher
+from .node_fetcher import FAILURES_LOGGED, IDLE_S, REPLICA_REST_S, NodeFetcher
 from .positions import Positions, TopicPartitionState
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,13 @@ class Fetcher:
         return min(due, self._overdue_at(state))
 
     def _overdue_at(self, state: TopicPartitionState) -> float:
-        return math.inf if state.asked_at is None else state.asked_at + self._overdue_s
+        """Returns when to look for another leader, if the broker has not answered by then; `inf` if it is not asked. A
+        partition that is not in the broker's present Fetch waits for it too: the next one has it.
+        """
+        since = state.asked_at
+        if since is None and state.wants_records and state.has_room and state.source in self._nodes:
+            since = self._nodes[state.source].busy_since
+        return math.inf if since is None else max(since, state.looked_at) + self._overdue_s
 
     def _start_nodes(self) -> None:
         """Starts the threads of brokers that are asked for the first time."""
@@ -291,12 +297,14 @@ class Fetcher:
                 self._unchanged(one, view.topics.get(one.partition.topic))
 
     def _overdue(self, state: TopicPartitionState, now: float) -> None:
-        """Compares a partition whose Fetch is not answered; call it under the lock."""
+        """Compares a partition whose broker does not answer; call it under the lock."""
         if state.source is not None:
             self._client.avoid(state.source)
-        state.asked_at = now
+        state.looked_at = now
         state.check = True
         if state.replica is not None:
+            # The leader may not know that the replica is silent, and name it again.
+            state.leader_until = max(state.leader_until, now + REPLICA_REST_S)
             state.lead_again()
             state.refetch()
 

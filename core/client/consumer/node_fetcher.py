@@ -34,7 +34,8 @@ UNWATCHED_S = 1.0
 """Seconds without a fetch after which a partition is compared first: its topic may have been deleted and created again.
 A partition that was compared during a shortened Fetch is in the next one, even if a slow broker took longer for it."""
 REPLICA_REST_S = 5.0
-"""Seconds without a preferred replica after one has said that another broker is to be asked: the leader soon knows."""
+"""Seconds without a preferred replica after one has said that another broker is to be asked, or has not answered: the
+leader soon knows."""
 HURRY_MS = 20
 """Milliseconds that a broker may wait while some of its partitions have no room, or are compared: they join soon."""
 FAILURES_LOGGED = frozenset({1, 10, 100, 1000})
@@ -75,6 +76,8 @@ class NodeFetcher(threading.Thread):
         self._positions = positions
         self._config = config
         self._failures = 0
+        self.busy_since: float | None = None
+        """When the Fetch that is under way was sent; None if there is none."""
         self._compared_since = math.inf
         """Partitions that were compared since then are fetched, even if that is more than `UNWATCHED_S` ago."""
         self._isolation = 1 if config.isolation_level == "read_committed" else 0
@@ -99,6 +102,8 @@ class NodeFetcher(threading.Thread):
             except Exception as error:  # the thread must survive any error; the application receives it
                 self._positions.broke(f"fetch from broker {self._node}", error)
                 self._leave(wanted)
+            finally:
+                self.busy_since = None
 
     def _request(self) -> _Request:
         """Returns a Fetch of the partitions with room. The one that was served longest ago comes first, since the first
@@ -146,7 +151,7 @@ class NodeFetcher(threading.Thread):
         config = self._config
         wanted = request.wanted
         with self._positions.lock:
-            now = time.monotonic()
+            self.busy_since = now = time.monotonic()
             for one in wanted.values():
                 if one.state.version == one.version:
                     one.state.asked_at = now

@@ -74,9 +74,10 @@ class TopicPartitionState:
     position, if `auto.offset.reset` is none.
 
     `node` leads the partition; `replica`, until `replica_until`, is the broker that the leader has named to fetch from
-    (KIP-392). Until `leader_until` the leader is asked to name none, since one has refused. `fetch_epoch` is the leader
-    epoch of the record before `fetch_from`. `failures`: the attempts to reach the leader since the last answer;
-    `asked_at`: when a fetch was sent that is not answered yet.
+    (KIP-392). Until `leader_until` the leader is asked to name none, since one has refused or was silent. `fetch_epoch`
+    is the leader epoch of the record before `fetch_from`. `failures`: the attempts to reach the leader since the last
+    answer; `asked_at`: when a fetch was sent that is not answered yet; `looked_at`: when another leader was looked for
+    last, because the broker did not answer.
     """
 
     partition: TopicPartition
@@ -95,6 +96,7 @@ class TopicPartitionState:
     replica_until: float = 0.0
     leader_until: float = 0.0
     asked_at: float | None = None
+    looked_at: float = 0.0
     failures: int = 0
     chunks: deque[FetchedBatches] = field(default_factory=deque)
     reading: int = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ProtocolError
@@ -18,6 +19,16 @@ from ...transport.interface import Address, Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import ConnectionFailedError, RequestTimeoutError
 from .connection import Build, ClientConnection, ClientConnectionState, Response
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWatch:
+    """`look` is called each time nothing has arrived for `every_s` seconds; an error that it raises ends the call and
+    closes the connection.
+    """
+
+    every_s: float
+    look: Callable[[], None]
 
 
 class BlockingConnection:
@@ -49,7 +60,14 @@ class BlockingConnection:
                 self._write(deadline)
 
     def call(
-        self, api: ApiKey, build: Build, timeout_s: float, *, answered: bool = True, max_version: int | None = None
+        self,
+        api: ApiKey,
+        build: Build,
+        timeout_s: float,
+        *,
+        answered: bool = True,
+        max_version: int | None = None,
+        watch: AnswerWatch | None = None,
     ) -> Any:
         """Returns the response's message; None if `answered` is False (Produce with acks=0)."""
         deadline = self._clock() + timeout_s
@@ -57,7 +75,7 @@ class BlockingConnection:
             self._protocol.send(api, build, answered=answered, max_version=max_version)
             self._write(deadline)
             while answered:
-                for response in self._read(deadline):
+                for response in self._read_watched(deadline, watch):
                     return response.message
         return None
 
@@ -92,6 +110,14 @@ class BlockingConnection:
         output = self._protocol.take_output()
         if output:
             self._stream.write_all(output, self._left_s(deadline))
+
+    def _read_watched(self, deadline: float, watch: AnswerWatch | None) -> list[Response]:
+        while watch is not None and (pause := self._clock() + watch.every_s) < deadline:
+            try:
+                return self._read(pause)
+            except TimeoutError:
+                watch.look()
+        return self._read(deadline)
 
     def _read(self, deadline: float) -> list[Response]:
         count = self._stream.read_into(self._protocol.get_buffer(), self._left_s(deadline))

@@ -139,10 +139,13 @@ class Channel:
         return self._up_since_s if negotiating else None
 
     def prepare(self) -> None:
-        """Moves towards UP if it is time to. Raises `ConnectionFailedError` when a dial has failed."""
+        """Moves towards UP if it is time to. Raises `ConnectionFailedError` when a dial has failed or cannot begin."""
         if self.state is ChannelState.DOWN and self._network.clock() >= self.retry_at_s:
             self._take(ChannelEvent.DIAL)
-            threading.Thread(target=self._dial, name=f"klamm-dial-{self.address}", daemon=True).start()
+            try:
+                threading.Thread(target=self._dial, name=f"klamm-dial-{self.address}", daemon=True).start()
+            except RuntimeError as error:  # the system has no thread left for now
+                raise ConnectionFailedError(f"cannot connect to {self.address}: {error}") from error
         elif self.state is ChannelState.DIALLING and self._dialled is not None:
             self._begin(self._dialled)
 
@@ -212,9 +215,12 @@ class Channel:
         if dialled.stream is None:
             raise ConnectionFailedError(f"cannot connect to {self.address}: {reason(dialled.error or OSError())}")
         self._stream = dialled.stream
-        self._stream.set_nonblocking()
-        self._events = self._stream.events(writing=False)
-        self._selector.register(self._stream, self._events, self)
+        try:
+            self._stream.set_nonblocking()
+            self._events = self._stream.events(writing=False)
+            self._selector.register(self._stream, self._events, self)
+        except OSError as error:
+            raise self._broken(error) from error
         self._protocol = self._make_protocol()
         self._protocol.open()
         self._take(ChannelEvent.CONNECTED)
@@ -253,9 +259,9 @@ class Channel:
                 if count == 0:
                     break
                 self._wrote(count)
+            self._watch(self._stream)
         except OSError as error:
             raise self._broken(error) from error
-        self._watch(self._stream)
 
     def _wrote(self, count: int) -> None:
         self._unsent_bytes -= count

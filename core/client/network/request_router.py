@@ -8,6 +8,8 @@ Rules:
   back-off follows when none of them has answered. Those that failed lately are tried last.
 - A leader or coordinator that has changed or does not answer is looked up again before the next attempt, with the
   delays of a fail-over.
+- A coordinator may answer some requests late on purpose. While it does not, other brokers are asked who coordinates the
+  group; if it is another one by then, the request goes to that one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
@@ -42,6 +45,7 @@ from ..errors import (
 )
 from . import backoff
 from .backoff import Backoff, Delays, FailOver, Retries
+from .blocking_connection import AnswerWatch
 from .connection import Build
 from .metadata import (
     ClusterMetadata,
@@ -141,13 +145,15 @@ class Caller:
         timeout_s: float | None = None,
         retry: bool = True,
         max_version: int | None = None,
+        watch: AnswerWatch | None = None,
         **fields: Any,
     ) -> Any:
         """Sends a request and returns the response's message.
 
         The request is made by `build(schema)`, or from `fields`, of which those that the negotiated version lacks are
         left out. `node_id` None: any broker. The caller handles error codes within the message. `timeout_s` covers all
-        attempts together; for a broker that waits on purpose (a long poll) it must be longer than that wait.
+        attempts together; for a broker that waits on purpose (a long poll) it must be longer than that wait. `watch` is
+        for requests to one node.
         """
         make = build or (lambda schema: schema.build(**fields))
         retries = self._retries(timeout_s, self.network.reconnect)
@@ -156,7 +162,7 @@ class Caller:
         while True:
             try:
                 address = self._node(node_id, retries).address
-                return self._once(address, api, make, retries.left_s, max_version)
+                return self._once(address, api, make, retries.left_s, max_version, watch)
             except ConnectionFailedError as error:
                 self.cluster.forget_node(node_id)
                 if not retry:
@@ -185,12 +191,20 @@ class Caller:
             retries.wait(problem)
             patience_s = ANY_BROKER_S
 
-    def _once(self, address: Address, api: ApiKey, build: Build, left_s: float, max_version: int | None) -> Any:
+    def _once(
+        self,
+        address: Address,
+        api: ApiKey,
+        build: Build,
+        left_s: float,
+        max_version: int | None,
+        watch: AnswerWatch | None = None,
+    ) -> Any:
         if left_s <= 0:
             raise RequestTimeoutError(f"no time left to send {api.name} to {address}")
         try:
             with self._pool.lend(address, left_s) as connection:
-                return connection.call(api, build, left_s, max_version=max_version)
+                return connection.call(api, build, left_s, max_version=max_version, watch=watch)
         except (ConnectionFailedError, ProtocolError) as error:
             if self._closed.is_set():
                 raise ClientClosedError("the client is closed") from error
@@ -487,10 +501,7 @@ class Caller:
             return known
         retries = self._retries(timeout_s, self.network.fail_over)
         while True:
-            message = self.call(
-                ApiKey.FIND_COORDINATOR, timeout_s=retries.left_s, key=group, key_type=0, coordinator_keys=(group,)
-            )
-            found = message.coordinators[0] if hasattr(message, "coordinators") else message
+            found = self._find_coordinator(group, retries.left_s)
             if found.error_code == ErrorCode.none:
                 self.cluster.add_node(Node(found.node_id, found.host, found.port))
                 self._coordinators[group] = found.node_id
@@ -500,8 +511,27 @@ class Caller:
                 raise problem
             retries.wait(problem)
 
+    def _find_coordinator(self, group: str, timeout_s: float) -> Any:
+        """Returns one broker's answer."""
+        message = self.call(
+            ApiKey.FIND_COORDINATOR, timeout_s=timeout_s, key=group, key_type=0, coordinator_keys=(group,)
+        )
+        return message.coordinators[0] if hasattr(message, "coordinators") else message
+
     def forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
+
+    def _check_coordinator(self, group: str, node_id: int) -> None:
+        """Raises `ConnectionFailedError` if another broker than the one that does not answer coordinates the group."""
+        self.avoid(node_id)
+        try:
+            found = self._find_coordinator(group, ANY_BROKER_S)
+        except ClientClosedError:
+            raise
+        except KlammError:  # nobody knows, and the broker may answer yet
+            return
+        if found.error_code == ErrorCode.none and found.node_id != node_id:
+            raise ConnectionFailedError(f"no answer from broker {node_id}, which coordinates group {group!r} no longer")
 
     def call_coordinator(
         self,
@@ -512,17 +542,28 @@ class Caller:
         *,
         timeout_s: float | None = None,
         max_version: int | None = None,
+        look_s: float | None = None,
     ) -> Any:
         """Returns the coordinator's answer in which no code of `errors(message)` is set. Codes that mean "another
-        coordinator" or "not yet" are retried, with the delays of a fail-over; any other raises `BrokerError`.
+        coordinator" or "not yet" are retried, with the delays of a fail-over; any other raises `BrokerError`. `look_s`,
+        for an answer that may be late on purpose: the seconds after which, again and again, other brokers are asked
+        whether the group has another coordinator.
         """
         retries = self._retries(timeout_s)
         failing_over = self._retries(timeout_s, self.network.fail_over)
         while True:
             try:
                 node_id = self.coordinator(group, timeout_s=retries.left_s)
+                check = partial(self._check_coordinator, group, node_id)
+                watch = None if look_s is None else AnswerWatch(look_s, check)
                 message = self.call(
-                    api, node_id, build=build, timeout_s=retries.left_s, retry=False, max_version=max_version
+                    api,
+                    node_id,
+                    build=build,
+                    timeout_s=retries.left_s,
+                    retry=False,
+                    max_version=max_version,
+                    watch=watch,
                 )
             except ConnectionFailedError as error:
                 self.forget_coordinator(group)

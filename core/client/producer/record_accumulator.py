@@ -37,7 +37,7 @@ class BufferFullError(KlammError):
 
 
 class ProducerClosedError(KlammError):
-    """The producer was closed before the call."""
+    """The producer was closed before the call, or an unexpected error had ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class RecordAccumulator:
         self._used = 0
         self._waiters = 0
         self._flushes = 0
-        self._closed = False
+        self._closed = ""
+        """Why no record is accepted any more; empty while records are."""
         self._active: dict[PartitionQueue, None] = {}
         self._incomplete: dict[BatchOutcome, None] = {}
 
@@ -110,7 +111,7 @@ class RecordAccumulator:
             if bounded and self._used + size > self._buffering.memory:
                 self._wait_for_room(size)
             if self._closed:
-                raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+                raise ProducerClosedError(f"{self._closed}; nothing can be sent any more")
             batch = queue.open_batch
             if batch is None or batch.size + size > queue.batch_size:
                 batch = queue.add_batch(self._clock())
@@ -144,7 +145,7 @@ class RecordAccumulator:
                 if self._used + size > self._buffering.memory:
                     self._wait_for_room(size)
                 if self._closed:
-                    raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+                    raise ProducerClosedError(f"{self._closed}; nothing can be sent any more")
                 outcome = queue.add_rows(self._clock(), encoded).outcome
                 batches.popleft()
                 outcome.finished = finished
@@ -223,10 +224,10 @@ class RecordAccumulator:
             with self.lock:
                 self._flushes -= 1
 
-    def close(self) -> None:
-        """Accepts no more records; threads that wait for room get an error."""
+    def close(self, why: str = "the producer is closed") -> None:
+        """Accepts no more records; threads that wait for room get an error. The errors begin with the first `why`."""
         with self.lock:
-            self._closed = True
+            self._closed = self._closed or why
             self._room.notify_all()
         self._wake()
 

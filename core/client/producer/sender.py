@@ -10,6 +10,7 @@ Rules:
 - When a connection breaks, or a leader has moved, the metadata is requested at once; batches are sent again as soon as
   the leader is known, with the delays of a fail-over.
 - Nothing blocks: metadata and producer ids come from `MetadataRefresher`, connections from dialling threads.
+- An unexpected error ends the producer: what is not settled fails, and `send` raises.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from ..network.connection import ClientConnection, Response
 from ..network.metadata import ClusterMetadata
 from ..network.request_router import Network
 from .batch import BatchEvent, ProducerBatch
+from .deliveries import log
 from .metadata_refresher import MetadataRefresher
 from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
@@ -144,6 +146,7 @@ class Sender:
     # -- the thread
 
     def _run(self) -> None:
+        ended = "the producer was closed"
         try:
             while not (self._accumulator.idle and self._stop_at_s < float("inf")):
                 now = self._network.clock()
@@ -151,8 +154,12 @@ class Sender:
                     break
                 self._asleep = True  # news from here on wakes the selector
                 self._poll(self._round(now))
+        except Exception as error:  # the futures and `send` raise it, since nobody sends any more
+            ended = f"an unexpected error has ended the producer: {error!r}"
+            log.exception("an unexpected error has ended the producer")
         finally:
-            self._give_up()
+            self._accumulator.close(ended)  # before the batches fail: nobody would settle a later one
+            self._give_up(ended)
 
     def _round(self, now: float) -> float:
         """Does all that can be done now; returns the seconds to sleep."""
@@ -400,12 +407,12 @@ class Sender:
         leaders = {self._cluster.leader(tp) for sent in overdue for tp in sent.batches}
         return not leaders <= {broker.node_id, None}
 
-    def _give_up(self) -> None:
-        """Fails the remaining batches because the producer closes."""
+    def _give_up(self, ended: str) -> None:
+        """Fails the remaining batches, because the producer was closed or ended by an error, as `ended` says."""
         for queue, batch in self._accumulator.unsettled():
             self._accumulator.mark_in_doubt(queue, batch)
             cause = batch.last_error or self.problem or self._metadata_refresher.problem
-            why = "the producer was closed before it was acknowledged" + (f"; last: {cause}" if cause else "")
+            why = f"{ended} before it was acknowledged" + (f"; last: {cause}" if cause else "")
             self._fail(queue, batch, self._delivery_error(batch, why), cause)
         for broker in self._brokers.values():
             broker.channel.close()

@@ -20,7 +20,8 @@ PROTOCOL_TYPE = "consumer"
 class CoordinatorClient(Protocol):
     """The part of a client that a member uses; `klamm.core.client.cluster_client.ClusterClient` implements it. Blocking
     and thread-safe. Retriable errors, such as a moved or loading coordinator, are retried within `timeout_s`; others
-    raise `BrokerError`."""
+    raise `BrokerError`. After each `look_s` seconds without an answer the client looks whether the coordinator has
+    moved."""
 
     def call_coordinator(
         self,
@@ -30,6 +31,7 @@ class CoordinatorClient(Protocol):
         errors: Callable[[Any], Iterable[ErrorCode]],
         *,
         timeout_s: float | None = None,
+        look_s: float | None = None,
     ) -> Any: ...
 
     def commit_offsets(
@@ -114,8 +116,7 @@ class ClassicCalls:
         def errors(message: Any) -> list[ErrorCode]:
             return [] if message.error_code is ErrorCode.member_id_required else [message.error_code]
 
-        timeout_s = settings.max_poll_interval_s + settings.request_timeout_s
-        return self._client.call_coordinator(settings.group, ApiKey.JOIN_GROUP, build, errors, timeout_s=timeout_s)
+        return self._wait(ApiKey.JOIN_GROUP, build, errors)
 
     def sync(self, joined: Joined, assignments: Mapping[str, bytes]) -> bytes:
         """Returns this member's assignment, once the leader has sent it."""
@@ -133,11 +134,17 @@ class ClassicCalls:
                 ),
             )
 
-        timeout_s = self._settings.max_poll_interval_s + self._settings.request_timeout_s
-        message = self._client.call_coordinator(
-            self._settings.group, ApiKey.SYNC_GROUP, build, _error, timeout_s=timeout_s
+        return bytes(self._wait(ApiKey.SYNC_GROUP, build, _error).assignment)
+
+    def _wait(self, api: ApiKey, build: Callable[[Schema], Any], errors: Callable[[Any], Iterable[ErrorCode]]) -> Any:
+        """Sends a request that the coordinator answers when all members have sent theirs. A rebalance may last long, so
+        a coordinator that does not answer because it has stopped is noticed by asking other brokers, once in each
+        heartbeat interval."""
+        settings = self._settings
+        timeout_s = settings.max_poll_interval_s + settings.request_timeout_s
+        return self._client.call_coordinator(
+            settings.group, api, build, errors, timeout_s=timeout_s, look_s=settings.heartbeat_s
         )
-        return bytes(message.assignment)
 
     def heartbeat(self, member_id: str, generation: int) -> None:
         def build(schema: Schema) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -13,12 +16,16 @@ from klamm.core.client.network.backoff import Backoff
 from klamm.core.client.network.request_router import Network
 from klamm.core.client.reader.partition_reader import PartitionReader
 from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.groups.membership.classic_calls import ClassicCalls, ClassicSettings, Joined
 from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
+from klammtest.brokers.scripted import NO_TIME, SilenceError
 from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
+from klammtest.waiting import eventually
 
 T0, WIDE = TopicPartition("t", 0), [TopicPartition("wide", number) for number in range(4)]
 SLOW = Backoff(1000.0, 1000.0)
@@ -153,6 +160,85 @@ def test_a_coordinator_that_dies_is_replaced(cluster: ScriptedCluster, client: C
     cluster.coordinator = 2
     commit(client, 2)
     assert client.fetch_offsets("g", [T0]) == {T0: CommittedOffset(2, 0)}
+
+
+JOINED = Joined("m", 1, "range", False, {})
+
+
+class Rebalance:
+    """The parts of brokers in a rebalance: `silent` answers nothing about it, the others do when `done` is set. `seen`:
+    the brokers that were asked.
+    """
+
+    def __init__(self, cluster: ScriptedCluster, silent: int | None = None) -> None:
+        self.seen: list[int] = []
+        self.done = threading.Event()
+        for node, broker in cluster.brokers.items():
+            for api in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP):
+                broker.handlers[api] = self._answering(cluster, node, api, silent=node == silent)
+
+    def _answering(self, cluster: ScriptedCluster, node: int, api: ApiKey, *, silent: bool) -> Any:
+        def answer(request: Any, version: int) -> Any:
+            self.seen.append(node)
+            if silent:
+                raise SilenceError
+            with cluster.brokers[node].waiting():
+                assert self.done.wait(60)
+            fields: dict[str, Any] = {"protocol_type": "consumer", "protocol_name": "range"}
+            if api is ApiKey.JOIN_GROUP:
+                fields |= {
+                    "generation_id": 1,
+                    "leader": "other",
+                    "skip_assignment": False,
+                    "member_id": "m",
+                    "members": (),
+                }
+            else:
+                fields |= {"assignment": b"mine"}
+            return messages.response(api, version).build(throttle_time=NO_TIME, error_code=ErrorCode.none, **fields)
+
+        return answer
+
+
+def rebalanced(client: ClusterClient, api: ApiKey) -> bool:
+    """Sends the request of a member and waits for its answer; returns whether that is the right one."""
+    calls = ClassicCalls(client, ClassicSettings("g", {"t": 1}, heartbeat_s=0.1))
+    if api is ApiKey.JOIN_GROUP:
+        return calls.join("m", lambda _: None) == JOINED
+    return calls.sync(JOINED, {}) == b"mine"
+
+
+@pytest.mark.parametrize("api", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
+def test_a_member_that_waits_at_a_silent_coordinator_goes_to_the_next_one(
+    cluster: ScriptedCluster, client: ClusterClient, api: ApiKey
+) -> None:
+    """The answer may take as long as a rebalance, 330 s here."""
+    rebalance = Rebalance(cluster, silent=1)
+    rebalance.done.set()
+    with ThreadPoolExecutor() as threads, client:  # closing the client ends what waits
+        waiting = threads.submit(rebalanced, client, api)
+        eventually(lambda: rebalance.seen == [1], "the member waits")
+        with cluster.brokers[1]._lock:  # it accepts requests and answers none
+            cluster.coordinator = 2
+            assert waiting.result(30)
+    assert rebalance.seen == [1, 2]
+
+
+@pytest.mark.parametrize("api", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
+def test_a_member_waits_on_while_nobody_names_another_coordinator(
+    cluster: ScriptedCluster, client: ClusterClient, api: ApiKey
+) -> None:
+    rebalance = Rebalance(cluster)
+    with ThreadPoolExecutor() as threads, client:  # closing the client ends what waits
+        waiting = threads.submit(rebalanced, client, api)
+        eventually(lambda: rebalance.seen, "the member waits")
+        cluster.faults[ApiKey.FIND_COORDINATOR].append(ErrorCode.coordinator_not_available)
+        asked = len(cluster.asked(ApiKey.FIND_COORDINATOR))
+        eventually(lambda: len(cluster.asked(ApiKey.FIND_COORDINATOR)) > asked + 2, "it asks for the coordinator")
+        rebalance.done.set()
+        assert waiting.result(60)
+    assert rebalance.seen == [1]
+    assert not cluster.asked(ApiKey.FIND_COORDINATOR, 1)[1:], "the silent broker is asked last"
 
 
 # -- readers

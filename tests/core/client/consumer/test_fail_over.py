@@ -214,6 +214,48 @@ def test_a_fetch_without_an_answer_makes_the_consumer_look_for_another_leader(
             assert values(consumer, 1) == [b"b"]
 
 
+PATIENT = {"request_timeout_ms": 300_000}
+"""No test waits until such a request times out."""
+
+
+@contextlib.contextmanager
+def silent(cluster: ScriptedCluster, node: int) -> Iterator[None]:
+    """The broker accepts requests and answers none; a Fetch of the consumer is under way there."""
+    with cluster.brokers[node]._lock:
+        time.sleep(0.3)  # an answer that was made before is read, and the next Fetch sent
+        yield
+
+
+def test_a_partition_that_is_moved_while_its_leader_is_silent_is_read_from_the_next_one(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "OVERDUE_S", 0.1)
+    append(cluster, b"a")
+    with assigned(cluster, **PATIENT) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        with silent(cluster, 1):
+            consumer.seek(T0, 0)
+            cluster.elect(T0, 2)
+            assert values(consumer, 1) == [b"a"]
+
+
+def test_a_partition_that_comes_to_a_silent_leader_is_read_from_the_next_one(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "OVERDUE_S", 0.1)
+    cluster.elect(IDLE, 2)
+    with assigned(cluster, IDLE, READ, **PATIENT) as consumer:
+        state = consumer._positions.states[READ]
+        eventually(lambda: cluster.asked(ApiKey.FETCH, 1) and cluster.asked(ApiKey.FETCH, 2), "both are fetched")
+        with silent(cluster, 2):
+            cluster.kill(1)
+            cluster.elect(READ, 2)
+            eventually(lambda: state.node == 2, "the silent broker is its leader")
+            cluster.elect(READ, 3)
+            append(cluster, b"a", partition=READ)
+            assert values(consumer, 1) == [b"a"]
+
+
 # -- partitions that wait while others are read
 
 IDLE, READ = TopicPartition("wide", 0), TopicPartition("wide", 1)
@@ -546,6 +588,23 @@ def test_a_replica_that_dies_is_left_for_the_leader(cluster: ScriptedCluster) ->
         cluster.preferred.clear()
         append(cluster, b"b")
         assert values(consumer, 1) == [b"b"]
+
+
+@pytest.mark.parametrize("rest_s", [0.1, 300.0], ids=["named again", "not named"])
+def test_a_silent_replica_is_left_for_the_leader_though_the_leader_would_name_it(
+    cluster: ScriptedCluster, rest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "OVERDUE_S", 0.1)
+    monkeypatch.setattr(fetcher, "REPLICA_REST_S", rest_s)
+    cluster.preferred["r"] = 3
+    append(cluster, b"a")
+    with assigned(cluster, client_rack="r", **PATIENT) as consumer:
+        assert values(consumer, 1) == [b"a"]
+        with silent(cluster, 3):
+            for value in (b"b", b"c"):
+                append(cluster, value)
+                assert values(consumer, 1) == [value]
+                time.sleep(0.2)  # longer than the shorter rest
 
 
 def test_the_leader_is_asked_again_after_the_age_of_the_metadata(cluster: ScriptedCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import threading
 
 import pytest
 
@@ -162,6 +163,38 @@ def test_a_stream_that_breaks_is_told_in_one_line(what: str) -> None:
     bench.channel.fail()
     assert stream.closed
     assert not bench.selector.get_map()
+
+
+class CannotBeNonblocking(FakeByteStream):
+    def set_nonblocking(self) -> None:
+        raise OSError(9, "Bad file descriptor")
+
+
+def test_a_stream_that_cannot_be_taken_over_is_a_broken_connection() -> None:
+    stream = CannotBeNonblocking(answer_frame)
+    bench = Bench(stream)
+    bench.dial()
+    with pytest.raises(ConnectionFailedError, match="the connection to b:9092 broke: bad file descriptor"):
+        bench.channel.prepare()
+    bench.channel.fail()
+    assert bench.channel.state is ChannelState.DOWN
+    assert stream.closed
+
+
+def test_a_dial_for_which_there_is_no_thread_is_a_failed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bench = Bench(FakeByteStream(answer_frame))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(ConnectionFailedError, match="cannot connect to b:9092: can't start new thread"):
+            bench.channel.prepare()
+    bench.channel.fail()
+    bench.now = bench.channel.retry_at_s
+    bench.dial()
+    bench.channel.prepare()
+    assert bench.channel.state is ChannelState.UP
 
 
 def test_a_dial_that_succeeds_after_the_end_is_closed() -> None:

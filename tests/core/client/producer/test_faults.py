@@ -15,6 +15,8 @@ import pytest
 
 from klamm.core.client.network.request_router import Network
 from klamm.core.client.producer.producer import Producer
+from klamm.core.client.producer.record_accumulator import ProducerClosedError
+from klamm.core.client.producer.sender import Sender
 from klamm.core.errors import DeliveryError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
@@ -266,6 +268,54 @@ def test_a_broker_that_cannot_be_reached_at_first(broker: ScriptedBroker) -> Non
 
     with producer(broker, Network(dial=dial)) as target:
         assert target.send("t", b"x").result(60).offset == 0
+
+
+class NotAtFirst(PlaintextStream):
+    """The first three cannot be made non-blocking."""
+
+    refusals = 0
+
+    def set_nonblocking(self) -> None:
+        if NotAtFirst.refusals < 3:
+            NotAtFirst.refusals += 1
+            raise OSError(9, "Bad file descriptor")
+        super().set_nonblocking()
+
+
+def test_a_connection_that_breaks_as_it_is_made_is_made_again(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dial(address: Address, timeout_s: float) -> ByteStream:
+        return NotAtFirst(socket.create_connection((address.host, address.port), timeout_s))
+
+    monkeypatch.setattr(NotAtFirst, "refusals", 0)
+    with producer(broker, Network(dial=dial)) as target:
+        assert target.send("t", b"x").result(60).offset == 0
+    assert NotAtFirst.refusals == 3
+
+
+def test_an_unexpected_error_of_the_sender_fails_the_records_and_ends_the_producer(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records would otherwise be accepted, and their futures and `flush` would wait for ever."""
+
+    def failing(*args: Any) -> None:
+        raise KeyError("unexpected")
+
+    said = "an unexpected error has ended the producer: KeyError('unexpected')"
+    target = producer(broker)
+    target.send("t", b"0").result(60)
+    monkeypatch.setattr(Sender, "_write", failing)
+    with pytest.raises(DeliveryError) as failed:
+        target.send("t", b"1").result(60)
+    with pytest.raises(ProducerClosedError) as refused:
+        target.send("t", b"2")
+    assert said in str(failed.value)
+    assert str(refused.value) == f"{said}; nothing can be sent any more"
+    target.flush(60)
+    target.close(60)
+    assert broker.values("t") == [b"0"]
+    assert "Traceback" in caplog.text
 
 
 def test_no_common_version_is_one_clear_line(broker: ScriptedBroker) -> None:
