@@ -33,7 +33,7 @@ def test_a_leader_that_is_not_registered_is_said_without_a_place(caplog: pytest.
         fetcher = ReplicaFetcher(
             1, 2, cast(Any, None), SETTINGS, cast(Any, throttles), lambda: None, lambda: 7, lost, lambda: None
         )
-        log = SimpleNamespace(log_start_offset=0, flushes=False, config=None)
+        log = SimpleNamespace(log_start_offset=0, flushes=False, config=None, offline=None)
         replica = SimpleNamespace(key=(UUID(int=1), 0), name=TopicPartition("t", 0), log=log, is_in_sync=lambda _: True)
         follower = SimpleNamespace(fetch=lambda epoch: ReplicaFetch(1, epoch, 4, 100, 3))
         fetcher.add(cast(Any, replica), cast(Any, follower))

@@ -50,7 +50,7 @@ class Away:
 
 
 def made(away: Away) -> RoleChanges:
-    partitions = SimpleNamespace(replicas=lambda: [OFFLINE])
+    partitions = SimpleNamespace(replicas=lambda: [OFFLINE], replica=lambda _: None)
     return RoleChanges(
         lambda: BrokerConfig(broker_id=0), cast(Any, away), cast(Any, None), cast(Any, partitions), cast(Any, None),
         cast(Any, away),
