@@ -162,8 +162,8 @@ class ReplicaFetcher:
             await asyncio.gather(task, return_exceptions=True)
 
     def _want(self, key: PartitionKey, fetched: _Fetched) -> None:
-        """Puts the partition's next fetch into the session. It is left out while the log is offline, or has records that
-        it does not report yet."""
+        """Puts the partition's next fetch into the session. It is left out while the log is offline, or has records
+        that it does not report yet."""
         if self._fetched.get(key) is not fetched:
             return
         replica = fetched.replica
