@@ -57,5 +57,11 @@ class DelayedReply:
 def reply_of_task(task: asyncio.Task[Reply]) -> DelayedReply:
     """Returns the reply that a task makes."""
     reply = DelayedReply(task.result)
-    task.add_done_callback(lambda _: reply.ready())
+
+    def ended(_: asyncio.Task[Reply]) -> None:
+        if not task.cancelled():
+            task.exception()  # asyncio would log it if the connection has ended, so that nobody takes the reply
+        reply.ready()
+
+    task.add_done_callback(ended)
     return reply

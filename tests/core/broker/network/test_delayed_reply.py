@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +12,7 @@ from klamm.core.broker.network import connection as module
 from klamm.core.broker.network.connection import Connection
 from klamm.core.broker.network.connections import Connections
 from klamm.core.broker.network.context import ConnectionContext
-from klamm.core.broker.network.delayed_reply import DelayedReply, Outcome, Reply
+from klamm.core.broker.network.delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
 from klamm.core.broker.network.limits import Limits
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
@@ -187,3 +188,23 @@ async def test_only_so_many_are_delayed(bench: Bench) -> None:
     assert len(bench.handled) == most
     await bench.ready(names[0])
     assert len(bench.handled) == most + 1
+
+
+def test_a_reply_that_fails_and_that_nobody_takes_is_no_error_of_the_loop() -> None:
+    """The connection has ended meanwhile. asyncio would log a traceback."""
+    said: list[object] = []
+
+    async def refused() -> Reply:
+        raise ProtocolError("not registered any more")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: said.append(context))
+        reply = reply_of_task(loop.create_task(refused()))
+        await asyncio.sleep(0.01)
+        assert reply.is_ready
+        del reply
+        gc.collect()
+
+    asyncio.run(main())
+    assert not said
