@@ -576,7 +576,8 @@ class Cluster:
                     _call(callback, self._image)
 
     def _on_not_controller(self) -> None:
-        """A broker that the image names, and that has no lease, must look at once: nobody else wakes it."""
+        """Wakes the worker if the image names this broker as the controller. It has no lease then and must be elected
+        again, and no watch would wake it."""
         if self._image.controller_id == self.broker_id:
             self._wake.set()
 

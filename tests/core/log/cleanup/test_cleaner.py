@@ -147,17 +147,24 @@ def test_a_damaged_checkpoint_costs_a_pass(disk: Disk) -> None:
     assert read_all(again)[-1].value == last
 
 
-def test_a_batch_that_cannot_be_read_is_left_with_its_log(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    log = disk.table("t")
-    fill(log, 20)
+def harm(log: PartitionLog) -> Path:
+    """Flips a bit of a batch in the first sealed segment; returns its file."""
     path = log.sealed_segments()[0].path
     raw = bytearray(path.read_bytes())
     raw[70] ^= 1
     path.write_bytes(raw)
+    return path
+
+
+def test_a_batch_that_cannot_be_read_is_left_with_its_log(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    log = disk.table("t")
+    fill(log, 20)
+    path = harm(log)
+    harmed = path.read_bytes()
     assert disk.cleaner.run_once()
     assert "t-0 cannot be compacted" in caplog.text
     assert not disk.cleaner.run_once()
-    assert path.read_bytes() == bytes(raw)
+    assert path.read_bytes() == harmed
 
 
 def test_a_batch_that_cannot_be_read_leaves_the_other_partitions(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,10 +172,7 @@ def test_a_batch_that_cannot_be_read_leaves_the_other_partitions(disk: Disk, cap
     other = disk.logs.create(TopicPartition("t", 1), damaged.topic_id, damaged.config)
     for log in (damaged, other):
         fill(log, 20)
-    path = damaged.sealed_segments()[0].path
-    raw = bytearray(path.read_bytes())
-    raw[70] ^= 1
-    path.write_bytes(raw)
+    harm(damaged)
     assert disk.cleaner.run_once()
     assert "t-0 cannot be compacted" in caplog.text
     assert disk.cleaner.run_once()
