@@ -138,13 +138,16 @@ class LogManager:
         replicas; where that is accepted, and in a directory that was restored from a backup, they are ancestors of the
         new one. `past`: the coordination's knowledge of this directory.
 
-        `elapsed`: a monotonic clock in ms; with it, setting `clock` ahead deletes no records. `on_visible` is called
-        when more records of a partition become visible to consumers; it must not block.
+        `elapsed`: a monotonic clock in ms; with it, setting `clock` deletes no records and makes no producer old.
+        `on_visible` is called when more records of a partition become visible to consumers; it must not block.
         """
         self.directory = Path(log_dir).absolute()
         self._codecs = codecs
         self._clock = clock
         self._steady = SteadyClock(clock, elapsed) if elapsed else None
+        self._elapsed = elapsed or clock
+        self._expired_ms = self._elapsed()
+        """When idle producers were last looked for, by `elapsed`."""
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._on_visible = on_visible
         self._tuning = tuning
@@ -437,7 +440,9 @@ class LogManager:
         Call it every few seconds from one worker thread. A failure of one partition is logged; the others continue.
         """
         deleting_ms = self._for_deleting(now_ms)
-        self._for_each("maintenance", lambda log: self._maintain(log, now_ms, deleting_ms))
+        elapsed_ms = self._elapsed()
+        passed_ms, self._expired_ms = max(0, elapsed_ms - self._expired_ms), elapsed_ms
+        self._for_each("maintenance", lambda log: self._maintain(log, now_ms, passed_ms))
         # On its own: on a full disk a flush may fail until these files are removed, and it must not wait for them.
         self._for_each("maintenance", lambda log: log.remove_expired_files(deleting_ms))
         self._move_recovery_points(now_ms)
@@ -477,13 +482,13 @@ class LogManager:
         with self._lock:
             return self._steady.for_deleting(now_ms) if self._steady else now_ms
 
-    def _maintain(self, log: PartitionLog, now_ms: int, deleting_ms: int) -> None:
+    def _maintain(self, log: PartitionLog, now_ms: int, passed_ms: int) -> None:
         log.check_files()
         if log.offline is not None:
             return
         if log.flush_is_due(now_ms):
             log.flush()
-        log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
+        log.expire_producers(passed_ms, self._producer_id_expiration_ms)
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flushes logs that were not flushed for `flush_interval_ms`, so that crash recovery reads no more than the

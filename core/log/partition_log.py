@@ -243,11 +243,11 @@ class PartitionLog:
             self._segments.reconfigure(config)
 
     def _set_config(self, config: TopicConfig) -> None:
+        if config.compacts:
+            self._segments.allow_gaps()  # it may fail, and is tried again as long as `config` is another one
         self.config = config
         """Set by `reconfigure` only."""
         self._validator = Validator(self.tp, config, self._codecs)
-        if config.compacts:
-            self._segments.allow_gaps()
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
         """True if consumers see flushed records only."""
         self._stores_as_sent = (
@@ -589,7 +589,7 @@ class PartitionLog:
                 self._write_failed(active, error)
                 raise
             for position in piece.producers:
-                self._producers.state.update(BatchHeader.parse(view, position), now_ms)
+                self._producers.state.update(BatchHeader.parse(view, position))
             self._end = piece.last_offset + 1
 
     def _append_checked(
@@ -635,7 +635,7 @@ class PartitionLog:
                     self._ran_out_of_space(error)
                 raise
             if header is not None:
-                self._producers.state.update(header, now_ms)
+                self._producers.state.update(header)
             self._end = last + 1
             if commit:
                 with self._watermark_lock:
@@ -678,7 +678,7 @@ class PartitionLog:
         except StorageError as error:
             self._write_failed(active, error)
             raise
-        self._producers.state.update(header, now_ms)
+        self._producers.state.update(header)
         self._end = header.next_offset
 
     def _roll(self, base_offset: int, now_ms: int, reason: str) -> Segment:
@@ -1091,7 +1091,7 @@ class PartitionLog:
                     self._flusher.truncate_to(self._end)
                     with self._watermark_lock:
                         self._replicated = min(self._replicated, self._end)
-                    self._producers.reload(self._end, self._segments, self._clock())
+                    self._producers.reload(self._end, self._segments)
                     self._sync_cut()
                     self._epochs.truncate_end(self._end)
             except KlammError as error:  # the files and the state in memory may differ
@@ -1162,11 +1162,11 @@ class PartitionLog:
 
     # -- producers -----------------------------------------------------------------------------------------------
 
-    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Removes producers that have sent nothing for `expiration_ms` (`producer.id.expiration.ms`); returns their
-        number."""
+    def expire_producers(self, passed_ms: int, expiration_ms: int) -> int:
+        """Removes producers that have sent nothing for longer than `expiration_ms` (`producer.id.expiration.ms`);
+        returns their number. `passed_ms`: the time since the last call."""
         with self._lock:
-            return self._producers.state.expire(now_ms - expiration_ms)
+            return self._producers.state.expire(passed_ms, expiration_ms)
 
     def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
         """Returns the epoch of a producer and the last sequence that is stored in it; None if the log does not know the

@@ -8,8 +8,8 @@ Rules:
   back-off follows when none of them has answered. Those that failed lately are tried last.
 - A leader or coordinator that has changed or does not answer is looked up again before the next attempt, with the
   delays of a fail-over.
-- A coordinator may answer some requests late on purpose. While it does not, other brokers are asked who coordinates the
-  group; if it is another one by then, the request goes to that one.
+- A coordinator may answer some requests late on purpose. While it does not, it is asked whether it still coordinates
+  the group, and other brokers are if it is silent; if it is another one by then, the request goes to that one.
 """
 
 from __future__ import annotations
@@ -511,10 +511,16 @@ class Caller:
                 raise problem
             retries.wait(problem)
 
-    def _find_coordinator(self, group: str, timeout_s: float) -> Any:
-        """Returns one broker's answer."""
+    def _find_coordinator(self, group: str, timeout_s: float, node_id: int | None = None) -> Any:
+        """Returns the answer of this broker, or of any one."""
         message = self.call(
-            ApiKey.FIND_COORDINATOR, timeout_s=timeout_s, key=group, key_type=0, coordinator_keys=(group,)
+            ApiKey.FIND_COORDINATOR,
+            node_id,
+            timeout_s=timeout_s,
+            retry=False,
+            key=group,
+            key_type=0,
+            coordinator_keys=(group,),
         )
         return message.coordinators[0] if hasattr(message, "coordinators") else message
 
@@ -522,16 +528,26 @@ class Caller:
         self._coordinators.pop(group, None)
 
     def _check_coordinator(self, group: str, node_id: int) -> None:
-        """Raises `ConnectionFailedError` if another broker than the one that does not answer coordinates the group."""
-        self.avoid(node_id)
+        """Raises `ConnectionFailedError` if the broker coordinates the group no longer. It is asked itself, and another
+        one only if it is silent: a broker that is cut off from the cluster may name an earlier coordinator, which has
+        an earlier generation and earlier offsets.
+        """
+        named = self._named_coordinator(group, QUICKLY_S, node_id)
+        if named is None:
+            self.avoid(node_id)
+            named = self._named_coordinator(group, ANY_BROKER_S)
+        if named not in (None, node_id):
+            raise ConnectionFailedError(f"no answer from broker {node_id}, which coordinates group {group!r} no longer")
+
+    def _named_coordinator(self, group: str, timeout_s: float, node_id: int | None = None) -> int | None:
+        """Returns the coordinator that this broker names, or any one; None if it does not answer, or does not know."""
         try:
-            found = self._find_coordinator(group, ANY_BROKER_S)
+            found = self._find_coordinator(group, timeout_s, node_id)
         except ClientClosedError:
             raise
-        except KlammError:  # nobody knows, and the broker may answer yet
-            return
-        if found.error_code == ErrorCode.none and found.node_id != node_id:
-            raise ConnectionFailedError(f"no answer from broker {node_id}, which coordinates group {group!r} no longer")
+        except KlammError:
+            return None
+        return int(found.node_id) if found.error_code == ErrorCode.none else None
 
     def call_coordinator(
         self,
@@ -546,8 +562,8 @@ class Caller:
     ) -> Any:
         """Returns the coordinator's answer in which no code of `errors(message)` is set. Codes that mean "another
         coordinator" or "not yet" are retried, with the delays of a fail-over; any other raises `BrokerError`. `look_s`,
-        for an answer that may be late on purpose: the seconds after which, again and again, other brokers are asked
-        whether the group has another coordinator.
+        for an answer that may be late on purpose: the seconds after which, again and again, the broker is asked whether
+        it still coordinates the group, and others are if it is silent.
         """
         retries = self._retries(timeout_s)
         failing_over = self._retries(timeout_s, self.network.fail_over)

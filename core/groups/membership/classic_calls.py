@@ -138,8 +138,8 @@ class ClassicCalls:
 
     def _wait(self, api: ApiKey, build: Callable[[Schema], Any], errors: Callable[[Any], Iterable[ErrorCode]]) -> Any:
         """Sends a request that the coordinator answers when all members have sent theirs. A rebalance may last long, so
-        a coordinator that does not answer because it has stopped is noticed by asking other brokers, once in each
-        heartbeat interval."""
+        a coordinator that does not answer because it has stopped is noticed by asking who coordinates the group, once
+        in each heartbeat interval."""
         settings = self._settings
         timeout_s = settings.max_poll_interval_s + settings.request_timeout_s
         return self._client.call_coordinator(

@@ -90,7 +90,7 @@ def load(
         end = segments[-1].next_offset
         epochs.truncate_end(end)
     producers = ProducerStateManager(tp, Snapshots(tp, directory))
-    producers.reload(end, segments, now_ms, None if whole else epochs)
+    producers.reload(end, segments, None if whole else epochs)
     for segment in segments[:-1]:
         segment.seal()
         segment.close_file()

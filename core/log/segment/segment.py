@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ... import faults
 from ...config.sections.topic import TopicConfig
-from ...errors import CorruptRecordError, NoSpaceError, StorageError
+from ...errors import CorruptRecordError, KlammError, NoSpaceError, StorageError
 from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ...records.partition import TopicPartition
@@ -363,14 +363,26 @@ class Segment:
         if cached_only and not self._indexes.offsets.in_memory:
             raise NotCachedError
         try:
-            return self._find(offset, self._indexes.offsets.lookup(offset), cached_only)
+            entry = self._indexes.offsets.lookup(offset)
         except (CorruptRecordError, StorageError) as error:
+            entry = self._lookup_anew(offset, error, cached_only)
+        try:
+            return self._find(offset, entry, cached_only)
+        except CorruptRecordError as error:
+            return self._find(offset, self._lookup_anew(offset, error, cached_only), cached_only)
+        except StorageError as error:  # of the log file: the indexes are right
             if cached_only:
                 raise NotCachedError from error
-            if self._damaged:
-                raise  # the indexes were already rebuilt without the damaged batches
-            self._rebuild_under_readers(error)
-        return self._find(offset, self._indexes.offsets.lookup(offset), cached_only)
+            raise
+
+    def _lookup_anew(self, offset: int, error: KlammError, cached_only: bool) -> tuple[int, int] | None:
+        """Returns the index entry for `offset` once the indexes are rebuilt because of `error`."""
+        if cached_only:
+            raise NotCachedError from error
+        if self._damaged:
+            raise error  # the indexes were already rebuilt without the damaged batches
+        self._rebuild_under_readers(error)
+        return self._indexes.offsets.lookup(offset)
 
     def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> tuple[int, int]:
         """Scans from the batch that the index entry names to the one that ends at or after `offset`. Raises
@@ -396,9 +408,15 @@ class Segment:
 
     def _rebuild_under_readers(self, error: Exception) -> None:
         """Rebuilds the indexes because an entry was wrong or the segment is damaged. Damaged batches get no entries;
-        the bounds do not change, because there are readers."""
+        the bounds do not change, because there are readers. If the segment cannot be read to its end, `StorageError`
+        and the indexes stay: without the later entries the batches behind that place could not be found."""
         _log.warning("%s: %s; the indexes of %s are rebuilt", self._tp, error, self.path)
-        self._build(keep_below=self.base_offset + MAX_RELATIVE)
+        former, self._indexes = self._indexes, self._indexes.emptied()
+        try:
+            self._build(keep_below=self.base_offset + MAX_RELATIVE)
+        except BaseException:
+            self._indexes = former
+            raise
 
     def extent(self, start: int, end: int, expected: int) -> Extent:
         """Returns the byte range [start, end), which can be read without the log's lock; its first batch begins at

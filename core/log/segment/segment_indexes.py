@@ -7,6 +7,7 @@ the largest timestamp has grown. Not thread-safe: the log's lock guards it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -61,6 +62,13 @@ class SegmentIndexes:
         if largest.timestamp_ms >= 0:
             self.times.add(largest.timestamp_ms, largest.offset)
             self.full = self.offsets.full or self.times.full
+
+    def emptied(self) -> SegmentIndexes:
+        """Returns empty indexes in memory of the same files, and leaves these as they are."""
+        fresh = copy(self)
+        fresh.offsets, fresh.times = copy(self.offsets), copy(self.times)
+        fresh.clear()
+        return fresh
 
     def clear(self) -> None:
         """Removes all entries; the files are stale until `seal` replaces them."""

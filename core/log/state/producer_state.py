@@ -8,6 +8,7 @@ its records. A new epoch begins with sequence 0. Within an epoch each batch foll
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
@@ -40,8 +41,8 @@ class BatchEntry(NamedTuple):
 
 
 class ProducerStateEntry:
-    """The epoch of one producer and its last batches, the oldest first. `seen_ms`: when it last sent a batch, by the
-    broker's clock."""
+    """The epoch of one producer and its last batches, the oldest first. `seen_ms`: when it last sent a batch, by
+    `ProducerState`'s time."""
 
     __slots__ = ("batches", "epoch", "seen_ms")
 
@@ -52,12 +53,17 @@ class ProducerStateEntry:
 
 
 class ProducerState:
-    """The producers of one partition by producer id. Not thread-safe: the log's lock guards it."""
+    """The producers of one partition by producer id. Not thread-safe: the log's lock guards it.
+
+    Its time, in ms, only runs on by `expire`: a producer whose state is gone may store a batch twice, so setting the
+    broker's clock must not make one old. It stands still while the log is closed.
+    """
 
     def __init__(self, tp: TopicPartition) -> None:
         self._tp = tp
         self._producers: dict[int, ProducerStateEntry] = {}  # the least recently active first
         self._highest_id = NO_PRODUCER_ID
+        self._now_ms = 0
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -102,17 +108,17 @@ class ProducerState:
                 )
         return None
 
-    def update(self, header: BatchHeader, now_ms: int) -> None:
+    def update(self, header: BatchHeader) -> None:
         """Records a stored batch, whose header has its offsets. Ignores batches without producer id or sequence."""
         if header.producer_id == NO_PRODUCER_ID or header.base_sequence == NO_SEQUENCE:
             return
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = ProducerStateEntry(header.producer_epoch, now_ms)
+            producer = ProducerStateEntry(header.producer_epoch, self._now_ms)
             self._highest_id = max(self._highest_id, header.producer_id)
             if len(self._producers) >= MAX_PRODUCERS:
                 del self._producers[next(iter(self._producers))]
-        producer.seen_ms = now_ms
+        producer.seen_ms = self._now_ms
         batches = producer.batches
         batches.append(
             BatchEntry(
@@ -141,10 +147,13 @@ class ProducerState:
         """Returns the last offset of each producer's last batch: compaction must keep the header of that batch."""
         return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}
 
-    def expire(self, seen_before_ms: int) -> int:
-        """Removes producers that were last active before `seen_before_ms`; returns their number. The times are the
-        broker's, not those of the records, because records of any age may be produced."""
-        old = [pid for pid, producer in self._producers.items() if producer.seen_ms < seen_before_ms]
+    def expire(self, passed_ms: int, expiration_ms: int) -> int:
+        """Removes producers that have sent nothing for longer than `expiration_ms`; returns their number. `passed_ms`:
+        the time since the last call. The times of the records do not count, because records of any age may be
+        produced."""
+        self._now_ms += passed_ms
+        until_ms = self._now_ms - expiration_ms
+        old = [pid for pid, _ in takewhile(lambda item: item[1].seen_ms < until_ms, self._producers.items())]
         for pid in old:
             del self._producers[pid]
         return len(old)
@@ -155,8 +164,8 @@ class ProducerState:
 
     def to_bytes(self) -> bytes:
         """Returns a snapshot: version (uint16), CRC-32C of all producers (uint32), their number (uint32); for each
-        producer its id (int64), epoch (int16), time of its last batch (int64 ms), number of batches (uint8); for each
-        batch its first and last sequence (int32), base and last offset (int64), max timestamp (int64)."""
+        producer its id (int64), epoch (int16), `seen_ms` (int64), number of batches (uint8); for each batch its first
+        and last sequence (int32), base and last offset (int64), max timestamp (int64)."""
         body = bytearray()
         for pid, producer in self._producers.items():
             body += _PRODUCER.pack(pid, producer.epoch, producer.seen_ms, len(producer.batches))
@@ -180,6 +189,7 @@ class ProducerState:
                 entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
                 state._producers[pid] = ProducerStateEntry(epoch, seen_ms, entries)
                 state._highest_id = max(state._highest_id, pid)
+                state._now_ms = max(state._now_ms, seen_ms)
                 pos = end
             if pos != len(data):  # no CRC covers the number of producers
                 raise CorruptRecordError(f"a producer snapshot contains more than the {count} producers in its header")

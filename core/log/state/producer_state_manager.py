@@ -39,9 +39,7 @@ class ProducerStateManager:
         self._snapshots.drop_after(-1)
         self.state = ProducerState(self._tp)
 
-    def reload(
-        self, end: int, segments: Iterable[Segment], now_ms: int, lost_epochs: LeaderEpochs | None = None
-    ) -> None:
+    def reload(self, end: int, segments: Iterable[Segment], lost_epochs: LeaderEpochs | None = None) -> None:
         """Restores the state from the newest snapshot at or before `end` and the batches after it.
 
         `lost_epochs`: the empty epochs of a log whose epoch file was lost. They are restored too, from all batches of
@@ -56,4 +54,4 @@ class ProducerStateManager:
             for _, header in segment.batches_from(start):
                 if lost_epochs is not None:
                     lost_epochs.assign(header.leader_epoch, header.base_offset)
-                self.state.update(header, now_ms)
+                self.state.update(header)

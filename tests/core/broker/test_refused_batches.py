@@ -136,28 +136,29 @@ def test_a_batch_that_is_early_is_refused_as_by_a_broker_that_does_not_lead(
     assert produced(5) is ErrorCode.out_of_order_sequence_number, "it has a batch of this epoch"
 
 
-@pytest.mark.parametrize("replicas", [(0,), (0, 1)])
+@pytest.mark.parametrize(("replicas", "epoch"), [((0,), 5), ((0, 1), 5), ((0, 1), 0)])
 def test_a_later_batch_of_a_producer_that_a_new_leader_does_not_know_waits_for_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: tuple[int, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: tuple[int, ...], epoch: int
 ) -> None:
     """The log would take any sequence of it; after that answer librdkafka reports the first batch as delivered, which
-    may be lost at the earlier leader. A minute later it is a producer whose state has expired."""
+    may be lost at the earlier leader. A minute later it is a producer whose state has expired; in a new partition, it
+    is one of a topic that was deleted and created again."""
     clock = [100.0]
 
     async def script() -> None:
         log = open_log(tmp_path)
-        log.begin_leader_epoch(5)
+        log.begin_leader_epoch(epoch)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
         settings, own = ReplicationSettings(1, 30_000), BrokerRegistration(0, 1, "here", ("a",))
         led = Replica(0, log.tp, log, BrokerMetrics().traffic("t"), replicas, settings)
-        led.on_metadata(PartitionState(0, 5, 1, (0,), (), {0: "a"}, 0), 1, own, replicas, settings)
+        led.on_metadata(PartitionState(0, epoch, 1, (0,), (), {0: "a"}, 0), 1, own, replicas, settings)
         services = services_of(led)
 
         def produced(sequence: int, **more: int) -> ErrorCode:
             outcome = produce._append_now(services, *log.tp, memoryview(bytearray(sent(sequence, **more))), -1)
             return outcome.error if isinstance(outcome, Produced) else ErrorCode.none
 
-        early = ErrorCode.not_leader_or_follower if len(replicas) > 1 else ErrorCode.none
+        early = ErrorCode.not_leader_or_follower if len(replicas) > 1 and epoch else ErrorCode.none
         assert produced(2, producer_id=8) is early
         assert [produced(sequence) for sequence in range(3)] == [ErrorCode.none] * 3
         clock[0] += EARLIER_S

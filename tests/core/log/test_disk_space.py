@@ -16,6 +16,7 @@ from klamm.core.faults import ScriptedFaults
 from klamm.core.log.disk_space import DiskSpace
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.segment.naming import OFFSET_GAPS
 from klamm.core.log.state.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
@@ -56,6 +57,21 @@ def noting(log: PartitionLog) -> list[TopicPartition]:
     said: list[TopicPartition] = []
     log.on_no_space = lambda tp, error: said.append(tp)
     return said
+
+
+def test_a_topic_that_is_to_be_compacted_is_once_there_is_room(tmp_path: Path) -> None:
+    """A log without the mark that offsets may have gaps would take what compaction has removed for lost."""
+    log = open_log(tmp_path)
+    before, compacted = log.config, log.config.model_copy(update={"cleanup_policy": "compact"})
+    assert compacted.compacts
+    fill_up("files.rename")
+    with pytest.raises(NoSpaceError):
+        log.reconfigure(compacted)
+    assert log.config == before, "it is tried again"
+    faults.install(None)
+    log.reconfigure(compacted)
+    assert log.config == compacted
+    assert (tmp_path / str(TP) / OFFSET_GAPS).exists()
 
 
 def test_records_can_be_deleted_while_the_disk_is_full(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, re
 
 TP = TopicPartition("events", 0)
 OTHER = TopicPartition("events", 1)
+DAY_MS = 86_400_000
 TOPIC_ID = UUID(int=7)
 
 
@@ -47,6 +48,25 @@ def test_create_get_and_list(manager: LogManager) -> None:
     assert log is manager.create(TP, TOPIC_ID, TopicConfig.from_strings({"retention.ms": "7"}))
     assert log.config.retention_ms == 7
     assert manager.get(TopicPartition("nope", 0)) is None
+
+
+@pytest.mark.parametrize("day_ms", [DAY_MS, -DAY_MS])
+def test_a_clock_that_is_set_and_corrected_makes_no_producer_old(tmp_path: Path, day_ms: int) -> None:
+    """Its retry would be stored twice. Found by the campaign `clock-skew`."""
+    clock, elapsed = ManualClock(), ManualClock()
+    manager = start(tmp_path, clock, elapsed=elapsed)
+    log = manager.create(TP, TOPIC_ID, TopicConfig.from_strings({"message.timestamp.after.max.ms": str(2 * DAY_MS)}))
+    clock.advance(day_ms)
+    append(log, batch(producer=(1, 0, 0)))
+    for passing in (clock, elapsed):
+        passing.advance(5)
+    for _ in range(2):
+        manager.run_maintenance(clock())
+        assert log.append_as_leader(batch(producer=(1, 0, 0)), 0).duplicate
+        clock.advance(-day_ms)
+    elapsed.advance(DAY_MS + 1)
+    manager.run_maintenance(clock())
+    assert log.last_sequence(1) is None
 
 
 def test_a_clean_stop_is_noted_and_believed(manager: LogManager) -> None:

@@ -46,7 +46,10 @@ RATE = 150.0
 """Records a second of each producer."""
 EVIDENCE = Path(__file__).parents[3] / "var" / "faults" / "cluster"
 LIMIT_S = 180.0
-"""Within which every partition takes records again after a fault, and is in sync again."""
+"""Within which every partition is in sync again after a fault."""
+PROGRESS_S = 45.0
+"""Within which every partition takes records of every producer again after a fault. On a machine without a free
+processor 26 s have been seen; 58 s were a defect (`clock-skew`)."""
 BROKER: Mapping[str, Any] = {"replica.lag.time.max.ms": 3_000, "log.flush.scheduler.interval.ms": 200}
 _FRONT_PORT = 9093
 Inject = Callable[[int, random.Random, "Scene"], None]
@@ -145,7 +148,7 @@ class Scene:
 
     # -- what must hold after a fault --------------------------------------------------------------------------------
 
-    def require_progress(self, at: int, partitions: set[int] | None = None, limit_s: float = LIMIT_S) -> None:
+    def require_progress(self, at: int, partitions: set[int] | None = None, limit_s: float = PROGRESS_S) -> None:
         """Counts it as wrong if some producer's records, sent from now on to these partitions, or to all, are not
         acknowledged in time.
         """

@@ -21,7 +21,7 @@ from klamm.core.log.segment.open_files import OpenFiles
 from klamm.core.log.segment.reading import Extent
 from klamm.core.log.segment.segment import Segment
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.header import iter_headers
+from klamm.core.records.header import HEADER_SIZE, iter_headers
 from klammtest.logs import START_MS, append, batch, clean_start, open_log, read_all, records_of
 
 
@@ -262,3 +262,35 @@ def test_a_disk_that_cannot_be_read_is_one_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(OpenFile, "read", fail)
     with pytest.raises(StorageError, match=r"cannot read .*\.log: Input/output error"):
         log.read(3, 1 << 20)
+
+
+@pytest.mark.parametrize("damaged", [None, 8])
+def test_a_sector_that_cannot_be_read_hides_no_later_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int | None
+) -> None:
+    """Nor does it beside a damaged batch, and after a clean stop, which writes the index."""
+    log = open_log(tmp_path, index_interval_bytes=1)
+    for _ in range(20):
+        append(log, batch())
+    log.close()
+    size, read = len(batch()), OpenFile.read
+    if damaged is not None:
+        with (log.directory / "00000000000000000000.log").open("r+b") as stored:
+            stored.seek(damaged * size)
+            stored.write(bytes(HEADER_SIZE))
+
+    def fail(file: OpenFile, count: int, pos: int) -> bytes:
+        if file.path.suffix == ".log" and pos <= 5 * size < pos + count:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(file, count, pos)
+
+    monkeypatch.setattr(OpenFile, "read", fail)
+    monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
+    for _ in range(2):
+        log = open_log(tmp_path, known=clean_start(log), index_interval_bytes=1)
+        for offset in {5, damaged or 5}:
+            with pytest.raises(StorageError, match="Input/output error"):
+                log.read(offset, 1)
+        later = range((damaged or 5) + 1, 20)
+        assert [bases(log.read(offset, 1).data)[0] for offset in later] == list(later)
+        log.close()

@@ -96,7 +96,7 @@ def test_the_mark_of_a_clean_stop(tmp_path: Path) -> None:
 def test_snapshots_of_producers() -> None:
     state = ProducerState(TP)
     for pid in range(3):
-        state.update(BatchHeader.parse(batch(producer=(pid, 0, 0))), 5)
+        state.update(BatchHeader.parse(batch(producer=(pid, 0, 0))))
     for raw in flips(state.to_bytes()):
         with pytest.raises(CorruptRecordError):
             ProducerState.from_bytes(TP, raw)

@@ -49,6 +49,7 @@ class ScriptedCluster:
     the elections. `preferred`: by rack, the broker that a leader names to fetch from (KIP-392); such brokers serve what
     they do not lead, unless `refused` has an error for it. `poll_s`: how long a Fetch without records waits, unless it
     asks for less; `polls_s`: the same of some brokers; `delays_s`: how much later these answer each Fetch.
+    `coordinators`: brokers that name another coordinator than `coordinator`, and which.
     """
 
     topics: dict[str, int]
@@ -63,6 +64,7 @@ class ScriptedCluster:
     preferred: dict[str, int] = field(default_factory=dict)
     refused: ErrorCode = ErrorCode.none
     coordinator: int = 1
+    coordinators: dict[int, int] = field(default_factory=dict)
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     poll_s: float = 0.02
     polls_s: dict[int, float] = field(default_factory=dict)
@@ -346,14 +348,14 @@ class ScriptedCluster:
     # -- groups
 
     def _find_coordinator(self, node: int, request: Any, version: int) -> Any:
-        del node
+        named = self.coordinators.get(node, self.coordinator)
         schema = messages.response(ApiKey.FIND_COORDINATOR, version)
         code = self._fault(ApiKey.FIND_COORDINATOR)
         found = {
             "error_code": code,
-            "node_id": self.coordinator,
+            "node_id": named,
             "host": "127.0.0.1",
-            "port": self.brokers[self.coordinator].port,
+            "port": self.brokers[named].port,
         }
         if version >= 4:
             keys = request.coordinator_keys
