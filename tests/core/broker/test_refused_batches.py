@@ -50,7 +50,7 @@ class Broker:
         for sequence in sequences:
             header = BatchHeader.parse(sent(sequence, **more))
             assert self.log.check(header) is None
-            self.log.update(header, 0)
+            self.log.update(header)
 
     def refuse(self, sequence: int, error: ErrorCode = REFUSED, **more: int) -> None:
         self.refused.note("t", 0, sent(sequence, **more), error)

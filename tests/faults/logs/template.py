@@ -93,7 +93,9 @@ def make_batch(
     return bytearray(batch), stamps
 
 
-def open_manager(folder: Path, clock: ManualClock | None = None, config: TopicConfig = CONFIG) -> LogManager:
+def open_manager(
+    folder: Path, clock: ManualClock | None = None, config: TopicConfig = CONFIG, elapsed: ManualClock | None = None
+) -> LogManager:
     return LogManager(
         folder,
         broker_id=0,
@@ -101,6 +103,7 @@ def open_manager(folder: Path, clock: ManualClock | None = None, config: TopicCo
         codecs=CODECS,
         config_for=lambda _: config,
         clock=clock or ManualClock(),
+        elapsed=elapsed,
     )
 
 
