@@ -70,6 +70,8 @@ __all__ = ["ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
 
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
+_MOST_PASSED_MS = 60_000
+"""The most by which one round of maintenance makes idle producers older."""
 _FLUSHING_S: Final = 1.0
 _SYNC_AT_ONCE: Final = 64  # partitions
 _MAX_RESCAN_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a snapshot cost 1 ms
@@ -441,7 +443,9 @@ class LogManager:
         """
         deleting_ms = self._for_deleting(now_ms)
         elapsed_ms = self._elapsed()
-        passed_ms, self._expired_ms = max(0, elapsed_ms - self._expired_ms), elapsed_ms
+        # Bounded: after a suspension a producer may have sent something before this call, at the time of the last one.
+        passed_ms = min(max(0, elapsed_ms - self._expired_ms), _MOST_PASSED_MS)
+        self._expired_ms = elapsed_ms
         self._for_each("maintenance", lambda log: self._maintain(log, now_ms, passed_ms))
         # On its own: on a full disk a flush may fail until these files are removed, and it must not wait for them.
         self._for_each("maintenance", lambda log: log.remove_expired_files(deleting_ms))

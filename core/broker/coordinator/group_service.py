@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from ...cluster.image import ClusterImage
+from ...cluster.image import NO_LEADER, ClusterImage
 from ...config.sections.broker import BrokerConfig
 from ...errors import ErrorCode, KlammError, describe_error
 from ...groups.coordinator.coordinator import GroupCoordinator
@@ -132,7 +132,10 @@ class GroupService:
         """Returns the id of the live broker that coordinates a group, `NO_LEADER` while there is none. Creates
         `__consumer_offsets` if it does not exist; raises `KlammError` if that is not possible now."""
         await self._placement.ensure_topic()
-        return self._placement.coordinator_of(group)
+        found = self._placement.coordinator_of(group)
+        # Another broker may coordinate the group by now: a member that waits here then asks the others.
+        lost = self._session.away and not self._session.certain
+        return NO_LEADER if lost and found == self._placement.broker_id else found
 
     def not_mine(self, group: str) -> ErrorCode | None:
         """Returns the error for a request about a group that another broker coordinates, or that this one has not

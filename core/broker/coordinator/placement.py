@@ -65,6 +65,10 @@ class GroupPlacement:
         self.incarnation = incarnation
 
     @property
+    def broker_id(self) -> int:
+        return self._broker_id
+
+    @property
     def _topic(self) -> TopicImage | None:
         return self._image().topics.get(OFFSETS_TOPIC)
 

@@ -127,10 +127,17 @@ class RoleChanges:
                 self._refresh_later()
 
     def has_room_again(self) -> None:
-        """Tries again to serve the partitions whose files could not be written."""
-        if self._refused:
+        """Tries again to serve the partitions whose files could not be written, and to configure their logs."""
+        former = [name for name, assignment in self._taken.items() if self._has_former_config(name, assignment)]
+        for name in former:
+            del self._taken[name]
+        if self._refused or former:
             self._unfinished = True
             self.refresh_soon()
+
+    def _has_former_config(self, name: TopicPartition, assignment: Assignment) -> bool:
+        known = self._partitions.replica(name)
+        return known is not None and known.log.config != assignment.config
 
     @property
     def complete(self) -> bool:
@@ -260,7 +267,7 @@ class RoleChanges:
         known = self._partitions.replica(name)
         if known is None or name in self._over or name in self._refused:
             return True
-        if known.log.config != assignment.config:
+        if self._has_former_config(name, assignment):
             return True
         return assignment.leads and known.leader_epoch != assignment.leader_epoch
 
@@ -396,9 +403,7 @@ class RoleChanges:
         behind: dict[TopicPartition, int] = {}
         for name, assignment in wanted.items():
             try:
-                found = self._logs.create(name, assignment.topic_id, assignment.config)
-                if found.config != assignment.config:
-                    found.reconfigure(assignment.config)
+                found = self._configured(name, assignment)
                 if assignment.leads:
                     epoch, over = assignment.leader_epoch, left[name]
                     if epoch < found.leader_epoch or epoch <= over:
@@ -416,6 +421,17 @@ class RoleChanges:
         for name in opened:
             self._refused.pop(name, None)
         return opened, behind
+
+    def _configured(self, name: TopicPartition, assignment: Assignment) -> PartitionLog:
+        """Returns the partition's log; with its former configuration if the new one needs room on a full disk."""
+        try:
+            return self._logs.create(name, assignment.topic_id, assignment.config)
+        except NoSpaceError as error:
+            found = self._logs.get(name)
+            if found is None or found.topic_id != assignment.topic_id:
+                raise
+            self._logs.space.ran_out(name, error)
+            return found
 
     def _refuse(self, name: TopicPartition, error: KlammError) -> None:
         if isinstance(error, NoSpaceError):  # `FullDisk` says so

@@ -67,6 +67,8 @@ ANY_BROKER_S = 5.0
 QUICKLY_S = 1.0
 """The same for metadata, until each broker has been asked once: after a leader's host has gone silent, records wait for
 this answer."""
+COORDINATOR_S = 2.0
+"""Seconds within which a coordinator that does not answer a member says that it still is one, or others are asked."""
 FAILED_S = 10.0
 """Seconds for which a broker that did not answer is the last to be asked what any broker can answer."""
 _QUESTIONS = {ApiKey.METADATA, ApiKey.FIND_COORDINATOR}
@@ -532,9 +534,11 @@ class Caller:
         one only if it is silent: a broker that is cut off from the cluster may name an earlier coordinator, which has
         an earlier generation and earlier offsets.
         """
-        named = self._named_coordinator(group, QUICKLY_S, node_id)
+        node = self.cluster.view.nodes.get(node_id)
+        named = self._named_coordinator(group, COORDINATOR_S, node_id)
         if named is None:
-            self.avoid(node_id)
+            if node is not None:  # it may be forgotten by now
+                self._failed_s[node.address] = self.network.clock()
             named = self._named_coordinator(group, ANY_BROKER_S)
         if named not in (None, node_id):
             raise ConnectionFailedError(f"no answer from broker {node_id}, which coordinates group {group!r} no longer")

@@ -376,12 +376,17 @@ class Segment:
             raise
 
     def _lookup_anew(self, offset: int, error: KlammError, cached_only: bool) -> tuple[int, int] | None:
-        """Returns the index entry for `offset` once the indexes are rebuilt because of `error`."""
+        """Returns the index entry for `offset` once the indexes are rebuilt because of `error`; None, for a search from
+        the start, if the segment cannot be read to its end."""
         if cached_only:
             raise NotCachedError from error
         if self._damaged:
             raise error  # the indexes were already rebuilt without the damaged batches
-        self._rebuild_under_readers(error)
+        try:
+            self._rebuild_under_readers(error)
+        except StorageError as unreadable:
+            _log.warning("%s: the indexes of %s are not rebuilt: %s", self._tp, self.path, unreadable)
+            return None
         return self._indexes.offsets.lookup(offset)
 
     def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> tuple[int, int]:

@@ -23,8 +23,11 @@ BATCHES_KEPT: Final = 5
 MAX_PRODUCERS: Final = 100_000
 """Upper bound of the producers of one partition; a new one beyond it replaces the least recently active one."""
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
+_WITHOUT_TIME: Final = 1
+"""The version whose `seen_ms` was the broker's clock: the newest one counts as now."""
 _PREFIX: Final = Struct(">HII")
+_TIME: Final = Struct(">q")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqqq")
 _MAX_SEQUENCE: Final = 2**31 - 1
@@ -163,10 +166,11 @@ class ProducerState:
         self._producers.clear()
 
     def to_bytes(self) -> bytes:
-        """Returns a snapshot: version (uint16), CRC-32C of all producers (uint32), their number (uint32); for each
-        producer its id (int64), epoch (int16), `seen_ms` (int64), number of batches (uint8); for each batch its first
-        and last sequence (int32), base and last offset (int64), max timestamp (int64)."""
-        body = bytearray()
+        """Returns a snapshot: version (uint16), CRC-32C of what follows the next field (uint32), number of producers
+        (uint32), the state's time (int64 ms); for each producer its id (int64), epoch (int16), `seen_ms` (int64),
+        number of batches (uint8); for each batch its first and last sequence (int32), base and last offset (int64),
+        max timestamp (int64)."""
+        body = bytearray(_TIME.pack(self._now_ms))
         for pid, producer in self._producers.items():
             body += _PRODUCER.pack(pid, producer.epoch, producer.seen_ms, len(producer.batches))
             for entry in producer.batches:
@@ -179,9 +183,12 @@ class ProducerState:
         state = cls(tp)
         try:
             version, crc, count = _PREFIX.unpack_from(data)
-            if version != SNAPSHOT_VERSION or crc32c(data[_PREFIX.size :]) != crc:
+            if version not in (_WITHOUT_TIME, SNAPSHOT_VERSION) or crc32c(data[_PREFIX.size :]) != crc:
                 raise CorruptRecordError("a producer snapshot fails its CRC or has an unknown version")
             pos = _PREFIX.size
+            if version != _WITHOUT_TIME:
+                (state._now_ms,) = _TIME.unpack_from(data, pos)
+                pos += _TIME.size
             for _ in range(count):
                 pid, epoch, seen_ms, batches = _PRODUCER.unpack_from(data, pos)
                 pos += _PRODUCER.size

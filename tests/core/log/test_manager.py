@@ -64,9 +64,21 @@ def test_a_clock_that_is_set_and_corrected_makes_no_producer_old(tmp_path: Path,
         manager.run_maintenance(clock())
         assert log.append_as_leader(batch(producer=(1, 0, 0)), 0).duplicate
         clock.advance(-day_ms)
-    elapsed.advance(DAY_MS + 1)
-    manager.run_maintenance(clock())
+    for _ in range(DAY_MS // 60_000 + 1):
+        elapsed.advance(60_000)
+        manager.run_maintenance(clock())
     assert log.last_sequence(1) is None
+
+
+def test_a_producer_that_sends_after_a_suspension_is_not_old(tmp_path: Path) -> None:
+    """It may send before the first maintenance."""
+    elapsed = ManualClock()
+    manager = start(tmp_path, elapsed=elapsed)
+    log = manager.create(TP, TOPIC_ID, TopicConfig())
+    elapsed.advance(2 * DAY_MS)
+    append(log, batch(producer=(1, 0, 0)))
+    manager.run_maintenance(START_MS)
+    assert log.append_as_leader(batch(producer=(1, 0, 0)), 0).duplicate
 
 
 def test_a_clean_stop_is_noted_and_believed(manager: LogManager) -> None:

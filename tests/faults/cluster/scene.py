@@ -148,10 +148,12 @@ class Scene:
 
     # -- what must hold after a fault --------------------------------------------------------------------------------
 
-    def require_progress(self, at: int, partitions: set[int] | None = None, limit_s: float = PROGRESS_S) -> None:
+    def require_progress(self, at: int, partitions: set[int] | None = None, limit_s: float | None = None) -> None:
         """Counts it as wrong if some producer's records, sent from now on to these partitions, or to all, are not
         acknowledged in time.
         """
+        if limit_s is None:  # acknowledgements that wait for the disk leave a backlog
+            limit_s = LIMIT_S if "flush.ms" in self.site.topic else PROGRESS_S
         for sender in self.senders:
             if not sender.await_progress(limit_s, partitions):
                 states = self.cluster.states(self.topic, PARTITIONS)

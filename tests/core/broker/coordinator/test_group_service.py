@@ -26,7 +26,7 @@ from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.session.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.changes import incarnation_path
-from klamm.core.cluster.image import ClusterImage, PartitionImage, TopicImage
+from klamm.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.config.sections.broker import BrokerConfig
@@ -385,7 +385,9 @@ def test_commits_without_the_coordination_are_bounded(cluster: Cluster, plugin: 
             assert await cut_off.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             cut_off._session.event(SessionEvent.SUSPENDED)
             assert await cut_off.commit("g", mine, cluster.offset(T0, 110)) == {T0: ErrorCode.none}
+            assert await cut_off.find_coordinator("g") == 5
             now[0] += cut_off._coordination.session_timeout_s + 1.0
+            assert await cut_off.find_coordinator("g") == NO_LEADER, "a member that waits here asks the others"
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             other = await member_at(successor, mine)
             assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}

@@ -8,18 +8,21 @@ import errno
 from contextlib import closing, suppress
 from pathlib import Path
 
+import pytest
+
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import RestoredNode
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination, Create
+from klamm.core.log.segment.naming import OFFSET_GAPS
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.partition_state import NO_EPOCH
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.faulty import fault_hook
-from klammtest.requests import batch, create_topic, produce
+from klammtest.requests import alter_topic, batch, create_topic, produce
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -63,6 +66,33 @@ def test_a_partition_without_room_for_its_files_is_served_when_there_is_room(tmp
             assert not _is_served(address)
             full = False
             eventually(lambda: _is_served(address), "the partition is served")
+
+
+def test_a_log_whose_new_configuration_has_no_room_is_served_and_configured_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mark that offsets may have gaps is a file."""
+    full = True
+
+    def no_room(point: str) -> None:
+        if full and point == "files.write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def marks() -> list[Path]:
+        return list(tmp_path.glob(f"**/t-0/{OFFSET_GAPS}"))
+
+    with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tmp_path / "tree.db")}) as broker:
+        address = f"127.0.0.1:{broker.advertised[0].port}"
+        with WireClient(address) as wire:
+            create_topic(wire, "t")
+            eventually(lambda: _is_served(address), "the partition is served")
+            with fault_hook(no_room):
+                alter_topic(wire, "t", "cleanup.policy", "compact")
+                eventually(lambda: "offsets-have-gaps: No space left" in caplog.text, "the disk counts as full")
+                assert _is_served(address)
+                assert not marks()
+                full = False
+                eventually(marks, "the log is configured")
 
 
 def test_a_leader_that_rested_for_another_s_restore_leads_in_a_new_epoch(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -264,11 +265,12 @@ def test_a_disk_that_cannot_be_read_is_one_error(tmp_path: Path, monkeypatch: py
         log.read(3, 1 << 20)
 
 
-@pytest.mark.parametrize("damaged", [None, 8])
-def test_a_sector_that_cannot_be_read_hides_no_later_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int | None
+@pytest.mark.parametrize(("damaged", "index"), [(None, True), (8, True), (None, False)])
+def test_a_sector_that_cannot_be_read_hides_no_other_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int | None, index: bool
 ) -> None:
-    """Nor does it beside a damaged batch, and after a clean stop, which writes the index."""
+    """No later one, also beside a damaged batch, and after a clean stop, which writes the index; without an index no
+    earlier one."""
     log = open_log(tmp_path, index_interval_bytes=1)
     for _ in range(20):
         append(log, batch())
@@ -288,9 +290,13 @@ def test_a_sector_that_cannot_be_read_hides_no_later_batch(
     monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
     for _ in range(2):
         log = open_log(tmp_path, known=clean_start(log), index_interval_bytes=1)
+        if not index:
+            os.truncate(log.directory / "00000000000000000000.index", 0)
         for offset in {5, damaged or 5}:
             with pytest.raises(StorageError, match="Input/output error"):
                 log.read(offset, 1)
-        later = range((damaged or 5) + 1, 20)
-        assert [bases(log.read(offset, 1).data)[0] for offset in later] == list(later)
+        found = range((damaged or 5) + 1, 20) if index else range(5)
+        assert [bases(log.read(offset, 1).data)[0] for offset in found] == list(found)
+        if not index:
+            return
         log.close()
