@@ -13,13 +13,15 @@ from klammtest.proxies.tcp import Link, TcpProxy
 
 _CONNECTED = struct.Struct(">iiqi16s")
 """The body of ZooKeeper's answer to a connection: protocol version, time-out, session id, password with its length."""
+_ANSWER_S = 5.0
+"""A follower that checks one session for two connections at once answers only one of them."""
 
 
 def close_session(port: int, session_id: int, password: bytes) -> None:
     """Ends a session by its id and password: connects with them and closes at once."""
     connect = Connect(0, 0, 10_000, session_id, password, False).serialize()
     close = struct.pack(">ii", 1, Close.type)
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, contextlib.suppress(OSError):
+    with socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_S) as connection, contextlib.suppress(OSError):
         connection.sendall(b"".join(struct.pack(">i", len(part)) + bytes(part) for part in (connect, close)))
         while connection.recv(4096):
             pass
