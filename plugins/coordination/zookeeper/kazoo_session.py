@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from kazoo import exceptions as kazoo_errors
@@ -257,6 +258,11 @@ class KazooSession:
                 return answer
             except (kazoo_errors.KazooException, KazooTimeoutError, RuntimeError) as error:
                 translated = translate(error, path)
+                if isinstance(translated, SessionExpiredError):
+                    # A follower may go on answering pings and reads of a session that its leader has ended, and kazoo
+                    # takes no answer for the end. On a thread of its own: the caller may hold what a listener needs.
+                    over = partial(self._on_state, KazooState.LOST)
+                    threading.Thread(target=over, name="klamm-zookeeper-expired", daemon=True).start()
                 if not (repeatable and isinstance(translated, UnknownOutcomeError) and time.monotonic() < deadline):
                     raise translated from error
 
@@ -286,7 +292,7 @@ class KazooSession:
             self._client.last_zxid = 0
 
     def _on_state(self, state: str) -> None:
-        """Called on kazoo's connection thread, which must not block."""
+        """Called on kazoo's connection thread, which must not block, and after an answer that the session is over."""
         with self._changed:
             if self._closing or self._expired:
                 return

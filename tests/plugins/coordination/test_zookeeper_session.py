@@ -12,6 +12,7 @@ from typing import NoReturn, cast
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, SystemZookeeperError, UnknownSessionError
+from kazoo.exceptions import SessionExpiredError as ExpiredAnswer
 
 from klamm.core.interfaces.coordination import SessionEvent
 from klamm.plugin import CoordinationUnavailableError, SessionExpiredError
@@ -110,13 +111,19 @@ def behind_a_proxy(server: ZooKeeperServer, due: threading.Event, code: int) -> 
             coordination.close()
 
 
-def test_a_session_that_the_server_does_not_know_any_more_is_over(zookeeper_server: ZooKeeperServer) -> None:
-    """The server answers so when it has removed the session and not closed the connection yet."""
+@pytest.mark.parametrize("code", [UnknownSessionError.code, ExpiredAnswer.code])
+def test_a_session_that_the_server_does_not_know_any_more_is_over(zookeeper_server: ZooKeeperServer, code: int) -> None:
+    """The server answers so when it has removed the session and not closed the connection, which it may never do."""
     due = threading.Event()
-    with behind_a_proxy(zookeeper_server, due, UnknownSessionError.code) as coordination:
+    with behind_a_proxy(zookeeper_server, due, code) as coordination:
+        events = Events(coordination)
         due.set()
         with pytest.raises(SessionExpiredError, match="the session has expired"):
             coordination.exists("/a")
+        events.wait_for(SessionEvent.EXPIRED)
+        assert coordination.session_id == 0
+        coordination.restart()
+        assert coordination.exists("/a") is None
 
 
 def test_watches_go_on_after_one_that_the_server_refused_to_set(

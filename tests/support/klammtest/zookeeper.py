@@ -14,9 +14,8 @@ from typing import Protocol
 from uuid import uuid4
 
 import pytest
-from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import KazooTimeoutError
 
+from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import Coordination, SessionEvent
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.coordination.embedded.tree import Clocks, connect
@@ -27,8 +26,6 @@ from klammtest.etcd import EtcdCase
 from klammtest.ports import free_port
 from klammtest.replicated.sessions import close_session
 from klammtest.waiting import PATIENCE_S, eventually
-
-_REQUEST_S = 3.0
 
 
 class Events:
@@ -187,10 +184,10 @@ class ZooKeeperCase:
         def expired() -> bool:
             # The first client reconnects at once and takes its session back, so the second must be quick or try again.
             # If it reconnects to a follower while the session is being closed, it is not told: the follower answers its
-            # pings, and only a request that the leader judges shows that the session is over.
+            # pings, reads and syncs, and only a write, which the leader judges, shows that the session is over.
             close_session(self.server.port, *client_id)
-            with suppress(KazooException, KazooTimeoutError):
-                session._client.sync_async("/").get(timeout=_REQUEST_S)
+            with suppress(CoordinationError):
+                session.call("/none", lambda zk: zk.delete_async("/klamm-test-none"), repeatable=True)
             return bool(
                 coordination.session_id != client_id[0]
             )  # 0, unless a listener has opened the next session already
