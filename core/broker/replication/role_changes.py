@@ -90,6 +90,8 @@ class RoleChanges:
         self._retry: asyncio.TimerHandle | None = None
         self._unfinished = False
         """True while an image is applied, and after an error has ended that: the image is then applied again."""
+        self._room_found = False
+        """True from `has_room_again` to the refresh that it schedules."""
         self._over: dict[TopicPartition, int] = {}
         """Partitions that this broker should lead in a leader epoch that is over, and their newest such epoch."""
         self._own: BrokerRegistration | None = None
@@ -127,13 +129,17 @@ class RoleChanges:
                 self._refresh_later()
 
     def has_room_again(self) -> None:
-        """Tries again to serve the partitions whose files could not be written, and to configure their logs."""
+        """Tries again to serve the partitions whose files could not be written, and to configure their logs; while an
+        image is being applied, afterwards."""
+        self._room_found = True
+        self.refresh_soon()
+
+    def _try_failed_again(self) -> None:
         former = [name for name, assignment in self._taken.items() if self._has_former_config(name, assignment)]
         for name in former:
             del self._taken[name]
         if self._refused or former:
             self._unfinished = True
-            self.refresh_soon()
 
     def _has_former_config(self, name: TopicPartition, assignment: Assignment) -> bool:
         known = self._partitions.replica(name)
@@ -175,6 +181,9 @@ class RoleChanges:
                     f"the coordination holds cluster {image.cluster_id} now, the logs here are of cluster "
                     f"{self.image.cluster_id}: they stay as they are; restore the coordination's data"
                 )
+            if self._room_found:
+                self._room_found = False
+                self._try_failed_again()
             for _ in range(_ROUNDS):
                 # States of an older backup give no role: a follower would cut its log to that of a leader of that time.
                 own = self._cluster.own_registration if image.restored is None else None

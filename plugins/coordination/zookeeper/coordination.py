@@ -35,7 +35,7 @@ from klamm.plugin import (
 from ..tree_paths import MOST_OPERATIONS, ancestors, check_operations, check_path, check_size
 from ..unknown_outcome import UnknownOutcomeError
 from .config import ZooKeeperConfig
-from .kazoo_session import KazooSession, PendingResult, read_many, translate
+from .kazoo_session import KazooSession, PendingResult, read_many
 from .watches import ZooKeeperWatches
 
 _log = logging.getLogger(__name__)
@@ -154,11 +154,12 @@ class ZooKeeperCoordination:
         if not operations:
             return
         paths = ", ".join(operation.path for operation in operations[:3]) + (", …" if len(operations) > 3 else "")
-        results = self._live().call(paths, lambda zk: self._request(zk, operations).commit_async())
+        session = self._live()
+        results = session.call(paths, lambda zk: self._request(zk, operations).commit_async())
         for operation, result in zip(operations, results, strict=True):
             # ZooKeeper marks the operations before the failed one as rolled back, and those after it as inconsistent.
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
-                raise translate(result, operation.path)
+                raise session.refused(result, operation.path)
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         check_path(path)

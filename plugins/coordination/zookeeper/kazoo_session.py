@@ -222,6 +222,7 @@ class KazooSession:
                 f"no ZooKeeper responds at {self._hosts} within {timeout_s:g} s; start one with `klamm zookeeper`, "
                 "or correct `zookeeper.connect`"
             )
+        threading.Thread(target=self._ask_the_leader, name="klamm-zookeeper-session", daemon=True).start()
 
     def close(self) -> None:
         """Ends the session; if the server is reachable, its ephemeral paths are deleted at once. Waiting calls fail."""
@@ -257,14 +258,40 @@ class KazooSession:
                     fault_point("coordination.answered")
                 return answer
             except (kazoo_errors.KazooException, KazooTimeoutError, RuntimeError) as error:
-                translated = translate(error, path)
-                if isinstance(translated, SessionExpiredError):
-                    # A follower may go on answering pings and reads of a session that its leader has ended, and kazoo
-                    # takes no answer for the end. On a thread of its own: the caller may hold what a listener needs.
-                    over = partial(self._on_state, KazooState.LOST)
-                    threading.Thread(target=over, name="klamm-zookeeper-expired", daemon=True).start()
+                translated = self.refused(error, path)
                 if not (repeatable and isinstance(translated, UnknownOutcomeError) and time.monotonic() < deadline):
                     raise translated from error
+
+    def refused(self, error: Exception, path: str) -> CoordinationError:
+        """Translates the error of a request, or of an operation of a transaction; one that says that the session is
+        over ends it here: kazoo takes no answer for the end."""
+        translated = translate(error, path)
+        if isinstance(translated, SessionExpiredError):
+            # On a thread of its own: the caller may hold what a listener needs.
+            over = partial(self._on_state, KazooState.LOST)
+            threading.Thread(target=over, name="klamm-zookeeper-expired", daemon=True).start()
+        return translated
+
+    def _ask_the_leader(self) -> None:
+        """Asks once in a session time-out whether the session is alive.
+
+        A follower that checked a session while its leader ended it goes on answering pings, reads and syncs (seen with
+        3.9). The leader judges writes, and a transaction that only checks a version.
+        """
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._expired or self._closing, self._session_timeout_s):
+                    return
+                if not self._connected:
+                    continue
+            try:
+                request = self._client.transaction()
+                request.check("/", -1)
+                (answer,) = request.commit_async().get(timeout=self._request_timeout_s)
+            except (kazoo_errors.KazooException, KazooTimeoutError, RuntimeError) as error:
+                answer = error
+            if isinstance(answer, Exception):
+                self.refused(answer, "/")
 
     def _await_connected(self, path: str, deadline: float) -> None:
         with self._changed:

@@ -13,8 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, SystemZookeeperError, UnknownSessionError
 from kazoo.exceptions import SessionExpiredError as ExpiredAnswer
+from kazoo.protocol.serialization import MultiHeader
 
-from klamm.core.interfaces.coordination import SessionEvent
+from klamm.core.interfaces.coordination import Check, SessionEvent
 from klamm.plugin import CoordinationUnavailableError, SessionExpiredError
 from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordination
@@ -23,6 +24,7 @@ from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klamm.plugins.coordination.zookeeper.watches import _WatchedPath
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
+from klammtest.waiting import eventually
 from klammtest.zookeeper import Events, Signal
 
 _LENGTH = struct.Struct(">i")
@@ -97,13 +99,25 @@ def test_a_session_outlives_a_response_that_is_missing(zookeeper_server: ZooKeep
             coordination.close()
 
 
+def refused_operation(answer: bytes) -> bytes:
+    """Changes the answer to a transaction of one operation: the leader has ended the session."""
+    code = ExpiredAnswer.code
+    result = MultiHeader(-1, False, code).serialize() + _ERROR.pack(code) + MultiHeader(-1, True, -1).serialize()
+    changed = answer[_LENGTH.size : _ERROR_AT + _ERROR.size] + result
+    return _LENGTH.pack(len(changed)) + changed
+
+
 @contextmanager
-def behind_a_proxy(server: ZooKeeperServer, due: threading.Event, code: int) -> Iterator[ZooKeeperCoordination]:
-    """Yields a started coordination. After `due` is set the next response is an error with this code."""
-    with TcpProxy(free_port(), server.port, lambda: ChangedAnswer(due, refused(code))) as proxy:
-        coordination = ZooKeeperCoordination(
-            ZooKeeperConfig.model_validate({"zookeeper.connect": f"{proxy.bootstrap}/klamm-test/refused{code}"})
-        )
+def behind_a_proxy(
+    server: ZooKeeperServer, due: threading.Event, code: int, *, operation: bool = False, timeout_ms: int = 30_000
+) -> Iterator[ZooKeeperCoordination]:
+    """Yields a started coordination, which asks nothing by itself for `timeout_ms`. After `due` is set the next
+    response is an error with this code, or with `operation` one of a transaction."""
+    change = refused_operation if operation else refused(code)
+    with TcpProxy(free_port(), server.port, lambda: ChangedAnswer(due, change)) as proxy:
+        config = {"zookeeper.connect": f"{proxy.bootstrap}/klamm-test/refused{code}"}
+        config["zookeeper.session.timeout.ms"] = str(timeout_ms)
+        coordination = ZooKeeperCoordination(ZooKeeperConfig.model_validate(config))
         coordination.start()
         try:
             yield coordination
@@ -124,6 +138,42 @@ def test_a_session_that_the_server_does_not_know_any_more_is_over(zookeeper_serv
         assert coordination.session_id == 0
         coordination.restart()
         assert coordination.exists("/a") is None
+
+
+def test_a_session_whose_transaction_finds_it_ended_is_over(zookeeper_server: ZooKeeperServer) -> None:
+    """Each operation of a transaction has its own answer."""
+    due = threading.Event()
+    with behind_a_proxy(zookeeper_server, due, ExpiredAnswer.code, operation=True) as coordination:
+        events = Events(coordination)
+        coordination.create("/transaction")
+        due.set()
+        with pytest.raises(SessionExpiredError, match="the session has expired"):
+            coordination.transaction([Check("/transaction", 0)])
+        events.wait_for(SessionEvent.EXPIRED)
+
+
+@pytest.mark.parametrize("operation", [True, False])
+def test_a_session_that_asks_nothing_learns_that_it_is_over(zookeeper_server: ZooKeeperServer, operation: bool) -> None:
+    """A follower may answer the pings of a session that its leader has ended."""
+    due = threading.Event()
+    with behind_a_proxy(
+        zookeeper_server, due, ExpiredAnswer.code, operation=operation, timeout_ms=2_000
+    ) as coordination:
+        events = Events(coordination)
+        due.set()
+        events.wait_for(SessionEvent.EXPIRED)
+
+
+def test_a_session_that_is_alive_stays_so(zookeeper_server: ZooKeeperServer) -> None:
+    """Whatever the leader answers to the session's own question, as where its root may not be read."""
+    due = threading.Event()
+    with behind_a_proxy(zookeeper_server, due, SystemZookeeperError.code, timeout_ms=2_000) as coordination:
+        session, events = coordination.session_id, Events(coordination)
+        due.set()
+        eventually(lambda: not due.is_set(), "the session has asked")
+        assert coordination.exists("/a") is None
+        assert coordination.session_id == session
+        assert SessionEvent.EXPIRED not in events.seen
 
 
 def test_watches_go_on_after_one_that_the_server_refused_to_set(

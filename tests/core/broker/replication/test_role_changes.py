@@ -5,11 +5,15 @@ and a leader epoch that was left is followed by a new one.
 from __future__ import annotations
 
 import errno
+import threading
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from klamm.core.broker.replication.full_disk import FullDisk
+from klamm.core.broker.replication.role_changes import RoleChanges
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.tree import paths
@@ -93,6 +97,40 @@ def test_a_log_whose_new_configuration_has_no_room_is_served_and_configured_late
                 assert not marks()
                 full = False
                 eventually(marks, "the log is configured")
+
+
+def test_room_that_is_found_while_an_image_is_applied_is_used_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, full, settle = False, True, RoleChanges._settle
+
+    def no_room(point: str) -> None:
+        nonlocal refused
+        if full and point == "files.write":
+            refused = True
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def find_room_at_the_end(roles: RoleChanges, *arguments: Any) -> Any:
+        nonlocal full
+        settled = settle(roles, *arguments)
+        if refused and full:
+            full = False
+            told = threading.Event()
+            roles._loop.call_soon_threadsafe(lambda: (roles.has_room_again(), told.set()))
+            assert told.wait(10)
+        return settled
+
+    monkeypatch.setattr(FullDisk, "start", lambda _: None)  # what it writes would have the image applied again
+    monkeypatch.setattr(RoleChanges, "_settle", find_room_at_the_end)
+    with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tmp_path / "tree.db")}) as broker:
+        address = f"127.0.0.1:{broker.advertised[0].port}"
+        with WireClient(address) as wire:
+            create_topic(wire, "t")
+            eventually(lambda: _is_served(address), "the partition is served")
+            with fault_hook(no_room):
+                alter_topic(wire, "t", "cleanup.policy", "compact")
+                eventually(lambda: not full, "there is room")
+                eventually(lambda: list(tmp_path.glob(f"**/t-0/{OFFSET_GAPS}")), "the log is configured")
 
 
 def test_a_leader_that_rested_for_another_s_restore_leads_in_a_new_epoch(tmp_path: Path) -> None:
