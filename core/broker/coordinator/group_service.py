@@ -135,7 +135,7 @@ class GroupService:
         found = self._placement.coordinator_of(group)
         # Another broker may coordinate the group by now: a member that waits here then asks the others.
         lost = self._session.away and not self._session.certain
-        return NO_LEADER if lost and found == self._placement.broker_id else found
+        return NO_LEADER if lost and self._placement.may_have_moved(found) else found
 
     def not_mine(self, group: str) -> ErrorCode | None:
         """Returns the error for a request about a group that another broker coordinates, or that this one has not

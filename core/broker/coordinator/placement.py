@@ -64,9 +64,9 @@ class GroupPlacement:
         self._said = ""
         self.incarnation = incarnation
 
-    @property
-    def broker_id(self) -> int:
-        return self._broker_id
+    def may_have_moved(self, coordinator: int) -> bool:
+        """True if the coordinator is this broker and there is another one that could have replaced it."""
+        return coordinator == self._broker_id and any(other != coordinator for other in self._image().brokers)
 
     @property
     def _topic(self) -> TopicImage | None:

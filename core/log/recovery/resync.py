@@ -12,7 +12,7 @@ from typing import Final
 
 from ...errors import CorruptRecordError
 from ...records.header import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_AT, BatchHeader
-from ..segment.file_operations import OpenFile
+from ..segment.file_operations import OpenFile, storage
 from ..segment.scan import batch_is_whole, scan
 
 LENGTH_AT: Final = 8
@@ -21,12 +21,17 @@ _MAGIC: Final = bytes([MAGIC])
 _FAR: Final = 2**31
 
 
+def _read(file: OpenFile, size: int, pos: int) -> bytes:
+    with storage(f"cannot read {file.path}"):
+        return file.read(size, pos)
+
+
 def find_whole(file: OpenFile, start: int, end: int, at_least: int) -> int | None:
     """Returns the position of the first whole batch in [start, end) whose base offset is `at_least` or less than 2^31
-    above it; None if there is none."""
+    above it; None if there is none. Raises `StorageError` if the file cannot be read."""
     at = start
     while end - at >= HEADER_SIZE:
-        window = file.read(min(_WINDOW, end - at), at)
+        window = _read(file, min(_WINDOW, end - at), at)
         if len(window) < HEADER_SIZE:
             return None
         last = len(window) - HEADER_SIZE
@@ -45,7 +50,7 @@ def is_unfinished(file: OpenFile, start: int, end: int, at_least: int) -> bool:
     """True if [start, end) is the beginning of one batch whose write ended early, as a killed process leaves it; False
     if it is a whole batch that is damaged, or if whole batches follow."""
     if end - start >= HEADER_SIZE:
-        size = int.from_bytes(file.read(4, start + LENGTH_AT)) + LENGTH_OVERHEAD
+        size = int.from_bytes(_read(file, 4, start + LENGTH_AT)) + LENGTH_OVERHEAD
         if size <= end - start:
             return False
     return find_whole(file, start + 1, end, at_least) is None
@@ -66,7 +71,7 @@ def _is_followed(file: OpenFile, position: int, end: int, header: BatchHeader) -
     following = position + header.size
     if following == end:
         return True
-    return _possible_header(file.read(HEADER_SIZE, following), 0, header.next_offset) is not None
+    return _possible_header(_read(file, HEADER_SIZE, following), 0, header.next_offset) is not None
 
 
 def scan_past_damage(file: OpenFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -75,6 +75,10 @@ number of hosts, so with one host a single wait would cost the session. Here a w
 most a fourth of it."""
 
 
+_TOLD_S: Final = 5.0
+"""How long `KazooSession.close` waits for the listeners that are being told of the end of the session."""
+
+
 def _repeated(hosts: str) -> str:
     """Returns the hosts, repeated so that there are `_TRIES_A_SESSION` or more."""
     return ",".join([hosts] * -(-_TRIES_A_SESSION // (hosts.count(",") + 1)))
@@ -202,6 +206,8 @@ class KazooSession:
         self._session_timeout_s = session_timeout_s
         self._lost_at: float | None = None
         self._stopping = threading.Lock()
+        self._ending: threading.Thread | None = None
+        """Tells the listeners that the session is over, after an answer."""
         self._client = KazooClient(
             hosts=_repeated(hosts),
             timeout=session_timeout_s,
@@ -226,6 +232,9 @@ class KazooSession:
 
     def close(self) -> None:
         """Ends the session; if the server is reachable, its ephemeral paths are deleted at once. Waiting calls fail."""
+        ending = self._ending
+        if ending is not None and ending is not threading.current_thread():
+            ending.join(_TOLD_S)  # or the listeners would hear of the end after the start of the next session
         with self._changed:
             if self._closing:
                 return
@@ -267,9 +276,12 @@ class KazooSession:
         over ends it here: kazoo takes no answer for the end."""
         translated = translate(error, path)
         if isinstance(translated, SessionExpiredError):
-            # On a thread of its own: the caller may hold what a listener needs.
-            over = partial(self._on_state, KazooState.LOST)
-            threading.Thread(target=over, name="klamm-zookeeper-expired", daemon=True).start()
+            with self._changed:
+                if self._ending is None:
+                    # On a thread of its own: the caller may hold what a listener needs.
+                    over = partial(self._on_state, KazooState.LOST)
+                    self._ending = threading.Thread(target=over, name="klamm-zookeeper-expired", daemon=True)
+                    self._ending.start()
         return translated
 
     def _ask_the_leader(self) -> None:

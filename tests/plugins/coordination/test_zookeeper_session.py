@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -150,6 +151,26 @@ def test_a_session_whose_transaction_finds_it_ended_is_over(zookeeper_server: Zo
         with pytest.raises(SessionExpiredError, match="the session has expired"):
             coordination.transaction([Check("/transaction", 0)])
         events.wait_for(SessionEvent.EXPIRED)
+
+
+def test_listeners_hear_of_the_end_before_the_next_session(zookeeper_server: ZooKeeperServer) -> None:
+    """The listener of one that asks is told on another thread, which may be late."""
+    due = threading.Event()
+    with behind_a_proxy(zookeeper_server, due, ExpiredAnswer.code) as coordination:
+        seen: list[SessionEvent] = []
+
+        def hear(event: SessionEvent) -> None:
+            if event is SessionEvent.EXPIRED:
+                time.sleep(0.5)
+            seen.append(event)
+
+        coordination.on_session(hear)
+        due.set()
+        with pytest.raises(SessionExpiredError):
+            coordination.exists("/a")
+        eventually(lambda: coordination.session_id == 0, "the session is over")
+        coordination.restart()
+        assert seen == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
 
 
 @pytest.mark.parametrize("operation", [True, False])

@@ -167,6 +167,10 @@ class View:
     def image(self) -> ClusterImage:
         return self._image
 
+    def see(self, other: int) -> None:
+        """The broker learns that another one has joined."""
+        self._image = replace(self._image, brokers={**self._image.brokers, other: broker_node(other)})
+
     def learn(self, state: PartitionImage) -> None:
         topic = TopicImage(OFFSETS_TOPIC, self._cluster.log.topic_id, {0: state})
         self._image = replace(self._image, topics={OFFSETS_TOPIC: topic}, version=state.leader_epoch)
@@ -387,6 +391,8 @@ def test_commits_without_the_coordination_are_bounded(cluster: Cluster, plugin: 
             assert await cut_off.commit("g", mine, cluster.offset(T0, 110)) == {T0: ErrorCode.none}
             assert await cut_off.find_coordinator("g") == 5
             now[0] += cut_off._coordination.session_timeout_s + 1.0
+            assert await cut_off.find_coordinator("g") == 5, "nobody else could coordinate the group"
+            cluster.views[5].see(6)
             assert await cut_off.find_coordinator("g") == NO_LEADER, "a member that waits here asks the others"
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             other = await member_at(successor, mine)

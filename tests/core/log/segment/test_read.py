@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.core.errors import CorruptRecordError, StorageError
+from klamm.core.errors import CorruptRecordError, KlammError, StorageError
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import LogRead, PartitionLog, ReadIsolation
 from klamm.core.log.segment.file_operations import OpenFile
@@ -263,6 +263,32 @@ def test_a_disk_that_cannot_be_read_is_one_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(OpenFile, "read", fail)
     with pytest.raises(StorageError, match=r"cannot read .*\.log: Input/output error"):
         log.read(3, 1 << 20)
+
+
+def test_a_search_that_meets_a_damaged_batch_and_a_bad_sector_fails_for_its_offset_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another error than Klamm's would end the connection of a follower, which fetches other partitions, too."""
+    log = open_log(tmp_path)
+    for _ in range(20):
+        append(log, batch())
+    log.close()
+    size, read = len(batch()), OpenFile.read
+    with (log.directory / "00000000000000000000.log").open("r+b") as stored:
+        stored.seek(3 * size)
+        stored.write(bytes(HEADER_SIZE))
+
+    def fail(file: OpenFile, count: int, pos: int) -> bytes:
+        if file.path.suffix == ".log" and pos <= 5 * size < pos + count:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(file, count, pos)
+
+    monkeypatch.setattr(OpenFile, "read", fail)
+    monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
+    log = open_log(tmp_path, known=clean_start(log))
+    with pytest.raises(KlammError):
+        log.read(4, 1)
+    assert [bases(log.read(offset, 1).data)[0] for offset in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("damaged", "index"), [(None, True), (8, True), (None, False)])
