@@ -32,7 +32,12 @@ REPLICAS: Final = 3
 MIN_INSYNC: Final = 2
 STEADY_S: Final = 120.0
 _STARTS: Final = 3
-_NO_ANSWER: Final = ("no response from ZooKeeper", "was unreachable for", "the session has expired")
+_NO_ANSWER: Final = (
+    "no response from ZooKeeper",
+    "was unreachable for",
+    "the session has expired",
+    "no etcd responds at",
+)
 _AGAIN: Final = frozenset({ErrorCode.request_timed_out, ErrorCode.not_controller, ErrorCode.invalid_replication_factor})
 """Errors of CreateTopics while brokers register again, as after sessions that a busy machine has let expire."""
 
@@ -77,7 +82,7 @@ class BrokerCluster:
             list(threads.map(lambda i: self._start(i, arguments), chosen))
 
     def _start(self, i: int, arguments: tuple[str, ...]) -> None:
-        """Starts one broker; again, as a supervisor does, if it ends because ZooKeeper did not answer it in time."""
+        """Starts one broker; again, as a supervisor does, if it ends because the coordination did not answer it in time."""
         for _ in range(_STARTS):
             try:
                 return self.brokers[i].start(*arguments)
