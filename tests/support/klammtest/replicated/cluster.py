@@ -82,7 +82,7 @@ class BrokerCluster:
             list(threads.map(lambda i: self._start(i, arguments), chosen))
 
     def _start(self, i: int, arguments: tuple[str, ...]) -> None:
-        """Starts one broker; again, as a supervisor does, if it ends because the coordination was silent for too long."""
+        """Starts one broker; again, as a supervisor does, if it ends because the coordination was silent too long."""
         for _ in range(_STARTS):
             try:
                 return self.brokers[i].start(*arguments)
