@@ -265,6 +265,19 @@ def test_a_disk_that_cannot_be_read_is_one_error(tmp_path: Path, monkeypatch: py
         log.read(3, 1 << 20)
 
 
+def break_sector(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Reads of a log's byte `at` fail from now on; a scan reads one header at a time."""
+    read = OpenFile.read
+
+    def fail(file: OpenFile, count: int, pos: int) -> bytes:
+        if file.path.suffix == ".log" and pos <= at < pos + count:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(file, count, pos)
+
+    monkeypatch.setattr(OpenFile, "read", fail)
+    monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
+
+
 def test_a_search_that_meets_a_damaged_batch_and_a_bad_sector_fails_for_its_offset_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,18 +286,12 @@ def test_a_search_that_meets_a_damaged_batch_and_a_bad_sector_fails_for_its_offs
     for _ in range(20):
         append(log, batch())
     log.close()
-    size, read = len(batch()), OpenFile.read
+    size = len(batch())
     with (log.directory / "00000000000000000000.log").open("r+b") as stored:
         stored.seek(3 * size)
         stored.write(bytes(HEADER_SIZE))
 
-    def fail(file: OpenFile, count: int, pos: int) -> bytes:
-        if file.path.suffix == ".log" and pos <= 5 * size < pos + count:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(file, count, pos)
-
-    monkeypatch.setattr(OpenFile, "read", fail)
-    monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
+    break_sector(monkeypatch, 5 * size)
     log = open_log(tmp_path, known=clean_start(log))
     with pytest.raises(KlammError):
         log.read(4, 1)
@@ -301,19 +308,13 @@ def test_a_sector_that_cannot_be_read_hides_no_other_batch(
     for _ in range(20):
         append(log, batch())
     log.close()
-    size, read = len(batch()), OpenFile.read
+    size = len(batch())
     if damaged is not None:
         with (log.directory / "00000000000000000000.log").open("r+b") as stored:
             stored.seek(damaged * size)
             stored.write(bytes(HEADER_SIZE))
 
-    def fail(file: OpenFile, count: int, pos: int) -> bytes:
-        if file.path.suffix == ".log" and pos <= 5 * size < pos + count:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(file, count, pos)
-
-    monkeypatch.setattr(OpenFile, "read", fail)
-    monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
+    break_sector(monkeypatch, 5 * size)
     for _ in range(2):
         log = open_log(tmp_path, known=clean_start(log), index_interval_bytes=1)
         if not index:

@@ -24,7 +24,9 @@ def expire(at: int, chance: random.Random, scene: Scene) -> None:
     if chance.random() < 0.2:
         chosen.append((chosen[0] + 1) % len(scene.cluster.brokers))
     # A broker that is just registering has no session to end: its next ones would be ended until the time is up.
-    within(lambda: all(scene.cluster.session(broker) for broker in chosen), LIMIT_S)
+    if not within(lambda: all(scene.cluster.session(broker) for broker in chosen), LIMIT_S):
+        scene.total.wrong(at, f"brokers {chosen} are not registered, before their sessions are ended")
+        return
     ended = {broker: scene.cluster.session(broker) for broker in chosen}
 
     def over(broker: int) -> bool:
