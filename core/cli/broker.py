@@ -17,6 +17,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from ..config.host_brokers import check_host
 from ..config.settings import Settings, load_settings
 from ..errors import ConfigError, KlammError, NoSpaceError
+from ..garbage import rare_collections
 from ..interfaces.coordination import SessionExpiredError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
@@ -111,8 +112,10 @@ async def _serve(
     settings: Settings, file: Path, process_log: ProcessLog, *, accept_missing_logs: bool, stop_at_end_of_input: bool
 ) -> bool:
     """Serves until a signal; returns whether that was Ctrl-C."""
-    from ..broker.server import Broker
-    from ..broker.signals import Signals
+    with rare_collections():
+        from ..broker.server import Broker
+        from ..broker.signals import Signals
+    gc.freeze()  # what the imports have made is garbage only when the process ends
 
     signals = Signals()
     if stop_at_end_of_input:

@@ -18,6 +18,7 @@ from typer.main import get_command as typer_command
 import klamm
 
 from ..errors import ConfigError, KlammError, PluginError
+from ..garbage import rare_collections
 from ..interfaces.command import Command
 from ..plugins import plugin_commands
 
@@ -49,7 +50,8 @@ class LazyCommand(TyperCommand):
     def _load(self) -> Any:
         module, _, name = self._command.target.partition(":")
         try:
-            target = getattr(import_module(module), name)
+            with rare_collections():
+                target = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise PluginError(self._why(error)) from error
         if isinstance(target, typer.Typer):

@@ -10,7 +10,10 @@ __all__ = ["main"]
 def main() -> None:
     """The console script. Ctrl-C while the command is being imported ends it with status 130, as later."""
     try:
-        from klamm.core.cli.main import main as run
+        from klamm.core.garbage import rare_collections
+
+        with rare_collections():
+            from klamm.core.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)
     run()

@@ -80,6 +80,8 @@ class GroupPartitions:
         self._placement = placement
         self._coordination = coordination
         self._offsets = offsets
+        self._partitioned = offsets if isinstance(offsets, PartitionedStore) else None
+        """The same store, if each partition has a store of its own. Kept, since asking a protocol costs 100 µs."""
         self._workers = workers
         self._codecs = codecs
         self._coordinator = coordinator
@@ -121,6 +123,21 @@ class GroupPartitions:
             return ErrorCode.not_coordinator
         return None if entry.active else ErrorCode.coordinator_load_in_progress
 
+    async def loaded(self, group: str, timeout_s: float) -> ErrorCode | None:
+        """Waits for the load of the group's partition, `timeout_s` at most. Returns `refusal`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while (refused := self.refusal(group)) is ErrorCode.coordinator_load_in_progress:
+            number, left = self._placement.partition_of(group), deadline - loop.time()
+            entry = None if number is None else self._entries.get(number)
+            if self._stopped or left <= 0 or entry is None or entry.load is None:
+                break
+            if entry.failed:  # the next tick begins it again
+                await asyncio.sleep(min(left, _RETRY_S))
+            else:
+                await asyncio.wait([entry.load], timeout=left)
+        return refused
+
     def of(self, group: str) -> GroupPartition:
         """Returns the partition of a group that is served here. Raises `BrokerError` with the code of `refusal`."""
         refused = self.refusal(group)
@@ -131,7 +148,7 @@ class GroupPartitions:
 
     def store(self, group: str) -> OffsetStore:
         """Returns the store for a group's offsets; raises as `of` if that is the partition's own."""
-        return self.of(group).store if isinstance(self._offsets, PartitionedStore) else self._offsets
+        return self.of(group).store if self._partitioned else self._offsets
 
     def group_store(self, group: str) -> GroupStore | None:
         """Returns the store that keeps the group's members, also while its partition is loaded; None if there is
@@ -147,7 +164,7 @@ class GroupPartitions:
     async def reachable_groups(self) -> list[str]:
         """Returns the groups with a stored offset: all, or those that are coordinated here where each partition has a
         store of its own."""
-        if not isinstance(self._offsets, PartitionedStore):
+        if not self._partitioned:
             return await self._workers.offsets(self._offsets.groups)
         groups: set[str] = set()
         for entry in self.active():
@@ -210,8 +227,8 @@ class GroupPartitions:
         own_log = LedLog(replica, self._workers, self._codecs)
         partition = TopicPartition(OFFSETS_TOPIC, role.number)
         fence = LeaderFence(self._coordination, self._broker_id, partition, role.leader_epoch)
-        if isinstance(self._offsets, PartitionedStore):
-            store = self._offsets.at_leader(own_log)
+        if self._partitioned:
+            store = self._partitioned.at_leader(own_log)
             entry = GroupPartition(role, own_log, store, store, fence)
         else:
             entry = GroupPartition(role, own_log, self._offsets, None, fence)

@@ -46,6 +46,8 @@ R = TypeVar("R")
 _LONGEST_TICK_S = 0.1
 """The longest wait between two ticks: a request may bring the next deadline forward."""
 _SHORTEST_TICK_S = 0.001
+_LONGEST_LOAD_S = 2.0
+"""The longest wait of a JoinGroup for the load of its group's partition."""
 _STOP_S = 2.0
 _FENCE_ATTEMPTS = 5
 """Each failure means that the in-sync replicas of the group's partition changed during a commit."""
@@ -84,6 +86,8 @@ class GroupService:
     ) -> None:
         self._coordination = coordination
         self._offsets = offsets
+        self.keeps_offsets_by_partition = isinstance(offsets, PartitionedStore)
+        """True if the offsets of a group are in its partition of `__consumer_offsets`."""
         self._workers = workers
         self._image = image
         self._clock = clock
@@ -143,11 +147,6 @@ class GroupService:
         return ErrorCode.coordinator_not_available if self._stopped else self._partitions.refusal(group)
 
     @property
-    def keeps_offsets_by_partition(self) -> bool:
-        """True if the offsets of a group are in its partition of `__consumer_offsets`."""
-        return isinstance(self._offsets, PartitionedStore)
-
-    @property
     def loading(self) -> bool:
         """True while the groups of a partition are loaded."""
         return self._partitions.loading
@@ -155,7 +154,12 @@ class GroupService:
     # -- members
 
     async def join(self, request: JoinRequest) -> JoinResult:
+        """Answers when the group's rebalance has ended, or with an error. A partition that is being loaded is waited
+        for: librdkafka asks 3 s after COORDINATOR_LOAD_IN_PROGRESS again, and a load takes some milliseconds."""
         refused = self.not_mine(request.group_id)
+        if refused is ErrorCode.coordinator_load_in_progress:
+            await self._partitions.loaded(request.group_id, _LONGEST_LOAD_S)
+            refused = self.not_mine(request.group_id)
         if refused is None and request.group_id:
             fence = self._partitions.of(request.group_id).fence
             refused = await self._locks.acquire(request.group_id, fence)
@@ -412,7 +416,7 @@ class GroupService:
             try:
                 self._session.look()
                 self._partitions.look()
-                if isinstance(self._offsets, PartitionedStore) and (deleted := self._deleted.look()):
+                if self.keeps_offsets_by_partition and (deleted := self._deleted.look()):
                     self._forget_soon(self._cleanup.forget_here(deleted))
                 self.coordinator.tick()
             except Exception as error:  # it must go on, or no session of a member would end again

@@ -98,20 +98,21 @@ class GroupPlacement:
     def role(self, number: int) -> LedRole | None:
         """Returns this broker's leadership of a partition, if the cluster agrees and the partition is served."""
         topic = self._topic
-        return None if topic is None else self._role(topic, number)
+        return None if topic is None else self._role(topic, number, self.incarnation())
 
     def roles(self) -> dict[int, LedRole]:
         topic = self._topic
         if topic is None:
             return {}
-        found = {number: self._role(topic, number) for number in topic.partitions}
+        incarnation = self.incarnation()
+        found = {number: self._role(topic, number, incarnation) for number in topic.partitions}
         return {number: role for number, role in found.items() if role is not None}
 
     def replica(self, role: LedRole) -> Replica | None:
         return self._partitions.find(OFFSETS_TOPIC, role.number)
 
-    def _role(self, topic: TopicImage, number: int) -> LedRole | None:
-        state, incarnation = topic.partitions.get(number), self.incarnation()
+    def _role(self, topic: TopicImage, number: int, incarnation: str) -> LedRole | None:
+        state = topic.partitions.get(number)
         if state is None or state.leader != self._broker_id or not incarnation:
             return None
         led = self._partitions.find(OFFSETS_TOPIC, number)

@@ -88,17 +88,25 @@ class OpenFile:
 
     def read(self, size: int, pos: int) -> bytes:
         """Returns `size` bytes at `pos`; fewer only at the end of the file."""
-        data = os.pread(self.fd, size, pos)
-        if len(data) == size or not data:
-            return data
-        parts, got = [data], len(data)
-        while got < size:
-            data = os.pread(self.fd, size - got, pos + got)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        data, failed = self.read_readable(size, pos)
+        if failed is not None:
+            raise failed
+        return data
+
+    def read_readable(self, size: int, pos: int) -> tuple[bytes, OSError | None]:
+        """Does the same as `read`, but returns the bytes before a place that cannot be read, and its error."""
+        parts: list[bytes] = []
+        got = 0
+        try:
+            while got < size:
+                data = os.pread(self.fd, size - got, pos + got)
+                if len(data) == size or not data:
+                    return data or b"".join(parts), None
+                parts.append(data)
+                got += len(data)
+        except OSError as error:
+            return b"".join(parts), error
+        return b"".join(parts), None
 
     def read_cached(self, size: int, pos: int) -> bytes | None:
         """Does the same as `read`, but returns None if not all bytes are in the page cache, or if they are more than

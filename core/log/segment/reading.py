@@ -2,7 +2,8 @@
 
 No CRC covers a batch's base offset, length, leader epoch and magic, so every read checks them against their context:
 each batch begins where the one before it ended (in a log with gaps: not before), and its epoch is the one that
-`leader-epoch-checkpoint` has for its offset. A read returns the batches before a damaged one, never that one itself.
+`leader-epoch-checkpoint` has for its offset. A read returns the batches before a damaged one, never that one itself,
+and those before a place that cannot be read: only a read that begins there fails.
 """
 
 from __future__ import annotations
@@ -129,20 +130,22 @@ def read_extents(
 ) -> tuple[bytes | None, BrokenChainError | None]:
     """Returns whole batches in order, up to `max_bytes`, and the error at the batch after them, if that is damaged.
     With `min_one` the first batch may be larger. The data is None if `cached_only` and not all bytes are in the page
-    cache."""
+    cache. Raises OSError if the first batch cannot be read."""
     parts: list[bytes] = []
     room = max_bytes
     for extent in extents:
         wanted = min(max(room, 0), extent.end - extent.start)
-        data = _read(extent, wanted, cached_only)
+        data, failed = _read(extent, wanted, cached_only)
         if data is None:
             return None, None
         try:
             if wanted < extent.end - extent.start and min_one and not parts and _first_is_cut(data):
-                data = _read(extent, _first_size(extent), cached_only)
+                data, failed = _read(extent, _first_size(extent), cached_only)
                 if data is None:
                     return None, None
             chain = rules.check(data, extent)
+            if failed is not None and not chain.end and not any(parts):
+                raise failed
             if chain.end < len(data) or chain.end == 0:
                 _check_cut(data, chain.end, extent)
         except BrokenChainError as error:
@@ -150,17 +153,19 @@ def read_extents(
                 parts.append((data or b"")[: error.position - extent.start])
             return b"".join(parts), error
         parts.append(data if chain.end == len(data) else data[: chain.end])
-        if extent.start + chain.end < extent.end:  # the read ended at its size limit
+        if extent.start + chain.end < extent.end:  # the read ended at its size limit, or where it failed
             _leave_hint(extent, chain)
             break
         room -= len(data)
     return parts[0] if len(parts) == 1 else b"".join(parts), None
 
 
-def _read(extent: Extent, size: int, cached_only: bool) -> bytes | None:
+def _read(extent: Extent, size: int, cached_only: bool) -> tuple[bytes | None, OSError | None]:
     if not size:
-        return b""
-    return extent.file.read_cached(size, extent.start) if cached_only else extent.file.read(size, extent.start)
+        return b"", None
+    if cached_only:
+        return extent.file.read_cached(size, extent.start), None
+    return extent.file.read_readable(size, extent.start)
 
 
 def _first_is_cut(data: bytes) -> bool:

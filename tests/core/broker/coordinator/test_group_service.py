@@ -477,6 +477,45 @@ def test_the_load_of_an_epoch_that_is_over_has_no_effect(cluster: Cluster) -> No
     run(test())
 
 
+@pytest.mark.parametrize("then", ["loaded", "deposed", "stopped", "too slow"])
+def test_a_join_waits_while_its_partition_is_loaded(
+    cluster: Cluster, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else librdkafka would ask 3 s later again: a first group would begin late, and so would one after a fail-over."""
+    loads: list[SlowlyLoadedStore] = []
+    if then == "too slow":
+        monkeypatch.setattr("klamm.core.broker.coordinator.group_service._LONGEST_LOAD_S", 0.05)
+
+    def slow(store: OffsetStore) -> Any:
+        loads.append(SlowlyLoadedStore(store, slow=len(loads) == 1))
+        return loads[-1]
+
+    async def test() -> None:
+        cluster.plugin = "topic"
+        async with coordinator(cluster, 5, slow) as service:
+            cluster.lead(5)
+            assert service.not_mine("g") is ErrorCode.coordinator_load_in_progress
+            joining = asyncio.create_task(service.join(join_request()))
+            await asyncio.to_thread(eventually, loads[1].was_read.is_set, "the second load has read the groups")
+            if then == "loaded":
+                assert not joining.done()
+                loads[1].go_on.set()
+            elif then == "deposed":
+                cluster.depose(5)
+            elif then == "stopped":
+                await service.stop()
+            waited = asyncio.wait_for(joining, 1)
+            assert (await waited).error is {
+                "loaded": ErrorCode.none,
+                "deposed": ErrorCode.not_coordinator,
+                "stopped": ErrorCode.coordinator_not_available,
+                "too slow": ErrorCode.coordinator_load_in_progress,
+            }[then]
+            loads[1].go_on.set()
+
+    run(test())
+
+
 class SlowlyLoadedStore:
     """The store, whose `load_groups` returns when `go_on` is set, if it is slow."""
 

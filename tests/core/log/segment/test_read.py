@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from klamm.core.errors import CorruptRecordError, KlammError, StorageError
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import LogRead, PartitionLog, ReadIsolation
-from klamm.core.log.segment.file_operations import OpenFile
 from klamm.core.log.segment.log_segments import LogSegments
 from klamm.core.log.segment.open_files import OpenFiles
 from klamm.core.log.segment.reading import Extent
@@ -257,25 +256,45 @@ def test_a_disk_that_cannot_be_read_is_one_error(tmp_path: Path, monkeypatch: py
     log.flush()
     log = open_log(tmp_path, known=clean_start(log))
 
-    def fail(*_: object) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(OpenFile, "read", fail)
+    break_sector(monkeypatch, 0)
     with pytest.raises(StorageError, match=r"cannot read .*\.log: Input/output error"):
         log.read(3, 1 << 20)
 
 
 def break_sector(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Reads of a log's byte `at` fail from now on; a scan reads one header at a time."""
-    read = OpenFile.read
+    """From now on the byte `at` of a log cannot be read: a read of bytes before it returns those, as the kernel does,
+    and the next one fails. A scan reads one header at a time."""
+    pread = os.pread
 
-    def fail(file: OpenFile, count: int, pos: int) -> bytes:
-        if file.path.suffix == ".log" and pos <= at < pos + count:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(file, count, pos)
+    def fail(fd: int, count: int, pos: int) -> bytes:
+        if pos <= at < pos + count and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".log":
+            if pos == at:
+                raise OSError(errno.EIO, "Input/output error")
+            return pread(fd, at - pos, pos)
+        return pread(fd, count, pos)
 
-    monkeypatch.setattr(OpenFile, "read", fail)
+    monkeypatch.setattr(os, "pread", fail)
     monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
+
+
+@pytest.mark.parametrize("at", ["the first byte", "the header", "the records"])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_read_returns_the_batches_before_a_bad_sector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, sealed: bool
+) -> None:
+    size = len(batch())
+    log = open_log(tmp_path, segment_bytes=10 * size)
+    for _ in range(12 if sealed else 8):
+        append(log, batch())
+    into = {"the first byte": 0, "the header": 30, "the records": HEADER_SIZE + 1}[at]
+    break_sector(monkeypatch, 5 * size + into)
+    assert bases(log.read(0, 1 << 20).data) == [0, 1, 2, 3, 4]
+    assert bases(log.read(3, 2 * size).data) == [3, 4]
+    assert bases(log.read(3, 1).data) == [3]
+    for max_bytes in (1, size, 1 << 20):
+        with pytest.raises(StorageError, match="Input/output error"):
+            log.read(5, max_bytes)
+    assert bases(log.read(6, 1 << 20).data)[:2] == [6, 7]
 
 
 def test_a_search_that_meets_a_damaged_batch_and_a_bad_sector_fails_for_its_offset_alone(
