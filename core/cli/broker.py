@@ -115,7 +115,7 @@ async def _serve(
     with rare_collections():
         from ..broker.server import Broker
         from ..broker.signals import Signals
-    gc.freeze()  # what the imports have made is garbage only when the process ends
+    gc.freeze()  # next to nothing of what the imports have made is garbage
 
     signals = Signals()
     if stop_at_end_of_input:

@@ -2,10 +2,10 @@
 dropped when it is the leader no longer.
 
 Rules. A group request is served while this broker leads the group's partition in the leader epoch in which its groups
-were loaded, else it gets NOT_COORDINATOR, and COORDINATOR_LOAD_IN_PROGRESS during the load. The groups of a partition
-are restored together when the load ends, so that the sessions of all members begin when their heartbeats are accepted.
-A new leader epoch loads again, also where this broker led before. The load of an epoch that is over ends without
-effect. Changes of leadership are noticed at each request and at each tick of the group service.
+were loaded, else it gets NOT_COORDINATOR, and COORDINATOR_LOAD_IN_PROGRESS during the load (a JoinGroup waits).
+The groups of a partition are restored together when the load ends, so that the sessions of all members begin when their
+heartbeats are accepted. A new leader epoch loads again, also where this broker led before. The load of an epoch that is
+over ends without effect. Changes of leadership are noticed at each request and at each tick of the group service.
 """
 
 from __future__ import annotations
@@ -123,20 +123,19 @@ class GroupPartitions:
             return ErrorCode.not_coordinator
         return None if entry.active else ErrorCode.coordinator_load_in_progress
 
-    async def loaded(self, group: str, timeout_s: float) -> ErrorCode | None:
-        """Waits for the load of the group's partition, `timeout_s` at most. Returns `refusal`."""
+    async def loaded(self, group: str, timeout_s: float) -> None:
+        """Waits while the group's partition is loaded, `timeout_s` at most. `refusal` says what is then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while (refused := self.refusal(group)) is ErrorCode.coordinator_load_in_progress:
+        while self.refusal(group) is ErrorCode.coordinator_load_in_progress and not self._stopped:
             number, left = self._placement.partition_of(group), deadline - loop.time()
             entry = None if number is None else self._entries.get(number)
-            if self._stopped or left <= 0 or entry is None or entry.load is None:
-                break
+            if left <= 0 or entry is None or entry.load is None:
+                return
             if entry.failed:  # the next tick begins it again
                 await asyncio.sleep(min(left, _RETRY_S))
             else:
                 await asyncio.wait([entry.load], timeout=left)
-        return refused
 
     def of(self, group: str) -> GroupPartition:
         """Returns the partition of a group that is served here. Raises `BrokerError` with the code of `refusal`."""
@@ -148,7 +147,7 @@ class GroupPartitions:
 
     def store(self, group: str) -> OffsetStore:
         """Returns the store for a group's offsets; raises as `of` if that is the partition's own."""
-        return self.of(group).store if self._partitioned else self._offsets
+        return self.of(group).store if self._partitioned is not None else self._offsets
 
     def group_store(self, group: str) -> GroupStore | None:
         """Returns the store that keeps the group's members, also while its partition is loaded; None if there is
@@ -164,7 +163,7 @@ class GroupPartitions:
     async def reachable_groups(self) -> list[str]:
         """Returns the groups with a stored offset: all, or those that are coordinated here where each partition has a
         store of its own."""
-        if not self._partitioned:
+        if self._partitioned is None:
             return await self._workers.offsets(self._offsets.groups)
         groups: set[str] = set()
         for entry in self.active():
@@ -227,7 +226,7 @@ class GroupPartitions:
         own_log = LedLog(replica, self._workers, self._codecs)
         partition = TopicPartition(OFFSETS_TOPIC, role.number)
         fence = LeaderFence(self._coordination, self._broker_id, partition, role.leader_epoch)
-        if self._partitioned:
+        if self._partitioned is not None:
             store = self._partitioned.at_leader(own_log)
             entry = GroupPartition(role, own_log, store, store, fence)
         else:

@@ -17,7 +17,6 @@ from ...faults import fault_point
 MOST_CACHED: Final = 512 * 1024  # copying that many bytes takes about as long as waking a thread
 _FILE_MODE: Final = 0o644
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
 class storage:
@@ -105,7 +104,7 @@ class OpenFile:
                 parts.append(data)
                 got += len(data)
         except OSError as error:
-            return b"".join(parts), error
+            return b"".join(parts), error.with_traceback(None)  # its frames would keep the bytes and the file
         return b"".join(parts), None
 
     def read_cached(self, size: int, pos: int) -> bytes | None:
@@ -116,12 +115,10 @@ class OpenFile:
         buffer = _scratch.of(size)
         try:
             got = os.preadv(self.fd, [buffer], pos, os.RWF_NOWAIT)
-        except BlockingIOError:
+        except (
+            OSError
+        ):  # not in the page cache, or the file system does not support the flag; `read` says what is wrong
             return None
-        except OSError as error:
-            if error.errno in _NO_NOWAIT:  # the file system does not support the flag
-                return None
-            raise
         return bytes(buffer) if got == size else None
 
     def write(self, data: bytes | bytearray | memoryview, pos: int) -> None:

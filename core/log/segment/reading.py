@@ -3,7 +3,7 @@
 No CRC covers a batch's base offset, length, leader epoch and magic, so every read checks them against their context:
 each batch begins where the one before it ended (in a log with gaps: not before), and its epoch is the one that
 `leader-epoch-checkpoint` has for its offset. A read returns the batches before a damaged one, never that one itself,
-and those before a place that cannot be read: only a read that begins there fails.
+and those before a place that cannot be read; a read that begins in a batch there fails.
 """
 
 from __future__ import annotations

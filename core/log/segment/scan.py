@@ -55,12 +55,15 @@ def batch_is_whole(file: OpenFile, pos: int, end: int) -> bool:
 
 
 def _window(file: OpenFile, size: int, pos: int, *, cached_only: bool = False) -> bytes:
-    try:
-        found = file.read_cached(size, pos) if cached_only else file.read(size, pos)
-    except OSError as error:
-        raise storage_error(f"cannot read {file.path}", error) from error
-    if found is None:
-        raise NotCachedError
+    """Returns the bytes at `pos`, up to `size`, or up to a place that cannot be read if a header is before it."""
+    if cached_only:
+        cached = file.read_cached(size, pos)
+        if cached is None:
+            raise NotCachedError
+        return cached
+    found, failed = file.read_readable(size, pos)
+    if failed is not None and len(found) < HEADER_SIZE:
+        raise storage_error(f"cannot read {file.path}", failed) from failed
     return found
 
 

@@ -261,40 +261,69 @@ def test_a_disk_that_cannot_be_read_is_one_error(tmp_path: Path, monkeypatch: py
         log.read(3, 1 << 20)
 
 
-def break_sector(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """From now on the byte `at` of a log cannot be read: a read of bytes before it returns those, as the kernel does,
-    and the next one fails. A scan reads one header at a time."""
-    pread = os.pread
+def break_sector(monkeypatch: pytest.MonkeyPatch, at: int, *, base_offset: int = 0) -> None:
+    """From now on the byte `at` of a segment cannot be read: a read of bytes before it returns those, as the kernel
+    does, and the next one fails."""
+    pread, name = os.pread, f"{base_offset:020d}.log"
 
     def fail(fd: int, count: int, pos: int) -> bytes:
-        if pos <= at < pos + count and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".log":
+        if pos <= at < pos + count and Path(f"/proc/self/fd/{fd}").readlink().name == name:
             if pos == at:
                 raise OSError(errno.EIO, "Input/output error")
             return pread(fd, at - pos, pos)
         return pread(fd, count, pos)
 
     monkeypatch.setattr(os, "pread", fail)
-    monkeypatch.setattr("klamm.core.log.segment.scan._HEADERS_WINDOW", HEADER_SIZE)
 
 
 @pytest.mark.parametrize("at", ["the first byte", "the header", "the records"])
-@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("opened", ["growing", "sealed", "again"])
 def test_a_read_returns_the_batches_before_a_bad_sector(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, sealed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, opened: str
 ) -> None:
+    """A log that was opened again looks for offsets by the index, a batch of which has an entry each here."""
     size = len(batch())
-    log = open_log(tmp_path, segment_bytes=10 * size)
-    for _ in range(12 if sealed else 8):
+    config = {"segment_bytes": 10 * size, "index_interval_bytes": 1}
+    log = open_log(tmp_path, **config)
+    for _ in range(8 if opened == "growing" else 12):
         append(log, batch())
+    if opened == "again":
+        log.close()
+        log = open_log(tmp_path, known=clean_start(log), **config)
     into = {"the first byte": 0, "the header": 30, "the records": HEADER_SIZE + 1}[at]
     break_sector(monkeypatch, 5 * size + into)
-    assert bases(log.read(0, 1 << 20).data) == [0, 1, 2, 3, 4]
+    for offset in range(5):
+        assert bases(log.read(offset, 1 << 20).data) == list(range(offset, 5))
     assert bases(log.read(3, 2 * size).data) == [3, 4]
     assert bases(log.read(3, 1).data) == [3]
     for max_bytes in (1, size, 1 << 20):
         with pytest.raises(StorageError, match="Input/output error"):
             log.read(5, max_bytes)
     assert bases(log.read(6, 1 << 20).data)[:2] == [6, 7]
+
+
+def test_a_search_ends_before_a_bad_sector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an entry of the index it reads headers from the start, many at a time."""
+    log = open_log(tmp_path)
+    for _ in range(8):
+        append(log, batch())
+    log.close()
+    log = open_log(tmp_path, known=clean_start(log))
+    break_sector(monkeypatch, 5 * len(batch()) + HEADER_SIZE)
+    for offset in range(5):
+        assert bases(log.read(offset, 1 << 20).data) == list(range(offset, 5))
+    with pytest.raises(StorageError, match="Input/output error"):
+        log.read(5, 1 << 20)
+
+
+def test_a_read_over_two_segments_ends_before_a_bad_sector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path, segment_bytes=4 * len(batch()))
+    for _ in range(6):
+        append(log, batch())
+    break_sector(monkeypatch, 0, base_offset=4)
+    assert bases(log.read(1, 1 << 20).data) == [1, 2, 3]
+    with pytest.raises(StorageError, match="Input/output error"):
+        log.read(4, 1 << 20)
 
 
 def test_a_search_that_meets_a_damaged_batch_and_a_bad_sector_fails_for_its_offset_alone(
