@@ -4,6 +4,7 @@ that stops half-way loses nothing, and the next one finishes it."""
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def test_a_truncation_that_cannot_read_takes_the_log_offline(tmp_path: Path, mon
 
     def fail_from_now_on(file: OpenFile, size: int) -> None:
         truncate(file, size)
-        monkeypatch.setattr(OpenFile, "read", fail)
+        monkeypatch.setattr(os, "pread", fail)
 
     monkeypatch.setattr(OpenFile, "truncate", fail_from_now_on)
     with pytest.raises(StorageError, match="Input/output error"):
