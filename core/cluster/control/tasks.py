@@ -236,7 +236,7 @@ class ControllerTasks:
                 raise BrokerError(
                     ErrorCode.invalid_request,
                     f"broker {broker_id} is live: stop it first (one that was killed counts as live until its session "
-                    "ends: coordination.session.timeout.ms)",
+                    "ends: the session time-out of the coordination, 6 s by default)",
                 )
             has = [tp for tp, partition in image.partitions() if broker_id in partition.replicas]
             if has:
