@@ -81,10 +81,13 @@ def main() -> int:
         action="append",
         help="a `klamm` command (default: this tree's); several take turns, as of two commits",
     )
+    parser.add_argument(
+        "--data", type=Path, help="where the systems keep their logs (default: the temporary directory)"
+    )
     arguments = parser.parse_args()
     end_on_signals()
     commands = arguments.command or [BROKER_COMMAND]
-    with tempfile.TemporaryDirectory(prefix="klamm-first-group-") as name:
+    with tempfile.TemporaryDirectory(prefix="klamm-first-group-", dir=arguments.data) as name:
         systems: dict[str, System] = {}
         if arguments.system == "kafka":
             systems["kafka"] = kafka_default(Path(name))
@@ -99,8 +102,10 @@ def main() -> int:
             for system in list(systems)[:: 1 if turn % 2 else -1]:
                 rounds[system].append(one_round(systems[system]))
     for system, found in rounds.items():
-        medians = {what: statistics.median(one[what] for one in found) for what in found[0]}
-        print(f"{system}: " + ", ".join(f"{what} {value:,.0f}" for what, value in medians.items()))
+        print(f"{system}: median (longest) of {len(found)} rounds")
+        for what in found[0]:
+            values = [one[what] for one in found]
+            print(f"  {what} {statistics.median(values):,.0f} ({max(values):,.0f})")
     return 0
 
 
