@@ -81,7 +81,7 @@ class GroupPartitions:
         self._coordination = coordination
         self._offsets = offsets
         self._partitioned = offsets if isinstance(offsets, PartitionedStore) else None
-        """The same store, if each partition has a store of its own. Kept, since asking a protocol costs 100 µs."""
+        """The same store, if each partition has a store of its own. Kept: `isinstance` of a protocol is slow."""
         self._workers = workers
         self._codecs = codecs
         self._coordinator = coordinator

@@ -154,8 +154,8 @@ class GroupService:
     # -- members
 
     async def join(self, request: JoinRequest) -> JoinResult:
-        """Answers when the group's rebalance has ended, or with an error. A partition that is being loaded is waited
-        for: librdkafka asks 3 s after COORDINATOR_LOAD_IN_PROGRESS again, and a load takes some milliseconds."""
+        """Answers when the group's rebalance has ended, or with an error. Waits for a partition that is being loaded:
+        that takes some milliseconds, and librdkafka asks again only 3 s after COORDINATOR_LOAD_IN_PROGRESS."""
         refused = self.not_mine(request.group_id)
         if refused is ErrorCode.coordinator_load_in_progress:
             await self._partitions.loaded(request.group_id, _LONGEST_LOAD_S)

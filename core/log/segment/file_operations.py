@@ -115,9 +115,8 @@ class OpenFile:
         buffer = _scratch.of(size)
         try:
             got = os.preadv(self.fd, [buffer], pos, os.RWF_NOWAIT)
-        except (
-            OSError
-        ):  # not in the page cache, or the file system does not support the flag; `read` says what is wrong
+        except OSError:
+            # Not in the page cache, or the file system has no such flag, or the disk fails: `read` says which.
             return None
         return bytes(buffer) if got == size else None
 

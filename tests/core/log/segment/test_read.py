@@ -281,7 +281,7 @@ def break_sector(monkeypatch: pytest.MonkeyPatch, at: int, *, base_offset: int =
 def test_a_read_returns_the_batches_before_a_bad_sector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, opened: str
 ) -> None:
-    """A log that was opened again looks for offsets by the index, a batch of which has an entry each here."""
+    """A log that was opened again finds offsets by the index, which has an entry for each batch here."""
     size = len(batch())
     config = {"segment_bytes": 10 * size, "index_interval_bytes": 1}
     log = open_log(tmp_path, **config)
