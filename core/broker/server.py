@@ -286,7 +286,7 @@ class Broker:
             await listener.start()
         services.deletions.start()
         self._stack.push_async_callback(services.deletions.stop)
-        await self._start_background(background, services, offsets)
+        await self._start_background(background, services, coordination, offsets)
         self._services = services
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
 
@@ -629,12 +629,14 @@ class Broker:
         sampler = asyncio.get_running_loop().create_task(sample_loop_lag(self.metrics))
         self._stack.callback(sampler.cancel)
 
-    async def _start_background(self, background: BackgroundServices, services: Services, offsets: OffsetStore) -> None:
+    async def _start_background(
+        self, background: BackgroundServices, services: Services, coordination: Coordination, offsets: OffsetStore
+    ) -> None:
         """Starts the services. The audit's follower is the first, so that those of plugins are stopped before it counts
         for the last time.
         """
         own = self.advertised[0]
-        context = LocalBrokerContext(services, offsets, (own.host, own.port))
+        context = LocalBrokerContext(services, coordination, offsets, (own.host, own.port))
         self._stack.push_async_callback(background.stop)
         audit = self._settings.make_audit()
         if audit is not None:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ..records.codecs import CodecTable
 from ..records.partition import TopicPartition
-from .offsets import OffsetStore
+from .offsets import CommittedOffset
 
 __all__ = ["BrokerContext", "Service", "ServiceMetric", "ServiceRead"]
 
@@ -47,11 +47,6 @@ class BrokerContext(Protocol):
     @property
     def codecs(self) -> CodecTable: ...
 
-    @property
-    def offsets(self) -> OffsetStore:
-        """The store for a service's positions, under a group id of its own."""
-        ...
-
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         """Returns the partitions that this broker leads now, with the ids of their topics. One that another broker has
         led is there once all records that were committed there are committed here."""
@@ -67,6 +62,23 @@ class BrokerContext(Protocol):
         """Returns the end of the log's batches of this leader epoch, or of the last one before it; -1 if unknown. A
         position of that epoch after this end belongs to another history: the log was cut, or restored from a backup.
         """
+        ...
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
+        """Returns a service's stored positions, under a group id of its own; a partition without one is left out.
+        Raises `CoordinationError` if the store cannot be read."""
+        ...
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        leader_epochs: Mapping[TopicPartition, int],
+    ) -> set[TopicPartition]:
+        """Stores a service's positions in partitions that this broker leads in these leader epochs, those in which they
+        were read, and returns the others: their offsets are not stored, because another broker leads the partition by
+        now, or this one in another epoch, or the topic is deleted. Raises `CoordinationError` if nothing can be stored
+        now."""
         ...
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:

@@ -5,12 +5,13 @@ topics.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
 from ...errors import BrokerError, ErrorCode
-from ...interfaces.offsets import OffsetStore
+from ...interfaces.coordination import Coordination
+from ...interfaces.offsets import CommittedOffset, OffsetStore
 from ...interfaces.service import ServiceRead
 from ...log.errors import OffsetOutOfRangeError
 from ...log.partition_log import ReadIsolation
@@ -19,6 +20,7 @@ from ...records.partition import TopicPartition
 from ..internal_topics import ensure_topic
 from ..replication.replica import Replica
 from ..services import Services
+from .leader_commits import LeaderCommits
 
 T = TypeVar("T")
 
@@ -28,12 +30,21 @@ class LocalBrokerContext:
     loop's.
     """
 
-    def __init__(self, services: Services, offsets: OffsetStore, address: tuple[str, int]) -> None:
+    def __init__(
+        self, services: Services, coordination: Coordination, offsets: OffsetStore, address: tuple[str, int]
+    ) -> None:
         self._services = services
         self._loop = asyncio.get_running_loop()
         self.host, port = address
         self.bootstrap_servers = f"{self.host}:{port}"
-        self.offsets = offsets
+        self._offsets = offsets
+        self._commits = LeaderCommits(
+            coordination,
+            offsets,
+            services.groups,
+            services.broker_id,
+            lambda: own.incarnation if (own := services.cluster.own_registration) is not None else "",
+        )
 
     @property
     def codecs(self) -> CodecTable:
@@ -57,6 +68,17 @@ class LocalBrokerContext:
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
         return self._led(partition).log.end_offset_for_epoch(leader_epoch)[1]
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
+        return self._offsets.fetch(group, partitions)
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        leader_epochs: Mapping[TopicPartition, int],
+    ) -> set[TopicPartition]:
+        return self._commits.commit(group, offsets, leader_epochs)
 
     def _led(self, partition: TopicPartition) -> Replica:
         led = self._services.led(partition.topic, partition.partition)

@@ -296,7 +296,7 @@ class GroupService:
                     code = guards
                     break
                 store = self._partitions.store(group)
-                gone = await self._workers.offsets(self._store, store, group, offsets, guards)
+                gone = await self._workers.offsets(self.store_current, store, group, offsets, guards)
                 code = ErrorCode.none
                 break
             except (BadVersionError, NoNodeError) as error:
@@ -336,14 +336,20 @@ class GroupService:
         protocol, unchanged = await self._locks.read(group)
         return ErrorCode.inconsistent_group_protocol if protocol is GroupProtocol.REGISTRY else [*guards, *unchanged]
 
-    def _store(
+    @property
+    def coordination_away(self) -> bool:
+        """True if the coordination does not answer now: `store_current` then checks no guards."""
+        return self._session.away
+
+    def store_current(
         self,
         store: OffsetStore,
         group: str,
         offsets: Mapping[TopicPartition, CommittedOffset],
         guards: list[Check],
     ) -> set[TopicPartition]:
-        """Stores the offsets whose topic exists; returns the others. Blocking."""
+        """Stores the offsets whose topic exists; returns the others. Blocking, on any thread but the event loop's.
+        Raises `BadVersionError` or `NoNodeError` if one of the guards fails."""
         if self._session.away:  # the store works without the coordination, as partitions do
             self._check_session()
             store.commit(group, offsets)

@@ -3,9 +3,11 @@
 Rules:
 
 - Its position is a committed offset of the group `GROUP`, which is also the owner in its events: the broker that leads
-  a partition continues where the last one stopped. An offset of another topic id is void: the topic was created again,
-  and is counted from its beginning. So are the offsets after the end of the leader epoch that was counted last: the log
-  was truncated or restored, and has other records there.
+  a partition continues where the last one stopped. It is committed only while this broker leads the partition in the
+  leader epoch of the counts, which the coordination checks: a leader that was cut off drops its counts instead. An
+  offset of another topic id is void: the topic was created again, and is counted from its beginning. So are the offsets
+  after the end of the leader epoch that was counted last: the log was truncated or restored, and has other records
+  there.
 - Records are counted by producer, which the first record of each batch names (see `origins`); those of clients that do
   not audit are counted separately. So no client's record compensates for a lost one of another.
 - An uncompressed batch whose CRC is right is counted by its header if its producer's mark says that all its records lie
@@ -41,6 +43,7 @@ from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.editing.first_record import first_headers
 from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.core.records.partition import some_of
 from klamm.plugin import (
     AuditIdentity,
     BrokerContext,
@@ -217,9 +220,9 @@ class Follower:
     def advance(self) -> bool:
         """Makes one pass; returns whether there was anything to count. Raises the error of the log, the store or the
         publisher."""
+        self._follow_leadership()
         self._commit()
         self.behind = False
-        self._follow_leadership()
         failed: KlammError | None = None
         for partition in list(self._followed):
             try:
@@ -240,13 +243,11 @@ class Follower:
     def _follow_leadership(self) -> None:
         led = {p: topic_id for p, topic_id in self._logs.partitions().items() if self._audits(p.topic)}
         gone = [p for p, followed in self._followed.items() if p not in led or led[p] != followed.topic_id]
-        self._ranges.stop(gone)
-        for partition in gone:
-            del self._followed[partition]
+        self._leave(gone)
         new = sorted(led.keys() - self._followed.keys())
         if not new:
             return
-        stored = self._logs.offsets.fetch(GROUP, new)
+        stored = self._logs.committed(GROUP, new)
         for partition in new:
             topic_id, found = led[partition], stored.get(partition)
             if found is not None and None not in (found.topic_id, topic_id) and found.topic_id != topic_id:
@@ -256,6 +257,13 @@ class Follower:
                 self._followed[partition] = _Followed(topic_id, 0, known=False)
             else:
                 self._followed[partition] = _Followed(topic_id, found.offset, True, found.leader_epoch)
+
+    def _leave(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drops what was counted and not committed: the leader continues where this tier committed last."""
+        self._ranges.stop(partitions)
+        for partition in partitions:
+            self._followed.pop(partition, None)
+            self._uncommitted.pop(partition, None)
 
     def _read(self, partition: TopicPartition) -> None:
         for _ in range(CHUNK // PIECE):
@@ -425,18 +433,26 @@ class Follower:
         return mark
 
     def _commit(self) -> None:
-        """Publishes, then commits: after a crash in between, the next event with the same key replaces this one."""
+        """Publishes, then commits: after a crash in between, the next event with the same key replaces this one.
+
+        Only in the leader epoch of the counts: the next leader may have counted further, and this broker may not know
+        of it yet. What it publishes in vain has an older epoch than the next leader's events.
+        """
         if not self._uncommitted:
             return
         self._ranges.publish(self._uncommitted)
-        now = {
-            partition: CommittedOffset(to, followed.counted, topic_id=followed.topic_id)
+        counted = {partition: self._followed[partition] for partition in self._uncommitted}
+        offsets = {
+            partition: CommittedOffset(to, counted[partition].counted, topic_id=counted[partition].topic_id)
             for partition, to in self._uncommitted.items()
-            if (followed := self._followed.get(partition)) is not None
         }
-        self._logs.offsets.commit(GROUP, now)
-        self._ranges.committed(self._uncommitted)
+        epochs = {p: -1 if followed.epoch is None else followed.epoch for p, followed in counted.items()}
+        refused = self._logs.commit(GROUP, offsets, epochs)
+        if refused:
+            log.info("broker audit: %s: deleted, led by another broker, or in another epoch", some_of(refused))
+        self._ranges.committed({p: to for p, to in self._uncommitted.items() if p not in refused})
         self._uncommitted = {}
+        self._leave(refused)
 
 
 def _cells(counts: Iterable[tuple[int, int, int, str]]) -> Cells | None:

@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
-from klamm.core.interfaces.coordination import Check
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import ServiceRead
 from klamm.core.plugins import plugin_host
@@ -66,42 +65,17 @@ class AuditTopic:
 
 
 class MemoryOffsets:
-    """An `OffsetStore` in memory; the next `fail` commits are refused."""
-
-    needs_coordination = True
+    """Committed offsets in memory; the next `fail` commits are refused."""
 
     def __init__(self) -> None:
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         self.fail = 0
 
-    def commit(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
-    ) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         if self.fail:
             self.fail -= 1
             raise CoordinationError("the coordination is away")
         self.offsets.update(offsets)
-
-    def fetch(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
-        return dict(self.offsets)
-
-    def delete(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        guards: Sequence[Check] = (),
-        *,
-        seen: Mapping[TopicPartition, CommittedOffset] | None = None,
-    ) -> None:
-        self.offsets.clear()
-
-    def groups(self) -> list[str]:
-        return [AUDIT_GROUP]
-
-    def close(self) -> None:
-        return
 
 
 class MemoryLogs:
@@ -167,6 +141,25 @@ class MemoryLogs:
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
         headers = [BatchHeader.parse(batch) for batch in self.batches[partition]]
         return max((h.next_offset for h in headers if h.leader_epoch <= leader_epoch), default=0)
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
+        return {
+            partition: self.offsets.offsets[partition] for partition in partitions if partition in self.offsets.offsets
+        }
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        leader_epochs: Mapping[TopicPartition, int],
+    ) -> set[TopicPartition]:
+        refused = {p for p, offset in offsets.items() if (leader_epochs[p], offset.topic_id) != self.fence()}
+        self.offsets.commit({p: offset for p, offset in offsets.items() if p not in refused})
+        return refused
+
+    def fence(self) -> tuple[int, UUID | None]:
+        """Leader epoch and topic id as the coordination has them."""
+        return self.leader_epoch, self.topic_id
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         self.topics.append(name)

@@ -296,7 +296,7 @@ def without_guards(patch: pytest.MonkeyPatch) -> None:
         store.commit(group, offsets)
         return set()
 
-    patch.setattr(GroupService, "_store", store)
+    patch.setattr(GroupService, "store_current", store)
     patch.setattr(PartitionLog, "_check_may_lead", lambda *_: None)
 
 

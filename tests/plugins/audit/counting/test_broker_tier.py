@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -26,6 +27,7 @@ from klamm.plugins.audit.counting.broker_tier import GROUP, BrokerTier
 from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventWindow
 from klamm.plugins.audit.query import absent_topics
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity, mark_of
+from klammtest.guarantees import guarantee
 
 BROKER = TierKey("broker", GROUP)
 
@@ -561,5 +563,60 @@ def test_a_leader_epoch_that_begins_within_a_pass_loses_no_count(monkeypatch: py
     tier = follower(logs, topic)
     while tier.advance() and tier.behind:
         pass
-    assert [(event.from_offset, event.to_offset) for event in topic.events] == [(0, 10), (10, 30)]
-    assert sum(window.records for event in topic.events for window in event.windows) == 30
+    assert [(event.from_offset, event.to_offset, event.epoch) for event in topic.events] == [(0, 10, 0), (0, 30, 1)]
+    assert counted(topic) == ({0: 30}, [])
+
+
+class CutOff(MemoryLogs):
+    """The logs of a leader that does not know yet that another broker leads, in the next epoch."""
+
+    def __init__(self, leader: MemoryLogs) -> None:
+        super().__init__()
+        self.leader, self.offsets, self.batches[FLIGHTS] = leader, leader.offsets, list(leader.batches[FLIGHTS])
+        self.ends[FLIGHTS] = leader.ends[FLIGHTS]
+        leader.leader_epoch += 1
+
+    def fence(self) -> tuple[int, UUID | None]:
+        return self.leader.fence()
+
+
+def unguarded(patch: pytest.MonkeyPatch) -> None:
+    """As it was: the tier commits whatever the coordination says."""
+    patch.setattr(CutOff, "fence", MemoryLogs.fence)
+
+
+@guarantee("C9", "a leader that was cut off does not set the audit's own offset back", plant=unguarded)
+def test_a_leader_that_was_cut_off_does_not_set_the_offset_back() -> None:
+    """A leader counts 10 records and cannot commit; its successor counts them and 20 more. The former leader makes two
+    passes, and learns in between that another broker leads."""
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 10, producer="p")
+    former = CutOff(logs)
+    tier = follower(former, topic)
+    logs.offsets.fail = 1
+    with pytest.raises(CoordinationError):
+        tier.advance()
+    for _ in range(2):
+        logs.append([0] * 10, producer="p")
+    follower(logs, topic).advance()
+    tier.advance()
+    former.batches.clear()
+    tier.advance()
+    assert logs.offsets.offsets[FLIGHTS].offset == 30
+    logs.append([0] * 5, producer="p")
+    follower(logs, topic).advance()  # the next process of the leader
+    assert counted(topic) == ({0: 35}, [])
+
+
+def test_a_leader_that_knows_that_it_was_deposed_publishes_nothing_more() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 10, producer="p")
+    former = CutOff(logs)
+    tier = follower(former, topic)
+    topic.fail = 1
+    with pytest.raises(DeliveryError):
+        tier.advance()
+    former.batches.clear()
+    assert not tier.advance()
+    assert topic.events == []
+    assert logs.offsets.offsets == {}
