@@ -96,8 +96,8 @@ class ProducerAudit(Protocol):
     """
 
     def begin(self, topic: str) -> bool:
-        """Returns True if a batch of the topic may be sent now. It may not, for some seconds at most, while an event is
-        being stored that says that this producer sends again; `begin` is called again once an event is stored.
+        """Returns True if batches of the topic may be sent now. They may not, for some seconds at most, while an event
+        is being stored that says that this producer sends again; `begin` is called again once an event is stored.
         """
         ...
 

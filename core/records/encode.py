@@ -37,7 +37,7 @@ def encode_batch(
     leader_epoch: int = -1,
 ) -> bytes:
     """Returns one whole batch of at least one record, compressed by `codec` (none if it is None)."""
-    batch, base, latest = native.encode_records(list(records))
+    batch, base, latest, _ = native.encode_records(list(records))
     producer = (producer_id, producer_epoch, base_sequence)
     return bytes(assemble(batch, codec, (base, latest), producer, len(records), base_offset, leader_epoch))
 

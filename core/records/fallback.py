@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import crc32c as _crc32c
 
@@ -21,7 +21,7 @@ from .murmur2 import murmur2
 from .one_record import NO_HEADERS, RecordTuple, encode_headers, encode_record
 from .record import Headers
 from .strict import explain
-from .varint import read_varint, read_varlong
+from .varint import encode_varint, read_varint, read_varlong
 
 __all__ = [
     "HEADER_SIZE",
@@ -34,11 +34,13 @@ __all__ = [
     "Lists",
     "PieceTuple",
     "WindowCounts",
+    "add_headers",
     "chain",
     "columns",
     "crc32c",
     "encode_columns",
     "encode_records",
+    "first_headers",
     "int64s",
     "lengths",
     "lists",
@@ -437,12 +439,80 @@ def _column(items: list[bytes | None] | list[bytes]) -> Column:
 # -- writing
 
 
-def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]:
-    """Returns a batch of these records (at least one) with room for the header that `seal` writes, the first record's
-    timestamp and the latest.
+class _Place(NamedTuple):
+    """The first record of an area: `body` is behind its length, `number` of headers at `count_at`, the headers at
+    `headers`."""
+
+    body: int
+    count_at: int
+    number: int
+    headers: int
+    end: int
+
+
+def _find_first(data: Buffer) -> _Place:
+    """Raises `CorruptRecordError` for a length or number that no record has, `IndexError` past the end of `data`."""
+    length, body = read_varint(data, 0)
+    if length < 0:
+        raise CorruptRecordError(f"the first record has the length {length}")
+    _, at = read_varlong(data, body + 1)  # behind the attributes: the timestamp's delta
+    _, at = read_varint(data, at)  # the offset's delta
+    for part in ("key", "value"):
+        size, at = read_varint(data, at)
+        if not -1 <= size <= len(data) - at:
+            raise CorruptRecordError(f"the first record's {part} has the length {size}")
+        at += max(size, 0)
+    number, headers = read_varint(data, at)
+    if number < 0 or headers > body + length:
+        raise CorruptRecordError(f"the first record, of {length} bytes, says that it has {number} headers")
+    return _Place(body, at, number, headers, body + length)
+
+
+def first_headers(data: Buffer, /) -> bytes | None:
+    """Returns the bytes of the headers, without their number, of the first record in `data`; None if it is not whole.
+    They are not checked."""
+    raw = bytes(data)
+    try:
+        place = _find_first(raw)
+    except (IndexError, CorruptRecordError):
+        return None
+    return raw[place.headers : place.end] if place.end <= len(raw) else None
+
+
+def add_headers(batch: bytearray, room: int, headers: Headers, /) -> None:
+    """Adds headers to the first record of `batch`, behind its own, in place. The batch begins with `room` bytes, which
+    are removed: the record grows into them. Then come zeroes for the batch's header, and uncompressed records. Raises
+    `ValueError` if there is no whole record.
+    """
+    start = room + HEADER_SIZE
+    try:
+        if room < 0 or start > len(batch):
+            raise IndexError(room)
+        data = bytes(batch[start:])
+        place = _find_first(data)
+        if place.end > len(data) or place.number > _INT32_MAX - len(headers):
+            raise IndexError(place.end)
+    except (IndexError, CorruptRecordError) as error:
+        raise ValueError("a batch begins with its room and a whole record") from error
+    more = encode_headers(headers)[len(encode_varint(len(headers))) :]
+    number = encode_varint(place.number + len(headers))
+    body = b"".join((data[place.body : place.count_at], number, data[place.headers : place.end], more))
+    record = encode_varint(len(body)) + body
+    if len(record) > _INT32_MAX:
+        raise OverflowError("a record batch is at most 2^31 - 1 bytes")
+    batch[: start + place.end] = bytes(HEADER_SIZE) + record
+
+
+def encode_records(
+    records: list[RecordTuple], room: int = 0, window_ms: int = 0, /
+) -> tuple[bytearray, int, int, list[tuple[int, int, int]]]:
+    """Returns a batch of these records (at least one), the first record's timestamp, the latest, and if `window_ms` is
+    not 0 the records by window as `tally` counts them. The batch begins with `room` bytes for `add_headers` and those
+    of the header that `seal` writes.
     """
     if not records:
         raise ValueError("a record batch holds at least one record")
+    _check_room(room, window_ms)
     base = latest = records[0][0]
     batch = bytearray(HEADER_SIZE)
     for delta, (timestamp, key, value, headers) in enumerate(records):
@@ -452,7 +522,17 @@ def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]:
         batch += encode_record(delta, timestamp - base, key, value, encode_headers(headers) if headers else NO_HEADERS)
     if len(batch) > _INT32_MAX:
         raise OverflowError("a record batch is at most 2^31 - 1 bytes")
-    return batch, base, latest
+    counted: list[tuple[int, int, int]] = []
+    if window_ms:
+        stamps = array("q", [record[0] for record in records])
+        held = array("q", [len(key or b"") + len(value or b"") for _, key, value, _ in records])
+        counted = tally(stamps, held, window_ms)
+    return bytearray(room) + batch, base, latest, counted
+
+
+def _check_room(room: int, window_ms: int) -> None:
+    if not 0 <= room <= _INT32_MAX or window_ms < 0:
+        raise ValueError(f"room of {room} bytes, a window of {window_ms} ms")
 
 
 def encode_columns(
@@ -465,15 +545,21 @@ def encode_columns(
     first: int,
     last: int,
     max_size: int,
+    room: int = 0,
     /,
 ) -> tuple[bytearray, int, int, int]:
-    """One batch of rows [first, n), n ≤ last, as many as `max_size` bytes hold (the first row however large), with room
-    for the header that `seal` writes. A column None is all null; `timestamps` are int64 in ms, or None: all
-    `timestamp`. `prefix` goes before each value that is not null, `more` (as `encode_headers` gives it) are each
-    record's headers. Gives the batch, n, the first row's timestamp and the latest. `ValueError` names the row whose
-    buffers do not hold it."""
+    """Returns one batch of rows [first, n), n ≤ last, as many as `max_size` bytes hold (the first row however large);
+    n; the first row's timestamp and the latest. The batch begins with `room` bytes for `add_headers` and those of the
+    header that `seal` writes.
+
+    A column None is all null; `timestamps` are int64 in ms, or None: all `timestamp`. `prefix` goes before each value
+    that is not null, `more` (as `encode_headers` gives it) are each record's headers. Raises `ValueError` for a row
+    whose buffers do not hold it.
+    """
     if first < 0 or first >= last or last > _INT64_MAX // 16:
         raise ValueError(f"rows [{first}, {last}) make no batch")
+    if not 0 <= room <= _INT32_MAX:
+        raise ValueError(f"room of {room} bytes")
     key_of, value_of = _cells(keys), _cells(values)
     stamps = None if timestamps is None else memoryview(timestamps).cast("B")
     front, tail = bytes(prefix), bytes(more)
@@ -492,7 +578,7 @@ def encode_columns(
         batch += record
         latest = max(latest, stamp)
         row += 1
-    return batch, row, base, latest
+    return bytearray(room) + batch, row, base, latest
 
 
 def _outside(row: int) -> ValueError:

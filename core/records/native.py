@@ -12,11 +12,13 @@ from typing import Final
 
 __all__ = [
     "IMPLEMENTATION",
+    "add_headers",
     "chain",
     "columns",
     "crc32c",
     "encode_columns",
     "encode_records",
+    "first_headers",
     "int64s",
     "lengths",
     "lists",
@@ -48,11 +50,13 @@ IMPLEMENTATION: Final = _chosen()
 
 if IMPLEMENTATION == "native":
     from ._native import (
+        add_headers,
         chain,
         columns,
         crc32c,
         encode_columns,
         encode_records,
+        first_headers,
         int64s,
         lengths,
         lists,
@@ -66,11 +70,13 @@ if IMPLEMENTATION == "native":
     )
 else:
     from .fallback import (
+        add_headers,
         chain,
         columns,
         crc32c,
         encode_columns,
         encode_records,
+        first_headers,
         int64s,
         lengths,
         lists,

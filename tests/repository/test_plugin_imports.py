@@ -56,10 +56,6 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         "the broker tier counts in raw batches, a coordinator reads commits in its own log",
         {"audit/counting/broker_tier.py", "offsets/partition_store.py"},
     ),
-    "klamm.core.records.editing.first_record": (
-        "the broker tier counts in raw batches",
-        {"audit/counting/broker_tier.py"},
-    ),
     "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/records.py"}),
     "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.header": (

@@ -229,11 +229,12 @@ def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tu
 @dataclass(frozen=True, slots=True)
 class Making:
     """The settings by which rows become batches: `now_ms` for rows without a time, `window_ms` if the audit counts
-    them.
+    them, and the `room` in front for its headers (`BatchAudit.room`).
     """
 
     now_ms: int
     window_ms: int | None
+    room: int = 0
 
     def batches(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
         """Yields all rows in batches of up to `batch_size` bytes."""
@@ -246,9 +247,10 @@ class Making:
         first = 0
         while first < len(rows):
             batch, end, base, latest = native.encode_columns(
-                keys, values, stamps, self.now_ms, rows.prefix, _NO_HEADERS, first, len(rows), batch_size
-            )
-            yield EncodedRows(batch, end - first, base, latest, counting(first, end))
+                keys, values, stamps, self.now_ms, rows.prefix, _NO_HEADERS, first, len(rows), batch_size,
+                self.room,
+            )  # fmt: skip
+            yield EncodedRows(batch, end - first, base, latest, counting(first, end), self.room)
             first = end
 
     def _one_by_one(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
@@ -260,12 +262,16 @@ class Making:
             _, key, value, headers = record
             more = len(encode_headers(headers)) + len(key or b"") + len(value or b"") + MAX_RECORD_OVERHEAD
             if taken and size + more > batch_size:
-                yield _encoded(taken, counting(first, first + len(taken)))
+                yield self._encoded(taken, counting(first, first + len(taken)))
                 first, taken, size = first + len(taken), [], 0
             taken.append(record)
             size += more
         if taken:
-            yield _encoded(taken, counting(first, first + len(taken)))
+            yield self._encoded(taken, counting(first, first + len(taken)))
+
+    def _encoded(self, records: list[RecordTuple], counted: Counted) -> EncodedRows:
+        batch, base, latest, _ = native.encode_records(records, self.room)
+        return EncodedRows(batch, len(records), base, latest, counted, self.room)
 
     def _counting(self, rows: Rows) -> Callable[[int, int], Counted]:
         """Returns a function that counts rows [first, end) as the audit counts records. Values that can be computed for
@@ -278,7 +284,8 @@ class Making:
             totals = [_totals(rows.values, len(rows.prefix))]
             if rows.keys is not None:
                 totals.append(_totals(rows.keys, 0))
-            return lambda first, end: ((now_ms, end - first, sum(total(first, end) for total in totals)),)
+            start = now_ms - now_ms % window_ms  # the same for all tables of a window, so that marks can be cached
+            return lambda first, end: ((start, end - first, sum(total(first, end) for total in totals)),)
         stamps, sizes = _numbers(rows.timestamps), _numbers(_sizes(rows.keys, rows.values, len(rows.prefix)))
 
         def counted(first: int, end: int) -> Counted:
@@ -289,11 +296,6 @@ class Making:
             return tuple((start, records, size) for start, (records, size) in found.items())
 
         return counted
-
-
-def _encoded(records: list[RecordTuple], counted: Counted) -> EncodedRows:
-    batch, base, latest = native.encode_records(records)
-    return EncodedRows(batch, len(records), base, latest, counted)
 
 
 def _totals(column: pa.Array, prefix: int) -> Callable[[int, int], int]:
@@ -366,7 +368,7 @@ class TableSender:
             )
         shares = [share for rows in stretches for share in self._shares(writer, rows, partition)]
         future = TableFuture(topic)
-        making = Making(time.time_ns() // 1_000_000, self._window_ms if writer.audited else None)
+        making = Making(time.time_ns() // 1_000_000, self._window_ms if writer.audited else None, writer.mark_size)
         try:
             for queue, rows in shares:
                 self._send_rows(writer, queue, rows, making, future)
@@ -403,7 +405,7 @@ class TableSender:
         made_bytes = 0
         for encoded in making.batches(rows, target.batch_size):
             made.append((target, encoded))
-            made_bytes += len(encoded.batch)
+            made_bytes += len(encoded.batch) - encoded.room
             if made_bytes >= _HANDED_OVER:
                 self._hand_over(made, future)
                 made_bytes = 0

@@ -27,7 +27,6 @@ from typing import Final
 from ...interfaces.audit import Counted
 from ...interfaces.codec import Codec
 from ...records import native
-from ...records.editing.first_record import add_to_first
 from ...records.encode import RecordTuple, assemble
 from ...records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
 from ...records.record import Headers
@@ -88,10 +87,13 @@ _SETTLED = (BatchState.STORED, BatchState.SPLIT, BatchState.FAILED)
 @dataclass(frozen=True, slots=True)
 class BatchAudit:
     """The audit's part in a partition's batches. `mark` returns the headers to add to a batch's first record.
-    `window_ms`: the length of the windows by which records are counted."""
+    `window_ms`: the length of the windows by which records are counted. `room`: the bytes that a batch is encoded with
+    in front, so that the first record can grow without moving the others; more headers than that are added all the
+    same."""
 
     mark: Callable[[Counted], Headers]
     window_ms: int
+    room: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,26 +206,24 @@ class ProducerBatch:
             sequence = NO_SEQUENCE if self.sequence is None else self.sequence
             producer = (self.identity.producer_id, self.identity.epoch, sequence)
             batch, base, latest = self._open()
-            if self.audit is not None:
-                self._mark(self.audit, batch, base)
             self._encoded = assemble(batch, codec, (base, latest), producer, self.count)
         return self._encoded
 
     def _open(self) -> tuple[bytearray, int, int]:
-        """Returns the encoded records with room for a header, the first timestamp and the latest."""
-        return native.encode_records(self.records)
-
-    def _mark(self, audit: BatchAudit, batch: bytearray, base_timestamp: int) -> None:
-        if self._counted is None:
-            self._counted = _count(batch, base_timestamp, self.count, audit.window_ms)
-        if more := audit.mark(self._counted):
-            add_to_first(batch, more)
+        """Returns the encoded records, which the audit has marked, behind zeroes for the batch's header; the first
+        timestamp and the latest."""
+        audit = self.audit
+        if audit is None:
+            return native.encode_records(self.records)[:3]
+        batch, base, latest, runs = native.encode_records(self.records, audit.room, audit.window_ms)
+        self._counted = _by_window(runs)
+        native.add_headers(batch, audit.room, audit.mark(self._counted))
+        return batch, base, latest
 
     def counted(self) -> Counted:
         """Returns the counts of all records by window; empty without an audit."""
         if self._counted is None and self.audit is not None:
-            batch, base, _ = native.encode_records(self.records)
-            self._counted = _count(batch, base, self.count, self.audit.window_ms)
+            self._counted = _by_window(native.encode_records(self.records, 0, self.audit.window_ms)[3])
         return self._counted or ()
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
@@ -256,14 +256,15 @@ class ProducerBatch:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of a table as `native.encode_columns` encodes them: the records with room for a header, their number, the
-    first timestamp and the latest; `counted` are the audit's counts."""
+    """Rows of a table as `native.encode_columns` encodes them: the records behind `room` bytes and those of a header,
+    their number, the first timestamp and the latest; `counted` are the audit's counts."""
 
     batch: bytearray
     count: int
     base_timestamp: int
     max_timestamp: int
     counted: Counted
+    room: int = 0
 
 
 class ColumnBatch(ProducerBatch):
@@ -284,7 +285,7 @@ class ColumnBatch(ProducerBatch):
         self._counted = encoded.counted
         self._marks: int | None = None
         """The number of headers that the audit has added to the first row; None before the batch was encoded."""
-        self.size = len(encoded.batch)
+        self.size = len(encoded.batch) - encoded.room
         self.close()
         outcome.count = encoded.count
 
@@ -293,23 +294,21 @@ class ColumnBatch(ProducerBatch):
         return self._encoded_rows.count
 
     def _open(self) -> tuple[bytearray, int, int]:
+        """Marks the batch in place, once, before anything refers to its bytes."""
         encoded = self._encoded_rows
-        return encoded.batch, encoded.base_timestamp, encoded.max_timestamp
-
-    def _mark(self, audit: BatchAudit, batch: bytearray, base_timestamp: int) -> None:
-        """Adds the headers in place, once, before anything refers to the bytes."""
-        del base_timestamp  # the rows were counted when they were encoded
         if self._marks is None:
-            more = audit.mark(self._encoded_rows.counted)
-            if more:
-                add_to_first(batch, more)
+            more = () if self.audit is None else self.audit.mark(encoded.counted)
+            if encoded.room or more:
+                native.add_headers(encoded.batch, encoded.room, more)
             self._marks = len(more)
+        return encoded.batch, encoded.base_timestamp, encoded.max_timestamp
 
     def _rows(self) -> list[RecordTuple]:
         encoded = self._encoded_rows
+        first = HEADER_SIZE + (encoded.room if self._marks is None else 0)
         with memoryview(encoded.batch) as view:
             said = (encoded.count, 0, encoded.count - 1, encoded.base_timestamp, False)
-            _, stamps, keys, values, headers = native.lists(view[HEADER_SIZE:], *said)
+            _, stamps, keys, values, headers = native.lists(view[first:], *said)
         if self._marks:  # each half gets its own headers
             headers[0] = headers[0][: -self._marks]
         return list(zip(stamps, keys, values, headers, strict=True))
@@ -322,13 +321,12 @@ class ColumnBatch(ProducerBatch):
 _NOTHING = EncodedRows(bytearray(), 0, -1, -1, ())
 
 
-def _count(batch: bytearray, base_timestamp: int, count: int, window_ms: int) -> Counted:
-    """Returns the counts of encoded records, which have room for a header in front. Most batches have one window."""
-    with memoryview(batch) as view:
-        said = (count, 0, count - 1, base_timestamp, False, 0, count, window_ms)
-        runs = native.window_counts(view[HEADER_SIZE:], *said)
+def _by_window(runs: list[tuple[int, int, int]]) -> Counted:
+    """Returns the counts with one item for each window. Most batches have one window."""
+    if len(runs) == 1:
+        return tuple(runs)
     found: dict[int, tuple[int, int]] = {}
-    for start, records, size, _ in runs:
+    for start, records, size in runs:
         more, before = found.get(start, (0, 0))
         found[start] = more + records, before + size
     return tuple((start, records, size) for start, (records, size) in found.items())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ...errors import DeliveryError
@@ -75,20 +75,30 @@ class DeliveryListeners:
             self._passed_over("audit_errors", "mark", self.audit)
             return ()
 
-    def begin(self, queue: PartitionQueue) -> bool:
-        """Returns True if the audit lets a batch of the partition be sent now; `end` follows if so."""
-        try:
-            return queue.audit is None or self.audit is None or self.audit.begin(queue.partition.topic)
-        except Exception:  # a plugin may raise anything
-            self._passed_over("audit_errors", "begin", self.audit)
-            return True
+    def begin(self, queues: Iterable[PartitionQueue]) -> dict[str, bool]:
+        """Returns, for each audited topic of the queues, whether the audit lets its batches be sent now. `end` follows
+        with the same topics once they are sent: a call for each batch would be a fiftieth of what it costs to send
+        it.
+        """
+        audit = self.audit
+        if audit is None:
+            return {}
+        topics = {queue.partition.topic: True for queue in queues if queue.audit is not None}
+        for topic in topics:
+            try:
+                topics[topic] = audit.begin(topic)
+            except Exception:  # a plugin may raise anything
+                self._passed_over("audit_errors", "begin", audit)
+        return topics
 
-    def end(self, queue: PartitionQueue) -> None:
-        try:
-            if queue.audit is not None and self.audit is not None:
-                self.audit.end(queue.partition.topic)
-        except Exception:  # a plugin may raise anything
-            self._passed_over("audit_errors", "end", self.audit)
+    def end(self, begun: Mapping[str, bool]) -> None:
+        """Ends what `begin` has returned."""
+        for topic, sent in begun.items():
+            try:
+                if sent and self.audit is not None:
+                    self.audit.end(topic)
+            except Exception:  # a plugin may raise anything
+                self._passed_over("audit_errors", "end", self.audit)
 
     def attempted(self, batch: ProducerBatch) -> None:
         """Tells the audit, once, that a closed batch is sent now, or abandoned without having been sent."""

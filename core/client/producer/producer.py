@@ -315,17 +315,17 @@ class Producer:
             min(options.batch_size, self._largest - mark_size),
             options.max_in_flight_requests_per_connection,
             self._metadata_refresher if options.enable_idempotence else None,
-            self._batch_audit(partition),
+            self._batch_audit(partition, mark_size),
         )
 
-    def _batch_audit(self, partition: TopicPartition) -> BatchAudit | None:
+    def _batch_audit(self, partition: TopicPartition, mark_size: int) -> BatchAudit | None:
         """Returns the audit's part in the partition's batches. Batches of records of one size have the same mark, so
         marks are cached; an error is not.
         """
         if self._audit is None or not self._audit.audits(partition.topic):
             return None
         kept = lru_cache(_MARKS)(partial(self._mark_of, partition))
-        return BatchAudit(partial(self._listeners.mark, kept), self._audit.window_ms)
+        return BatchAudit(partial(self._listeners.mark, kept), self._audit.window_ms, mark_size)
 
     def _mark_size(self, topic: str) -> int:
         """Returns the most bytes that the audit adds to a batch of the topic. After an error: those for the audit's own

@@ -141,7 +141,7 @@ class RecordAccumulator:
         with self.lock:
             while batches:
                 queue, encoded = batches[0]
-                size = len(encoded.batch)
+                size = len(encoded.batch) - encoded.room
                 if self._used + size > self._buffering.memory:
                     self._wait_for_room(size)
                 if self._closed:

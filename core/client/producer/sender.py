@@ -20,7 +20,7 @@ import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,9 +65,9 @@ class Deliveries(Protocol):
     the futures are done.
     """
 
-    def begin(self, queue: PartitionQueue) -> bool: ...
+    def begin(self, queues: Iterable[PartitionQueue]) -> Mapping[str, bool]: ...
 
-    def end(self, queue: PartitionQueue) -> None: ...
+    def end(self, begun: Mapping[str, bool]) -> None: ...
 
     def attempted(self, batch: ProducerBatch) -> None: ...
 
@@ -192,6 +192,13 @@ class Sender:
 
     def _send_ready(self, queues: list[PartitionQueue], now: float) -> float:
         """Sends the ready batches; returns when to try again for those that could not be sent."""
+        begun = self._deliveries.begin(queues)
+        try:
+            return self._send_to_leaders([queue for queue in queues if begun.get(queue.partition.topic, True)], now)
+        finally:
+            self._deliveries.end(begun)
+
+    def _send_to_leaders(self, queues: list[PartitionQueue], now: float) -> float:
         next_s = float("inf")
         by_leader: dict[int, deque[PartitionQueue]] = {}
         for queue in queues:
@@ -265,21 +272,18 @@ class Sender:
 
     def _take(self, queue: PartitionQueue, now: float, room: int) -> ProducerBatch | None:
         """Returns the partition's next batch, encoded; None if none may be sent now."""
-        if not queue.waiting or not self._deliveries.begin(queue):
+        if not queue.waiting:
+            return None
+        batch = self._accumulator.take(queue, now, room)
+        if batch is None:
             return None
         try:
-            batch = self._accumulator.take(queue, now, room)
-            if batch is None:
-                return None
-            try:
-                batch.encode(self._options.codec)
-            except Exception as error:  # a codec is a plugin and may raise anything
-                self._fail(queue, batch, self._delivery_error(batch, f"it cannot be encoded: {error}"), error)
-                return None
-            self._deliveries.attempted(batch)
-            return batch
-        finally:
-            self._deliveries.end(queue)
+            batch.encode(self._options.codec)
+        except Exception as error:  # a codec is a plugin and may raise anything
+            self._fail(queue, batch, self._delivery_error(batch, f"it cannot be encoded: {error}"), error)
+            return None
+        self._deliveries.attempted(batch)
+        return batch
 
     def _write(
         self,

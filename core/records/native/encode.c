@@ -204,18 +204,19 @@ static int write_rows(const Rows *rows, int64_t first, const Extent *extent, uin
     return 0;
 }
 
-static PyObject *encode(const Rows *rows, int64_t first, int64_t last, int64_t max_size) {
+static PyObject *encode(const Rows *rows, int64_t first, int64_t last, int64_t max_size, Py_ssize_t room) {
     Extent extent;
     Fault fault = {""};
     int wrong;
     Py_BEGIN_ALLOW_THREADS
     wrong = plan(rows, first, last, max_size, &extent, &fault);
     Py_END_ALLOW_THREADS
-    PyObject *batch = wrong ? NULL : PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)extent.total);
+    PyObject *batch = wrong ? NULL : PyByteArray_FromStringAndSize(NULL, room + (Py_ssize_t)extent.total);
     if (batch != NULL) {
         uint8_t *to = (uint8_t *)PyByteArray_AsString(batch);
         Py_BEGIN_ALLOW_THREADS
-        wrong = write_rows(rows, first, &extent, to, &fault);
+        memset(to, 0, (size_t)room);
+        wrong = write_rows(rows, first, &extent, to + room, &fault);
         Py_END_ALLOW_THREADS
     }
     if (wrong) {
@@ -231,11 +232,12 @@ static PyObject *encode(const Rows *rows, int64_t first, int64_t last, int64_t m
 PyObject *native_encode_columns(PyObject *module, PyObject *args) {
     PyObject *keys, *values, *stamps, *result = NULL;
     long long first, last, max_size, stamp;
+    Py_ssize_t room = 0;
     Rows rows;
     (void)module;
     memset(&rows, 0, sizeof rows);
-    if (!PyArg_ParseTuple(args, "OOOLy*y*LLL", &keys, &values, &stamps, &stamp, &rows.prefix, &rows.more, &first, &last,
-                          &max_size))
+    if (!PyArg_ParseTuple(args, "OOOLy*y*LLL|n", &keys, &values, &stamps, &stamp, &rows.prefix, &rows.more, &first,
+                          &last, &max_size, &room))
         return NULL;
     rows.stamp = stamp;
     if (read_binary(keys, &rows.keys) || read_binary(values, &rows.values))
@@ -250,7 +252,11 @@ PyObject *native_encode_columns(PyObject *module, PyObject *args) {
         PyErr_Format(PyExc_ValueError, "rows [%lld, %lld) make no batch", first, last);
         goto done;
     }
-    result = encode(&rows, first, last, max_size);
+    if (room < 0 || room > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "room of %zd bytes", room);
+        goto done;
+    }
+    result = encode(&rows, first, last, max_size, room);
 done:
     if (rows.stamps != NULL)
         PyBuffer_Release(&rows.stamps_buffer);

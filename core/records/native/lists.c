@@ -1,6 +1,8 @@
 /* The records of a batch as lists of Python objects, and back. */
 #include "native.h"
 
+#include <stdlib.h>
+
 /* What reading all records finds; max_timestamp is meaningless where there are none. */
 typedef struct {
     int64_t max_timestamp, keyless;
@@ -275,42 +277,37 @@ static uint8_t *put_bytes(uint8_t *to, const char *data, Py_ssize_t size) {
     return to;
 }
 
-PyObject *native_encode_records(PyObject *module, PyObject *args) {
-    PyObject *records, *written = NULL;
+/* Measures the records: the first timestamp, the latest, the size of the batch, and what windows they lie in. */
+static int measure(PyObject *records, int64_t window, int64_t *base, int64_t *latest, int64_t *total, Runs *runs) {
+    Row row = {0};
+    Py_ssize_t count = PyList_Size(records);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (read_row(records, i, base, &row))
+            return -1;
+        if (i == 0 || row.timestamp > *latest)
+            *latest = row.timestamp;
+        *total += varint_size(row.body) + row.body;
+        if (*total > INT32_MAX) {
+            PyErr_SetString(PyExc_OverflowError, "a record batch is at most 2^31 - 1 bytes");
+            return -1;
+        }
+        int64_t bytes = (row.key_size > 0 ? row.key_size : 0) + (row.value_size > 0 ? row.value_size : 0);
+        if (window > 0 && count_in_window(runs, row.timestamp, bytes, window)) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int write_records(PyObject *records, int64_t base, uint8_t *to) {
+    PyObject *written = NULL;
     Row row = {0};
     uint8_t *written_at = NULL;
-    int64_t base = 0, latest = 0, total = HEADER_SIZE;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "O", &records))
-        return NULL;
-    if (!PyList_Check(records) || PyList_Size(records) < 1) {
-        PyErr_SetString(PyExc_ValueError, "a record batch holds at least one record");
-        return NULL;
-    }
-    /* The GIL is held and no Python code runs: what was measured is what is written. */
     Py_ssize_t count = PyList_Size(records);
     for (Py_ssize_t i = 0; i < count; i++) {
         if (read_row(records, i, &base, &row))
-            return NULL;
-        if (i == 0 || row.timestamp > latest)
-            latest = row.timestamp;
-        total += varint_size(row.body) + row.body;
-        if (total > INT32_MAX) {
-            PyErr_SetString(PyExc_OverflowError, "a record batch is at most 2^31 - 1 bytes");
-            return NULL;
-        }
-    }
-    PyObject *batch = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)total);
-    if (batch == NULL)
-        return NULL;
-    uint8_t *to = (uint8_t *)PyByteArray_AsString(batch);
-    memset(to, 0, HEADER_SIZE);
-    to += HEADER_SIZE;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (read_row(records, i, &base, &row)) {
-            Py_DECREF(batch);
-            return NULL;
-        }
+            return -1;
         to = put_varint(to, row.body);
         *to++ = 0;
         to = put_varint(to, row.timestamp - base);
@@ -325,5 +322,144 @@ PyObject *native_encode_records(PyObject *module, PyObject *args) {
         written_at = to;
         to += row.headers;
     }
-    return Py_BuildValue("(NLL)", batch, (long long)base, (long long)latest);
+    return 0;
+}
+
+PyObject *native_encode_records(PyObject *module, PyObject *args) {
+    PyObject *records, *batch = NULL, *counted;
+    long long window = 0;
+    Py_ssize_t room = 0;
+    int64_t base = 0, latest = 0, total = HEADER_SIZE;
+    Runs runs = {NULL, 0, 0, 0};
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O|nL", &records, &room, &window))
+        return NULL;
+    if (!PyList_Check(records) || PyList_Size(records) < 1) {
+        PyErr_SetString(PyExc_ValueError, "a record batch holds at least one record");
+        return NULL;
+    }
+    if (room < 0 || room > INT32_MAX || window < 0) {
+        PyErr_Format(PyExc_ValueError, "room of %zd bytes, a window of %lld ms", room, window);
+        return NULL;
+    }
+    /* The GIL is held and no Python code runs: what was measured is what is written. */
+    if (!measure(records, window, &base, &latest, &total, &runs))
+        batch = PyByteArray_FromStringAndSize(NULL, room + (Py_ssize_t)total);
+    if (batch != NULL) {
+        uint8_t *to = (uint8_t *)PyByteArray_AsString(batch);
+        memset(to, 0, (size_t)room + HEADER_SIZE);
+        if (write_records(records, base, to + room + HEADER_SIZE))
+            Py_CLEAR(batch);
+    }
+    counted = batch == NULL ? NULL : list_of_windows(&runs);
+    free(runs.items);
+    if (counted == NULL) {
+        Py_XDECREF(batch);
+        return NULL;
+    }
+    return Py_BuildValue("(NLLN)", batch, (long long)base, (long long)latest, counted);
+}
+
+/* Where the first record of an area is: `body` behind its length, `count_at` the number of its headers, `headers`
+ * behind that, `end`. */
+typedef struct {
+    int64_t body, count_at, number, headers, end;
+} Place;
+
+/* 0 when the record's lengths fit its own length; -1 otherwise. Its headers are not checked, nor is its end within the
+ * data. */
+static int find_first(const uint8_t *data, int64_t size, Place *place) {
+    const char *what;
+    int64_t pos = 0, length, n;
+    if (read_varint(data, &pos, size, 32, "", &length, &what) || length < 0)
+        return -1;
+    place->body = pos++;
+    if (read_varint(data, &pos, size, 64, "", &n, &what) || read_varint(data, &pos, size, 32, "", &n, &what))
+        return -1;
+    for (int part = 0; part < 2; part++) {
+        if (read_varint(data, &pos, size, 32, "", &n, &what) || n < -1 || n > size - pos)
+            return -1;
+        pos += n > 0 ? n : 0;
+    }
+    place->count_at = pos;
+    if (read_varint(data, &pos, size, 32, "", &n, &what) || n < 0 || pos - place->body > length)
+        return -1;
+    place->number = n;
+    place->headers = pos;
+    place->end = place->body + length;
+    return 0;
+}
+
+PyObject *native_first_headers(PyObject *module, PyObject *data) {
+    Py_buffer buffer;
+    Place place;
+    (void)module;
+    if (PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE))
+        return NULL;
+    PyObject *found;
+    if (find_first(buffer.buf, buffer.len, &place) || place.end > buffer.len)
+        found = Py_NewRef(Py_None);
+    else
+        found = PyBytes_FromStringAndSize((const char *)buffer.buf + place.headers,
+                                          (Py_ssize_t)(place.end - place.headers));
+    PyBuffer_Release(&buffer);
+    return found;
+}
+
+/* The first record again, with the headers behind its own: where it grows, it grows into the room in front. */
+PyObject *native_add_headers(PyObject *module, PyObject *args) {
+    PyObject *batch, *headers;
+    Py_ssize_t room;
+    Place place;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OnO", &batch, &room, &headers))
+        return NULL;
+    if (!PyByteArray_Check(batch) || !PyTuple_Check(headers)) {
+        PyErr_SetString(PyExc_TypeError, "headers are a tuple, a batch is a bytearray");
+        return NULL;
+    }
+    int64_t start = room + HEADER_SIZE, size = PyByteArray_Size(batch), added = PyTuple_Size(headers);
+    if (room < 0 || start > size || find_first((uint8_t *)PyByteArray_AsString(batch) + start, size - start, &place) ||
+        place.end > size - start || place.number > INT32_MAX - added) {
+        PyErr_SetString(PyExc_ValueError, "a batch begins with its room and a whole record");
+        return NULL;
+    }
+    int64_t encoded = put_headers(headers, NULL), count_size = varint_size(added);
+    if (encoded < 0)
+        return NULL;
+    int64_t more = encoded - count_size, number_size = varint_size(place.number + added);
+    int64_t body = (place.count_at - place.body) + number_size + (place.end - place.headers) + more;
+    int64_t record = varint_size(body) + body;
+    if (record > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "a record batch is at most 2^31 - 1 bytes");
+        return NULL;
+    }
+    uint8_t *made = PyMem_Malloc((size_t)(record + encoded));
+    if (made == NULL)
+        return PyErr_NoMemory();
+    const uint8_t *first = (uint8_t *)PyByteArray_AsString(batch) + start;
+    uint8_t *to = put_varint(made, body);
+    memcpy(to, first + place.body, (size_t)(place.count_at - place.body));
+    to = put_varint(to + (place.count_at - place.body), place.number + added);
+    memcpy(to, first + place.headers, (size_t)(place.end - place.headers));
+    to += place.end - place.headers;
+    put_headers(headers, made + record);
+    memcpy(to, made + record + count_size, (size_t)more);
+    int64_t unused = room - (record - place.end);
+    int failed = 0;
+    if (unused < 0) { /* the records behind it move */
+        failed = PyByteArray_Resize(batch, (Py_ssize_t)(size - unused));
+        if (!failed) {
+            uint8_t *rest = (uint8_t *)PyByteArray_AsString(batch) + start + place.end;
+            memmove(rest - unused, rest, (size_t)(size - start - place.end));
+            unused = 0;
+        }
+    }
+    if (!failed) {
+        memcpy((uint8_t *)PyByteArray_AsString(batch) + unused + HEADER_SIZE, made, (size_t)record);
+        memset((uint8_t *)PyByteArray_AsString(batch) + unused, 0, HEADER_SIZE);
+        failed = unused && PySequence_DelSlice(batch, 0, (Py_ssize_t)unused);
+    }
+    PyMem_Free(made);
+    return failed ? NULL : Py_NewRef(Py_None);
 }

@@ -46,6 +46,8 @@ static PyMethodDef methods[] = {
     {"int64s", native_int64s, METH_O, NULL},
     {"sizes", native_sizes, METH_VARARGS, NULL},
     {"lengths", native_lengths, METH_VARARGS, NULL},
+    {"first_headers", native_first_headers, METH_O, NULL},
+    {"add_headers", native_add_headers, METH_VARARGS, NULL},
     {"encode_records", native_encode_records, METH_VARARGS, NULL},
     {"encode_columns", native_encode_columns, METH_VARARGS, NULL},
     {"seal", native_seal, METH_VARARGS, NULL},

@@ -70,6 +70,10 @@ static inline uint8_t *put_varint(uint8_t *p, int64_t v) {
     return p;
 }
 
+/* Reads a zigzag varint of up to `bits` (32 or 64) in [*pos, end). 0, or -1 with `what`: `past` if it is not whole. */
+int read_varint(const uint8_t *data, int64_t *pos, int64_t end, int bits, const char *past, int64_t *value,
+                const char **what);
+
 uint32_t crc32c_extend(uint32_t crc, const uint8_t *data, size_t size);
 void crc32c_prepare(void);
 
@@ -112,6 +116,25 @@ int next_header(const Area *area, int64_t *pos, int64_t end, Header *header, con
 /* 0 when the cursor is where the area ends. */
 int end_of_records(const Area *area, const RecordCursor *cursor, Fault *fault);
 
+#define NO_WINDOW (-1)
+
+/* Records that follow each other, of one window and with the same bytes of headers. */
+typedef struct {
+    int64_t window, records, bytes, headers, headers_size;
+} Run;
+
+/* Runs in the order of their records; `items` is freed by who has made it. */
+typedef struct {
+    Run *items;
+    int64_t used, room;
+    int no_memory;
+} Runs;
+
+/* Counts a record in the last run, or in a new one if it is of another window; -1 without memory. */
+int count_in_window(Runs *runs, int64_t timestamp, int64_t bytes, int64_t window);
+/* A list of (start of the window, records, bytes). */
+PyObject *list_of_windows(const Runs *runs);
+
 PyObject *native_crc32c(PyObject *module, PyObject *args);
 PyObject *native_chain(PyObject *module, PyObject *args);
 PyObject *native_pieces(PyObject *module, PyObject *args);
@@ -123,6 +146,8 @@ PyObject *native_tally(PyObject *module, PyObject *args);
 PyObject *native_int64s(PyObject *module, PyObject *items);
 PyObject *native_sizes(PyObject *module, PyObject *args);
 PyObject *native_lengths(PyObject *module, PyObject *args);
+PyObject *native_first_headers(PyObject *module, PyObject *data);
+PyObject *native_add_headers(PyObject *module, PyObject *args);
 PyObject *native_encode_records(PyObject *module, PyObject *args);
 PyObject *native_encode_columns(PyObject *module, PyObject *args);
 PyObject *native_seal(PyObject *module, PyObject *args);

@@ -4,9 +4,8 @@
 
 #define PAST "its fields run past its length"
 
-/* A zigzag varint of up to `bits` in [*pos, end). 0, or -1 with `what`. */
-static int read_varint(const uint8_t *data, int64_t *pos, int64_t end, int bits, const char *past, int64_t *value,
-                       const char **what) {
+int read_varint(const uint8_t *data, int64_t *pos, int64_t end, int bits, const char *past, int64_t *value,
+                const char **what) {
     uint64_t raw = 0;
     int shift = 0;
     for (;;) {

@@ -4,19 +4,6 @@
 
 #include <stdlib.h>
 
-#define NO_WINDOW (-1)
-
-/* Records that follow each other, of one window and with the same bytes of headers. */
-typedef struct {
-    int64_t window, records, bytes, headers, headers_size;
-} Run;
-
-typedef struct {
-    Run *items;
-    int64_t used, room;
-    int no_memory;
-} Runs;
-
 /* The offsets [from, to), and the length of a window in ms. */
 typedef struct {
     int64_t from, to, window;
@@ -44,6 +31,30 @@ static int in_window(const Run *run, int64_t timestamp, int64_t window) {
 
 static int64_t window_of(int64_t timestamp, int64_t window) {
     return timestamp < 0 ? NO_WINDOW : timestamp - timestamp % window;
+}
+
+int count_in_window(Runs *runs, int64_t timestamp, int64_t bytes, int64_t window) {
+    Run *run = runs->used ? &runs->items[runs->used - 1] : NULL;
+    if (run == NULL || !in_window(run, timestamp, window)) {
+        run = another(runs);
+        if (run == NULL)
+            return -1;
+        *run = (Run){window_of(timestamp, window), 0, 0, 0, 0};
+    }
+    run->records++;
+    run->bytes = (int64_t)((uint64_t)run->bytes + (uint64_t)bytes);
+    return 0;
+}
+
+PyObject *list_of_windows(const Runs *runs) {
+    PyObject *list = PyList_New((Py_ssize_t)runs->used);
+    for (int64_t i = 0; list != NULL && i < runs->used; i++) {
+        const Run *run = &runs->items[i];
+        PyObject *item = Py_BuildValue("(LLL)", (long long)run->window, (long long)run->records, (long long)run->bytes);
+        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)i, item) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
 }
 
 static int count_all(const Area *area, Wanted wanted, Runs *runs, Fault *fault) {
@@ -119,18 +130,9 @@ static int64_t item_at(const uint8_t *column, int64_t index) {
 }
 
 static int count_columns(const uint8_t *stamps, const uint8_t *sizes, int64_t count, int64_t window, Runs *runs) {
-    Run *run = NULL;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t stamp = item_at(stamps, i);
-        if (run == NULL || !in_window(run, stamp, window)) {
-            run = another(runs);
-            if (run == NULL)
-                return -1;
-            *run = (Run){window_of(stamp, window), 0, 0, 0, 0};
-        }
-        run->records++;
-        run->bytes = (int64_t)((uint64_t)run->bytes + (uint64_t)item_at(sizes, i));
-    }
+    for (int64_t i = 0; i < count; i++)
+        if (count_in_window(runs, item_at(stamps, i), item_at(sizes, i), window))
+            return -1;
     return 0;
 }
 
@@ -149,13 +151,7 @@ PyObject *native_tally(PyObject *module, PyObject *args) {
     else if (count_columns(stamps.buf, sizes.buf, stamps.len / 8, window, &runs))
         PyErr_NoMemory();
     else
-        list = PyList_New((Py_ssize_t)runs.used);
-    for (int64_t i = 0; list != NULL && i < runs.used; i++) {
-        const Run *run = &runs.items[i];
-        PyObject *item = Py_BuildValue("(LLL)", (long long)run->window, (long long)run->records, (long long)run->bytes);
-        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)i, item) < 0)
-            Py_CLEAR(list);
-    }
+        list = list_of_windows(&runs);
     free(runs.items);
     PyBuffer_Release(&stamps);
     PyBuffer_Release(&sizes);

@@ -41,7 +41,6 @@ from klamm import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
-from klamm.core.records.editing.first_record import first_headers
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import some_of
 from klamm.plugin import (
@@ -385,7 +384,7 @@ class Follower:
 
         The number of records comes from the header; so does the window, if the broker sets the timestamps.
         """
-        headers = first_headers(data, 0, len(data))
+        headers = native.first_headers(data)
         try:
             mark = Mark(FOREIGN) if not headers else self._mark(headers)
         except CorruptRecordError:  # the error is reported when the records are read

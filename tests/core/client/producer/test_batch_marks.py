@@ -5,6 +5,7 @@ split.
 from __future__ import annotations
 
 from collections import deque
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -13,8 +14,8 @@ from klamm.core.client.producer.arrow import Making, Rows
 from klamm.core.client.producer.batch import BatchAudit, ProducerBatch
 from klamm.core.client.producer.partition_queue import PartitionQueue
 from klamm.core.interfaces.audit import Counted
+from klamm.core.records import fallback, native
 from klamm.core.records.decode import decode_batch
-from klamm.core.records.editing.first_record import add_to_first, first_headers
 from klamm.core.records.encode import encode_batch, encode_headers
 from klamm.core.records.header import HEADER_SIZE, BatchHeader
 from klamm.core.records.partition import TopicPartition
@@ -91,19 +92,26 @@ def test_each_half_of_a_split_batch_has_its_own_mark() -> None:
         ]
 
 
+@pytest.mark.parametrize("implementation", [native, fallback])
+@pytest.mark.parametrize("room", [0, 7, 8, 200])
 @pytest.mark.parametrize("size", [0, 50, 63, 64, 8191, 100_000])
-def test_headers_are_added_to_a_first_record_of_any_size(size: int) -> None:
+def test_headers_are_added_to_a_first_record_of_any_size(size: int, room: int, implementation: ModuleType) -> None:
+    """With less room than they need, with as much, and with more."""
     more: Headers = (("more", b"2"),)
     records = [(5, b"k" * size, None, OWN), (1, None, b"v" * size, ())]
-    batch = bytearray(encode_batch(records))
-    add_to_first(batch, more)
+    batch, base, latest, counted = implementation.encode_records(records, room, 10)
+    assert (base, latest, counted) == (5, 5, [(0, 2, 2 * size)])
+    implementation.add_headers(batch, room, more)
     expected = encode_batch([(5, b"k" * size, None, (*OWN, *more)), records[1]])
     assert batch[HEADER_SIZE:] == expected[HEADER_SIZE:]
-    assert first_headers(expected, HEADER_SIZE, len(expected)) == encode_headers((*OWN, *more))[1:]
+    assert not any(batch[:HEADER_SIZE])
+    assert implementation.first_headers(expected[HEADER_SIZE:]) == encode_headers((*OWN, *more))[1:]
 
 
-def test_headers_of_a_first_record_that_is_cut_are_not_read() -> None:
-    batch = encode_batch([(5, b"key", b"value", OWN)])
-    for end in range(HEADER_SIZE, len(batch)):
-        assert first_headers(batch[:end], HEADER_SIZE, end) is None
-        assert first_headers(batch, HEADER_SIZE, end) is None
+@pytest.mark.parametrize("implementation", [native, fallback])
+def test_headers_of_a_first_record_that_is_cut_are_not_read(implementation: ModuleType) -> None:
+    batch = encode_batch([(5, b"key", b"value", OWN)])[HEADER_SIZE:]
+    for end in range(len(batch)):
+        assert implementation.first_headers(batch[:end]) is None
+        with pytest.raises(ValueError, match="whole record"):
+            implementation.add_headers(bytearray(HEADER_SIZE) + batch[:end], 0, ())

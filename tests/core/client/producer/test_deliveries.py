@@ -69,7 +69,7 @@ def test_an_error_of_the_audit_is_not_kept_for_later_batches(monkeypatch: pytest
     audit = FailingAudit("flights")
     monkeypatch.setattr(Settings, "make_audit", lambda _: audit)
     with Producer({"producer": {"bootstrap.servers": "127.0.0.1:1"}}) as producer:
-        batch_audit = producer._batch_audit(TopicPartition("flights", 0))
+        batch_audit = producer._batch_audit(TopicPartition("flights", 0), 0)
         assert batch_audit is not None
         size = producer._mark_size("flights")
         audit.fails = True

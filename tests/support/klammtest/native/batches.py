@@ -123,7 +123,9 @@ class Twins:
 
     def same(self, name: str, *arguments: Any) -> Any:
         """Returns both results if they are equal; else `AssertionError` with the arguments."""
-        given = arguments if name == "encode_records" else [self.hold(argument) for argument in arguments]
+        given = (
+            arguments if name in ("encode_records", "add_headers") else [self.hold(argument) for argument in arguments]
+        )
         first, second = outcome(getattr(self.one, name), *given), outcome(getattr(self.other, name), *arguments)
         assert first == second, f"{name}{arguments!r}:\n{first!r}\n{second!r}"
         self.compared += 1
@@ -137,7 +139,8 @@ class Twins:
         written = self.same("encode_records", records)
         if isinstance(written[0], type):
             return
-        base, latest = written[1:]
+        base, latest, _ = written[1:]
+        self._marked(rng, records)
         self._sealed(rng, len(records), written[0], base, latest)
         data = encode_batch(records, base_offset=rng.choice((0, 5, 2**40, 2**63 - 100)))
         header = BatchHeader.parse(data)
@@ -148,6 +151,20 @@ class Twins:
         self._chain(rng, data)
         self._columns(rng, records)
         self._produce(rng, data)
+
+    def _marked(self, rng: random.Random, records: Sequence[RecordTuple]) -> None:
+        """Compares headers that are added to the first record, of whole batches and of spoiled ones."""
+        room = rng.choice((0, 1, 30, 500))
+        whole = bytes(self.same("encode_records", records, room, rng.choice((1, 1000, 2**40)))[0])
+        front = room + HEADER_SIZE
+        for data in (whole, whole[:front] + spoiled(rng, whole[front : front + 100])):
+            self.same("first_headers", data[front:])
+            more, copies = some_headers(rng), (bytearray(data), bytearray(data))
+            made = [
+                outcome(twin.add_headers, copy, room, more)
+                for twin, copy in zip((self.one, self.other), copies, strict=True)
+            ]
+            assert (made[0], copies[0]) == (made[1], copies[1]), (data, room, more, made)
 
     def _produce(self, rng: random.Random, batch: bytes) -> None:
         """Compares on the request as it is, with a false header under a correct CRC, and with bytes spoiled
