@@ -84,4 +84,6 @@ def _to_yaml(value: Any) -> Any:
         return {key: _to_yaml(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_to_yaml(item) for item in value]
-    return value if type(value) in (bool, int, float, str) else str(value)  # YAML cannot represent an enum
+    if isinstance(value, float):
+        return float(value)  # YAML cannot represent a subclass
+    return value if type(value) in (bool, int, str) else str(value)  # YAML cannot represent an enum

@@ -1,4 +1,9 @@
-"""Reads a YAML document: refuses duplicate keys, substitutes environment variables, and keeps the line of each key."""
+"""Reads a YAML document: refuses duplicate keys, substitutes environment variables, and keeps the line of each key.
+
+PyYAML reads YAML 1.1; editors, linters and other languages read YAML 1.2. A plain scalar whose value differs between
+the two (`010`, `22:30`, `1_000`, `yes`, `1e3`) is refused, with both values and the text to write instead. Dates are
+text, as in the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,14 @@ from .problems import Path as KeyPath
 
 MAX_SIZE = 1 << 20
 MAX_DEPTH = 32
+_TAG = "tag:yaml.org,2002:"
+_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""Words that are booleans in YAML 1.1 and text in YAML 1.2."""
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
+"""Whole numbers that YAML 1.1 and 1.2 read alike."""
+_FLOAT = re.compile(r"([-+]?(0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)(e[-+][0-9]+)?|[-+]?\.inf", re.IGNORECASE)
+_NUMBER_1_2 = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
+"""A number in YAML 1.2, which YAML 1.1 may read as text."""
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}|\$\{")
 
 
@@ -29,6 +42,8 @@ class Document:
     tree: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
+    ambiguous: list[str] = field(default_factory=list)
+    """A line for each value that YAML 1.1 and 1.2 read differently."""
 
     def fail(self, problems: list[ConfigProblem]) -> ConfigError:
         """Returns an error with a line for each problem: `klamm.yaml:3: broker.log.retention.hour: unknown key; did you
@@ -76,6 +91,8 @@ def _load(path: Path) -> Document:
         raise ConfigError(f"{path.name}: not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise ConfigError(f"{path.name}: not YAML: nested too deep") from error
+    if document.ambiguous:
+        raise ConfigError("\n".join(document.ambiguous))
     return document
 
 
@@ -86,7 +103,7 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document
     if isinstance(node, yaml.SequenceNode):
         return [_construct(loader, item, (*path, i), document) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return _scalar(loader, node)
+        return _scalar(loader, node, path, document)
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
@@ -104,14 +121,76 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document
     return result
 
 
-def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
-    """Converts a scalar. PyYAML does not catch the errors of its conversions: `2020-99-01` looks like a date, `!!int x`
-    like a number."""
+class WrittenFloat(float):
+    """A number with its text in the file, for keys whose values are text: `1.10` stays `1.10`."""
+
+    def __new__(cls, text: str, value: float) -> WrittenFloat:
+        made = super().__new__(cls, value)
+        made.text = text
+        return made
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document: Document) -> Any:
+    """Converts a scalar; adds one that YAML 1.1 and 1.2 read differently, or NaN, to `document.ambiguous`. Raises
+    `MarkedYAMLError` for a value that does not have the type of its tag (`!!int x`)."""
+    kind = node.tag.removeprefix(_TAG)
+    if kind in ("timestamp", "value"):
+        return node.value
+    if _is_plain(loader, node) and (problem := _ambiguous(kind, node.value)) is not None:
+        document.ambiguous.append(f"{document.name}:{node.start_mark.line + 1}: {'.'.join(map(str, path))}: {problem}")
+        return None
     try:
-        return loader.construct_object(node)
+        value = loader.construct_object(node)
     except (ValueError, LookupError, ArithmeticError, AttributeError) as error:
-        problem = f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}; put it in quotes if it is text"
+        problem = f"{node.value!r} is not a valid {kind}; put it in quotes if it is text"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
+    return WrittenFloat(node.value, value) if isinstance(value, float) else value
+
+
+def _is_plain(loader: yaml.SafeLoader, node: yaml.Node) -> bool:
+    """Returns whether the scalar has neither quotes nor a tag that changes its type."""
+    resolved: Any = loader.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
+    return isinstance(node, yaml.ScalarNode) and node.style is None and bool(resolved == node.tag)
+
+
+def _ambiguous(kind: str, text: str) -> str | None:
+    """Returns why a plain scalar is refused, and what to write instead; `kind` is its type in YAML 1.1."""
+    if kind == "bool" and (value := _BOOLEANS.get(text.lower())) is not None:
+        return f"{text} is {value} to YAML 1.1 and text to YAML 1.2: write {value}, or '{text}' if it is text"
+    if kind == "float" and "nan" in text.lower():
+        return f"{text} is not a number: write a number, or '{text}' if it is text"
+    if (kind == "int" and not _INT.fullmatch(text)) or (kind == "float" and not _FLOAT.fullmatch(text)):
+        return f"{text} is {_one_one(kind, text)} to YAML 1.1 and {_one_two(text)} to YAML 1.2: {_instead(kind, text)}"
+    if kind == "str" and _NUMBER_1_2.fullmatch(text):
+        number = _one_two(text)
+        return f"{text} is text to YAML 1.1 and {number} to YAML 1.2: write {number}, or '{text}' if it is text"
+    return None
+
+
+def _one_one(kind: str, text: str) -> Any:
+    return yaml.SafeLoader("").construct_object(yaml.ScalarNode(f"{_TAG}{kind}", text))
+
+
+def _one_two(text: str) -> str:
+    if text.startswith("0o"):
+        return str(int(text, 8))
+    if not _NUMBER_1_2.fullmatch(text):
+        return "text"
+    number = float(text)
+    return str(int(text)) if text.lstrip("+-").isdigit() else str(int(number) if number.is_integer() else number)
+
+
+def _instead(kind: str, text: str) -> str:
+    """Returns the unambiguous forms of a text that YAML 1.1 reads as a number."""
+    numbers = [str(_one_one(kind, text))]
+    if (other := _one_two(text)) not in ("text", numbers[0]):
+        numbers.insert(0, other)
+    return f"write {' or '.join(numbers)}, or '{text}' if it is text"
 
 
 def _substituted(value: Any, path: KeyPath, problems: list[ConfigProblem], environ: Mapping[str, str]) -> Any:

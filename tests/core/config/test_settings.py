@@ -179,7 +179,7 @@ WRONG = [
     ("producer: {interceptors: [{plugn: x}]}", "producer.interceptors.0.plugn: unknown key; did you mean plugin?"),
     ("producer: {ack: all}", "producer.ack: unknown key; did you mean acks?"),
     ("topics: {t: {serde: avro, partition: 3}}", "topics.t.partition: unknown key; did you mean partitions?"),
-    ("plugins: {modules: no}", "plugins.modules: expected a list of module names"),
+    ("plugins: {modules: false}", "plugins.modules: expected a list of module names"),
     ("plugins: {modules: [no.such.module]}", "plugins: plugin 'no.such.module'"),
     ("listeners: 'PLAINTEXT://:9092'", "listeners: unknown section; the key listeners belongs under `broker:`"),
     ("acks: all", "acks: unknown section; the key acks belongs under `producer:`"),
