@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ..errors import BrokerError, ErrorCode
 from ..records.partition import counted
+from ..transport.address import Address
 from .services import Services
 from .topic_creation import create_topic, plan_topic
 
@@ -54,7 +55,7 @@ def _ask_controller(
     controller = image.brokers.get(image.controller_id)
     if controller is None:
         raise BrokerError(ErrorCode.not_controller, f"topic {name!r} cannot be created: there is no controller now")
-    address = f"{controller.host}:{controller.port}"
+    address = str(Address(controller.host, controller.port))
     with ClusterClient(
         address, codecs=services.codecs, client_id="klamm-broker", request_timeout_s=_TIMEOUT_S
     ) as client:

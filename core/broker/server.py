@@ -43,6 +43,7 @@ from ..process_log import ProcessLog
 from ..protocol.software import THIRD_PARTY_CODECS
 from ..records.partition import TopicPartition, counted, some_of
 from ..replication.registrations import DOUBTED
+from ..transport.address import Address
 from ..transport.interface import Accept
 from ..transport.plaintext_transport import accept_plaintext
 from .access import AccessControl
@@ -319,7 +320,7 @@ class Broker:
         known = await workers.coordination(record.read)
         topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
         own = image.brokers.get(self._config.broker_id)
-        registered_at = "" if own is None else f"{own.host}:{own.port}"
+        registered_at = "" if own is None else str(Address(own.host, own.port))
         is_other = own is not None and all((own.host, own.port) != (a.host, a.port) for a in self.advertised)
         taken_id = self._config.broker_id if is_other else None
         past = KnownPast(known.last_start, record.created, topic_ids, registered_at, taken_id)
@@ -636,7 +637,7 @@ class Broker:
         for the last time.
         """
         own = self.advertised[0]
-        context = LocalBrokerContext(services, coordination, offsets, (own.host, own.port))
+        context = LocalBrokerContext(services, coordination, offsets, Address(own.host, own.port))
         self._stack.push_async_callback(background.stop)
         audit = self._settings.make_audit()
         if audit is not None:

@@ -175,4 +175,4 @@ async def _reload_on_sighup(signals: Signals, server: Broker, file: Path) -> Non
 
 
 def _where(server: Any) -> str:
-    return ", ".join(f"{name}://{host}:{port}" for name, host, port in server.advertised)
+    return ", ".join(map(str, server.advertised))

@@ -24,6 +24,7 @@ from ..cluster.balance import (
 from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX
 from ..errors import BrokerError, ConfigError, KlammError
 from ..records.partition import TopicPartition, counted, some_of
+from ..transport.address import Address
 from .moves import carry_out
 from .options import (
     DEFAULT_CONFIG,
@@ -473,7 +474,7 @@ def _broker_rows(admin: ClusterAdmin, view: ClusterView) -> Iterable[tuple[str, 
         except KlammError as error:
             typer.echo(f"klamm: broker {broker}: {error}", err=True)
         mark = " (controller)" if broker == view.controller_id else ""
-        yield (str(broker), f"{node.host}:{node.port}{mark}", node.rack or "-", *numbers, size, free)
+        yield (str(broker), f"{Address(node.host, node.port)}{mark}", node.rack or "-", *numbers, size, free)
 
 
 def _show(moves: list[Move]) -> None:

@@ -17,6 +17,7 @@ import typer
 from ..config.settings import Settings, load_settings
 from ..errors import ConfigError, ErrorCode, KlammError
 from ..records.partition import TopicPartition
+from ..transport.address import Address
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,4 +165,4 @@ def bootstrap_of(settings: Settings) -> str:
         if "bootstrap_servers" in section.model_fields_set:
             return section.bootstrap_servers
     listener = settings.broker.advertised()[0]
-    return f"{listener.host}:{listener.port}"
+    return str(Address(listener.host, listener.port))

@@ -23,7 +23,7 @@ from ..interfaces.serde import (
 
 def bootstrap_text(config: ClientConfig) -> str:
     """Returns `host:port,…` as `ClusterClient` takes it."""
-    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in config.bootstrap())
+    return ",".join(map(str, config.bootstrap()))
 
 
 class SharedCoordination:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..interfaces.coordination import Coordination, CoordinationUnavailableError, NoNodeError, Stat
 from ..replication.registrations import BrokerRegistration
+from ..transport.address import Address
 from .changes import RING_SIZE, MetadataChange, StoredState, change_at, lacks_change, ring_path
 from .feature_levels import FinalizedFeatures
 from .image import BrokerNode, ClusterImage, Endpoint, PartitionImage, TopicImage
@@ -225,9 +226,9 @@ def _broker_node(broker_id: int, node: BrokerIdNode, stat: Stat) -> BrokerNode:
     endpoints = {}
     for text in node.endpoints:
         listener, _, address = text.partition("://")
-        host, _, port = address.rpartition(":")
+        at = Address.parse(address)
         protocol = node.listener_security_protocol_map.get(listener, listener)
-        endpoints[listener] = Endpoint(host.strip("[]"), int(port), listener, protocol)
+        endpoints[listener] = Endpoint(at.host, at.port, listener, protocol)
     if not endpoints:
         endpoints["PLAINTEXT"] = Endpoint(node.host, node.port)
     return BrokerNode(

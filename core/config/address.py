@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
 
+from ..transport.address import Address
 from .section import ConfigType, to_string
-
-_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
 
 
 class ListenerAddress(NamedTuple):
@@ -22,16 +20,7 @@ class ListenerAddress(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.name}://{self.host}:{self.port}"
-
-
-def host_port(text: str) -> tuple[str, int]:
-    """Returns host and port, an IPv6 address without its brackets. Raises `ValueError` if the text is not
-    `host:port`."""
-    match = _HOST_PORT.fullmatch(text.strip())
-    if match is None or int(match["port"]) > 65535:
-        raise ValueError(f"expected host:port with a port up to 65535, got {text!r}")
-    return match["host"].strip("[]"), int(match["port"])
+        return f"{self.name}://{Address(self.host, self.port)}"
 
 
 def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[ListenerAddress]:
@@ -46,7 +35,8 @@ def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[ListenerAdd
             raise ValueError(f"listener {name!r} is not in listener.security.protocol.map")
         if any(name.upper() == other.name for other in listeners):
             raise ValueError(f"listener {name!r} is given twice")
-        listeners.append(ListenerAddress(name.upper(), *host_port(address)))
+        parsed = Address.parse(address)
+        listeners.append(ListenerAddress(name.upper(), parsed.host, parsed.port))
     return listeners
 
 
@@ -54,11 +44,7 @@ def _checked(text: str) -> str:
     servers = [part.strip() for part in text.split(",") if part.strip()]
     if not servers:
         raise ValueError("expected host:port, or several separated by commas")
-    for server in servers:
-        host, port = host_port(server)
-        if not host or not port:
-            raise ValueError(f"expected host:port, got {server!r}")
-    return ",".join(servers)
+    return ",".join(str(Address.parse_server(server)) for server in servers)
 
 
 def _joined(value: Any) -> Any:
@@ -67,8 +53,3 @@ def _joined(value: Any) -> Any:
 
 Servers = Annotated[str, BeforeValidator(_joined), AfterValidator(_checked), ConfigType.LIST]
 """`host:port,host:port`; YAML may write a list."""
-
-
-def addresses(servers: str) -> list[tuple[str, int]]:
-    """Returns the addresses of a validated `bootstrap.servers`."""
-    return [host_port(part) for part in servers.split(",")]

@@ -52,4 +52,4 @@ def check_host(file: BrokerConfig, count: int) -> None:
 
 def _shifted(addresses: list[ListenerAddress], index: int) -> str:
     shifted = (address._replace(port=address.port + index if address.port else 0) for address in addresses)
-    return ",".join(f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, host, port in shifted)
+    return ",".join(str(address) for address in shifted)

@@ -17,23 +17,10 @@ import asyncio
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from ..protocol.messages import Buffer
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The address of a broker's listener."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
+from .address import Address
 
 # -- under the broker
 

@@ -7,7 +7,7 @@ import selectors
 import socket
 from collections.abc import Iterable
 
-from .interface import Address
+from .address import Address
 
 
 class PlaintextStream:

@@ -12,6 +12,7 @@ from typing import cast
 
 from ..protocol.messages import Buffer
 from . import socket_options
+from .address import plain_host
 from .interface import TransportHandler
 
 
@@ -27,7 +28,7 @@ class PlaintextTransport:
     @property
     def peer(self) -> tuple[str, int] | None:
         peer = self._transport.get_extra_info("peername")
-        return (peer[0], peer[1]) if peer else None
+        return (plain_host(peer[0]), peer[1]) if peer else None
 
     def expects_input(self) -> bool:
         return socket_options.received_bytes(self._socket) > 0

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from klamm import ClusterClient
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from klamm.core.transport.address import Address
 from klamm.plugin import (
     Check,
     CommittedOffset,
@@ -176,7 +177,7 @@ class TopicOffsetStore:
         with self._lock:
             if self._client is None:
                 brokers = read_image(self._coordination).brokers.values()
-                addresses = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+                addresses = ",".join(str(Address(broker.host, broker.port)) for broker in brokers)
                 if not addresses:
                     raise CoordinationUnavailableError(
                         f"no broker is registered, so the offsets in {OFFSETS_TOPIC} cannot be reached"

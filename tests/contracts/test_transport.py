@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from klamm.core.transport.address import Address
 from klamm.core.transport.fake import UNLIMITED, FakeTransport
-from klamm.core.transport.interface import Accept, Address, ByteStream, Dial, Transport, TransportHandler
+from klamm.core.transport.interface import Accept, ByteStream, Dial, Transport, TransportHandler
 from klamm.core.transport.plaintext_stream import dial_plaintext
 from klamm.core.transport.plaintext_transport import accept_plaintext
 from klammtest.tls import accept_tls, dial_tls, self_signed

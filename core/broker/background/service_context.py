@@ -17,6 +17,7 @@ from ...log.errors import OffsetOutOfRangeError
 from ...log.partition_log import ReadIsolation
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition
+from ...transport.address import Address
 from ..internal_topics import ensure_topic
 from ..replication.replica import Replica
 from ..services import Services
@@ -30,13 +31,11 @@ class LocalBrokerContext:
     loop's.
     """
 
-    def __init__(
-        self, services: Services, coordination: Coordination, offsets: OffsetStore, address: tuple[str, int]
-    ) -> None:
+    def __init__(self, services: Services, coordination: Coordination, offsets: OffsetStore, address: Address) -> None:
         self._services = services
         self._loop = asyncio.get_running_loop()
-        self.host, port = address
-        self.bootstrap_servers = f"{self.host}:{port}"
+        self.host = address.host
+        self.bootstrap_servers = str(address)
         self._offsets = offsets
         self._commits = LeaderCommits(
             coordination,

@@ -82,7 +82,7 @@ async def join_group(services: Services, request: Request) -> Entity:
             rebalance_timeout_ms=_ms(m.rebalance_timeout) if request.version >= 1 else -1,
             instance_id=m.group_instance_id if request.version >= 5 else None,
             client_id=request.client_id,
-            client_host="/" + connection.peer.rpartition(":")[0],
+            client_host="/" + connection.peer.rpartition(":")[0].strip("[]"),
             member_id_required=request.version >= 4,
         )
     )

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app
 
 from ...errors import ConfigError
+from ...transport.address import Address, listen, why_not
 from .counters import BrokerMetrics
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,14 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(WSGIServer):
+    def __init__(self, address: Address) -> None:
+        super().__init__((address.host, address.port), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listen(address, self.request_queue_size)
+        # what `server_bind` of the base classes sets, for IPv4 only and with a look-up of the host's name
+        self.server_name, self.server_port = address.host, self.socket.getsockname()[1]
+        self.setup_environ()
+
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         """Logs that a scraper disconnected, or was too slow."""
         log.debug("a scrape from %s failed", client_address, exc_info=True)
@@ -50,17 +59,16 @@ class MetricsEndpoint:
     def start(self) -> None:
         """Starts the endpoint. Raises `ConfigError` if the address cannot be used."""
         try:
-            self._server = _Server((self.host, self.port), _Handler)
+            self._server = _Server(address := Address(self.host, self.port))
         except OSError as error:
             raise ConfigError(
-                f"metrics.port: cannot listen on {self.host}:{self.port}: {error.strerror or error}; "
-                "give another metrics.port, or -1 for none"
+                f"metrics.port: cannot listen on {address}: {why_not(error)}; give another metrics.port, or -1 for none"
             ) from error
         self._server.set_app(make_wsgi_app(self._registry))
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="klamm-metrics", daemon=True)
         self._thread.start()
-        log.info("metrics are served on http://%s:%d/metrics", self.host, self.port)
+        log.info("metrics are served on http://%s/metrics", Address(self.host, self.port))
 
     def close(self) -> None:
         """Closes the endpoint; blocks for as long as a scrape takes."""

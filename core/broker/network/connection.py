@@ -43,6 +43,7 @@ from ...errors import ProtocolError, describe_error
 from ...protocol.frames import FrameLengthError, FrameSplitter
 from ...protocol.messages import Buffer
 from ...state_table import StateTable
+from ...transport.address import Address
 from ...transport.interface import Transport, TransportHandler
 from .connections import Connections
 from .context import FIRST_ALLOWANCE, ConnectionContext
@@ -166,7 +167,7 @@ class Connection(TransportHandler):
         peer = transport.peer
         if peer:
             self.address = peer[0]
-            self.context.peer = f"{peer[0]}:{peer[1]}"
+            self.context.peer = str(Address(*peer))
         if not self._connections.admit(self):
             self.abort()
 

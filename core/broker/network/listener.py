@@ -10,6 +10,7 @@ from ...config.address import ListenerAddress
 from ...errors import ConfigError, ProtocolError
 from ...protocol.frames import FrameSplitter
 from ...transport import socket_options
+from ...transport.address import Address, listen, why_not
 from ...transport.interface import Accept
 from ...transport.plaintext_transport import accept_plaintext
 from .acceptor import Acceptor
@@ -36,15 +37,12 @@ class Listener:
         """Binds the port before any other part is started, and returns it. Raises `ConfigError` if it is in use."""
         limits = self._connections.limits
         try:
-            found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family = min((row[0] for row in found), key=lambda kind: kind != socket.AF_INET)
-            bound = socket.create_server((self.host, self.port), family=family, backlog=limits.backlog)
+            bound = listen(address := Address(self.host, self.port), limits.backlog)
         except OSError as error:
             advice = f"stop what listens on port {self.port}, or give this broker another one"
             if error.errno != errno.EADDRINUSE:
                 advice = "give an address of this host, and a port that this user may take"
-            reason = (error.strerror or str(error)).partition(" (while attempting")[0]
-            raise ConfigError(f"listeners: cannot listen on {self.host}:{self.port}: {reason}; {advice}") from error
+            raise ConfigError(f"listeners: cannot listen on {address}: {why_not(error)}; {advice}") from error
         bound.setblocking(False)
         # inherited by connections, so that dead peers are found
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -15,7 +15,8 @@ from typing import Any
 
 from ...errors import ProtocolError
 from ...protocol.apis import ApiKey
-from ...transport.interface import Address, Dial
+from ...transport.address import Address
+from ...transport.interface import Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import ConnectionFailedError, RequestTimeoutError
 from .connection import Build, ClientConnection, ClientConnectionState, Response

@@ -33,7 +33,8 @@ from itertools import islice
 from ...errors import ProtocolError
 from ...protocol.apis import ApiKey
 from ...state_table import StateTable
-from ...transport.interface import Address, ByteStream
+from ...transport.address import Address
+from ...transport.interface import ByteStream
 from ..errors import ConnectionFailedError
 from .blocking_connection import reason
 from .connection import Build, ClientConnection, ClientConnectionState, Response

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from ...config.address import host_port
 from ...errors import ConfigError, ErrorCode
 from ...records.partition import TopicPartition
-from ...transport.interface import Address
+from ...transport.address import Address
 
 __all__ = [
     "NO_LEADER",
@@ -250,9 +249,6 @@ def parse_bootstrap(servers: str | Collection[str]) -> list[Address]:
 
 def _address(text: str) -> Address:
     try:
-        host, port = host_port(text)
+        return Address.parse_server(text)
     except ValueError as error:
         raise ConfigError(f"bootstrap.servers: {error}") from error
-    if not host or not port:
-        raise ConfigError(f"bootstrap.servers: expected host:port, got {text!r}")
-    return Address(host, port)

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from ...transport.interface import Address, Dial
+from ...transport.address import Address
+from ...transport.interface import Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import ClientClosedError
 from .blocking_connection import BlockingConnection

@@ -31,7 +31,8 @@ from ...protocol.messages import Schema
 from ...protocol.software import declare_codecs
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition, counted
-from ...transport.interface import Address, Dial
+from ...transport.address import Address
+from ...transport.interface import Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import (
     FAIL_OVER_ERRORS,

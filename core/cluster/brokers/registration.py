@@ -30,6 +30,7 @@ from ...interfaces.coordination import (
     Set,
     Stat,
 )
+from ...transport.address import Address
 from ..changes import incarnation_path
 from ..feature_levels import SUPPORTED
 from ..image import Endpoint
@@ -259,7 +260,7 @@ class Registration:
         return BrokerIdNode(
             host=first.host,
             port=first.port,
-            endpoints=tuple(f"{e.listener}://{_bracketed(e.host)}:{e.port}" for e in identity.endpoints),
+            endpoints=tuple(f"{e.listener}://{Address(e.host, e.port)}" for e in identity.endpoints),
             listener_security_protocol_map={e.listener: e.security_protocol for e in identity.endpoints},
             rack=identity.rack,
             timestamp=int(self._clock() * 1000),
@@ -286,10 +287,9 @@ class Registration:
         """Waits until the path is deleted, at most one session time-out and a half."""
         timeout_s = self._coordination.session_timeout_s * 1.5
         _log.warning(
-            "%s is registered by %s:%d; waiting up to %.1f s for its session to expire",
+            "%s is registered by %s; waiting up to %.1f s for its session to expire",
             self._path,
-            node.host,
-            node.port,
+            Address(node.host, node.port),
             timeout_s,
         )
         changed = threading.Event()
@@ -308,18 +308,14 @@ class Registration:
         how = "another log directory" if node.directory_id != own else "a copy of this log directory"
         return DisplacedError(
             ErrorCode.duplicate_broker_registration,
-            f"broker id {self._identity.broker_id} was taken by the broker at {node.host}:{node.port}, with {how} "
-            f"({node.directory_id or 'unnamed'}, this one's is {own or 'unnamed'}), after this one's session expired: "
-            "this broker stops; run only one of them",
+            f"broker id {self._identity.broker_id} was taken by the broker at {Address(node.host, node.port)}, "
+            f"with {how} ({node.directory_id or 'unnamed'}, this one's is {own or 'unnamed'}), after this one's "
+            "session expired: this broker stops; run only one of them",
         )
 
     def _taken(self, node: BrokerIdNode) -> BrokerError:
         return BrokerError(
             ErrorCode.duplicate_broker_registration,
-            f"broker id {self._identity.broker_id} is taken by the live broker at {node.host}:{node.port}; "
+            f"broker id {self._identity.broker_id} is taken by the live broker at {Address(node.host, node.port)}; "
             "configure another `broker.id` for this one",
         )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -65,7 +65,10 @@ class BrokerConfig(Section):
 
     broker_id: Int = key(0, "This broker's id; unique in the cluster.", ge=0)
     broker_rack: str | None = key(None, "The rack of the broker, as clients see it.")
-    listeners: str = key("PLAINTEXT://127.0.0.1:9092", "Addresses to listen on, NAME://host:port; port 0: a free port.")
+    listeners: str = key(
+        "PLAINTEXT://127.0.0.1:9092",
+        "Addresses to listen on, NAME://host:port; no host or [::]: every one, IPv6 and IPv4; port 0: a free port.",
+    )
     advertised_listeners: str | None = key(None, "Addresses that clients get; those of `listeners` when not set.")
     listener_security_protocol_map: ProtocolMap = key("PLAINTEXT:PLAINTEXT", "The protocol of each listener name.")
     log_dirs: LogDirectory = key("./data", "The directory of the log; one per broker.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..address import Servers, addresses
+from ...transport.address import Address
+from ..address import Servers
 from ..section import Int, Long, Section, key
 
 
@@ -25,6 +26,6 @@ class ClientConfig(Section):
     retry_backoff_ms: Long = key(100, "Wait before the first retry.", ge=0)
     retry_backoff_max_ms: Long = key(1_000, "Longest wait between two retries.", ge=0)
 
-    def bootstrap(self) -> list[tuple[str, int]]:
-        """Returns (host, port) of each bootstrap server."""
-        return addresses(self.bootstrap_servers)
+    def bootstrap(self) -> list[Address]:
+        """Returns the address of each bootstrap server."""
+        return [Address.parse(part) for part in self.bootstrap_servers.split(",")]

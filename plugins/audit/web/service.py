@@ -11,9 +11,11 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm import ClusterClient
+from klamm.core.transport.address import Address, listen, why_not
 from klamm.plugin import BrokerContext, ConfigError, PluginError, ServiceMetric
 
 from ..config import AuditConfig
@@ -41,7 +43,7 @@ class AuditPages:
         self.url = ""
         """The address of the first page, once it has started."""
         self._source = source
-        self._address = host, port
+        self._address = Address(host, port)
         self._option = option
         self._requests: Counter[int] = Counter()
         self._server: uvicorn.Server | None = None
@@ -99,14 +101,11 @@ class AuditPages:
         ]
 
     def _listen(self) -> socket.socket:
-        host, port = self._address
         try:
-            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listening = socket.create_server(address[:2], family=family, backlog=128)
+            listening = listen(self._address)
         except OSError as error:
-            raise ConfigError(f"{self._option}: cannot listen on {host}:{port}: {error.strerror or error}") from error
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{listening.getsockname()[1]}/"
+            raise ConfigError(f"{self._option}: cannot listen on {self._address}: {why_not(error)}") from error
+        self.url = f"http://{replace(self._address, port=listening.getsockname()[1])}/"
         return listening
 
     def _run(self, server: uvicorn.Server, listening: socket.socket) -> None:

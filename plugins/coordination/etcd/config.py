@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -83,6 +84,7 @@ class EtcdConfig(Section):
 
 def _endpoint(url: str) -> str:
     wrong = ValueError(f"{url!r} is not an endpoint; expected http://host:port or https://host:port")
+    url = url.strip()
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -92,9 +94,10 @@ def _endpoint(url: str) -> str:
         parts.scheme not in ("http", "https")
         or not parts.hostname
         or not port
-        or parts.path not in ("", "/")
-        or parts.query
-        or parts.username
+        or set(url) & set("?#@ \t")
+        or not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d+", parts.netloc)
     ):
         raise wrong
+    if parts.path not in ("", "/"):
+        raise ValueError(f"{wrong}; the beginning of all keys is etcd.prefix: {parts.path}")
     return url.rstrip("/")

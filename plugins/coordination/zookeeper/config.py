@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from klamm.core.transport.address import Address
 from klamm.plugin import CoordinationError
 
 from ..tree_paths import check_path
@@ -23,16 +24,15 @@ class ZooKeeperConfig(BaseModel):
     @field_validator("connect")
     @classmethod
     def _check_connect(cls, value: str) -> str:
-        hosts, slash, chroot = value.partition("/")
-        for address in hosts.split(","):
-            host, colon, port = address.strip().rpartition(":")
-            if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise ValueError(f"{address.strip()!r} is not host:port; expected host:port,host:port/chroot")
+        servers, slash, chroot = value.strip().partition("/")
+        if "," in chroot:
+            raise ValueError(_one_chroot(value))
+        addresses = [_server(part.strip()) for part in servers.split(",")]
         try:
             check_path(slash + chroot or "/")
         except CoordinationError as error:
             raise ValueError(str(error)) from error
-        return value
+        return ",".join(addresses) + slash + chroot
 
     @property
     def hosts(self) -> str:
@@ -48,3 +48,19 @@ class ZooKeeperConfig(BaseModel):
     @property
     def request_timeout_s(self) -> float:
         return (self.connection_timeout_ms or self.session_timeout_ms) / 1000
+
+
+def _server(text: str) -> str:
+    try:
+        return str(Address.parse_server(text))
+    except ValueError as error:
+        raise ValueError(f"{error} in host:port,host:port/chroot") from error
+
+
+def _one_chroot(value: str) -> str:
+    """Returns what is wrong with a chroot that is not at the end, and what to write if each server has the same one."""
+    parts = [part.strip().partition("/") for part in value.split(",")]
+    chroots = {chroot for _, _, chroot in parts if chroot}
+    form = f"{','.join(server for server, _, _ in parts)}/"
+    meant = form + chroots.pop() if len(chroots) == 1 else f"{form}CHROOT"
+    return f"the chroot follows the last server, once for all of them: write {meant}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.codecs import CodecTable
+from klamm.core.transport.address import Address
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
@@ -43,6 +47,24 @@ def test_an_address_of_another_host(tmp_path: Path) -> None:
     line = refusal(tmp_path, broker={"listeners": "PLAINTEXT://192.0.2.1:9092", "log.dirs": "./data"})
     assert "192.0.2.1:9092: Cannot assign requested address" in line
     assert line.endswith("give an address of this host, and a port that this user may take")
+
+
+@pytest.mark.parametrize("host", ["", "[::]"])
+def test_a_listener_without_a_host_serves_ipv4_and_ipv6(tmp_path: Path, host: str) -> None:
+    keys = {
+        "listeners": f"PLAINTEXT://{host}:0",
+        "advertised.listeners": "PLAINTEXT://[::1]:0",
+        "metrics.port": 0,
+        "metrics.host": "::1",
+    }
+    with running_broker(tmp_path, port=1, broker=keys) as broker:
+        found = re.search(r"klamm broker ready.*PLAINTEXT://\[::1\]:(\d+)", broker.log())
+        assert found is not None, broker.log()
+        port = int(found[1])
+        for loopback in ("127.0.0.1", "::1"):
+            with ClusterClient(str(Address(loopback, port)), codecs=CodecTable()) as client:
+                assert [(node.host, node.port) for node in client.metadata([]).nodes.values()] == [("::1", port)]
+        assert re.search(r"metrics are served on http://\[::1\]:\d+/metrics", broker.log())
 
 
 def test_a_log_directory_that_another_broker_has_open(broker: RunningBroker, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_every_section_is_typed(full: Path) -> None:
     assert settings.topics["flights"].topic_config().cleanup_policy == "compact,delete"
     assert settings.topics["flights"].topic_config().retention_ms == -1
     assert (settings.producer.acks, settings.producer.compression_type) == (-1, "zstd")
-    assert settings.consumer.bootstrap() == [("127.0.0.1", 9092), ("127.0.0.2", 9092)]
+    assert [str(at) for at in settings.consumer.bootstrap()] == ["127.0.0.1:9092", "127.0.0.2:9092"]
     assert (settings.consumer.auto_offset_reset, settings.consumer.group_protocol) == ("earliest", "registry")
     assert settings.audit is not None
     assert settings.sinks["archive"].flush_records == 7

@@ -17,11 +17,39 @@ from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
         ("a:1,b:2/klamm", "a:1,b:2", "/klamm"),
         ("a:1/klamm/test", "a:1", "/klamm/test"),
         ("[::1]:2181", "[::1]:2181", ""),
+        (" a:1 , [::1]:2/k ", "a:1,[::1]:2", "/k"),
     ],
 )
 def test_connect(connect: str, hosts: str, chroot: str) -> None:
     config = ZooKeeperConfig.model_validate({"zookeeper.connect": connect})
     assert (config.hosts, config.chroot) == (hosts, chroot)
+
+
+@pytest.mark.parametrize(
+    ("connect", "problem"),
+    [
+        ("a:2181/k,b:2181/k", "the chroot follows the last server, once for all of them: write a:2181,b:2181/k"),
+        ("a:2181/k,b:2181", "the chroot follows the last server, once for all of them: write a:2181,b:2181/k"),
+        (
+            "a:2181/k, b:2181/k/x",
+            "the chroot follows the last server, once for all of them: write a:2181,b:2181/CHROOT",
+        ),
+        ("a:2181,,b:2181/k", "expected host:port with a port up to 65535, got '' in host:port,host:port/chroot"),
+        ("a:2181,b:2181,/k", "expected host:port with a port up to 65535, got '' in host:port,host:port/chroot"),
+        ("a:2181 b:2181", "expected host:port with a port up to 65535, got 'a:2181 b:2181' in"),
+        ("a b:2181", "expected host:port with a port up to 65535, got 'a b:2181' in"),
+        ("a:2181;b:2181", "expected host:port with a port up to 65535, got 'a:2181;b:2181' in"),
+        ("a:65536", "expected host:port with a port up to 65535, got 'a:65536' in"),
+        ("a:0/k", "expected host:port, got 'a:0' in"),
+        ("a:２１８１", "expected host:port with a port up to 65535, got 'a:２１８１' in"),
+        ("::1:2181", "expected host:port with an IPv6 address in brackets, as in [::1]:9092, got '::1:2181' in"),
+        ("http://a:2181", "expected host:port with a port up to 65535, got 'http:' in"),
+    ],
+)
+def test_connect_that_is_wrong_is_refused_with_what_would_be_right(connect: str, problem: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ZooKeeperConfig.model_validate({"zookeeper.connect": connect})
+    assert caught.value.errors()[0]["msg"].startswith(f"Value error, {problem}")
 
 
 @pytest.mark.parametrize("connect", ["", "host", "host:", ":2181", "host:0", "host:70000", "a:1,", "a:1/x/", "a:1//x"])

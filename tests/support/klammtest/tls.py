@@ -18,7 +18,8 @@ from typing import cast
 
 from klamm.core.protocol.messages import Buffer
 from klamm.core.transport import socket_options
-from klamm.core.transport.interface import Accept, Address, Dial, TransportHandler
+from klamm.core.transport.address import Address
+from klamm.core.transport.interface import Accept, Dial, TransportHandler
 
 HANDSHAKE_S = 60.0
 _READ = 64 * 1024

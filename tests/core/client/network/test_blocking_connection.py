@@ -16,8 +16,8 @@ from klamm.core.client.network.connection import ClientConnection
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.messages import Schema
+from klamm.core.transport.address import Address
 from klamm.core.transport.fake import FakeByteStream, connect
-from klamm.core.transport.interface import Address
 from klammtest.brokers.negotiating import answer, answer_frame
 
 

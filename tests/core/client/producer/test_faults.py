@@ -21,7 +21,8 @@ from klamm.core.errors import DeliveryError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.record import RecordMetadata
-from klamm.core.transport.interface import Address, ByteStream
+from klamm.core.transport.address import Address
+from klamm.core.transport.interface import ByteStream
 from klamm.core.transport.plaintext_stream import PlaintextStream, dial_plaintext
 from klamm.plugins.codecs.gzip import GzipCodec
 from klammtest.brokers.scripted import Fault, ScriptedBroker, scripted_broker
