@@ -48,7 +48,7 @@ def stored_flights(records: int, codecs: CodecTable) -> StoredAnswers:
     text = SCHEMA.read_text()
     flights = load_flights().slice(0, records).combine_chunks()
     rows = pa.StructArray.from_arrays([c.combine_chunks() for c in flights.columns], names=flights.column_names)
-    payloads = ColumnWriter(text, parse_type(text))(rows.cast(arrow_type(parse_type(text))))
+    payloads = ColumnWriter(parse_type(text))(rows.cast(arrow_type(parse_type(text))))
     assert payloads is not None
     made = [(1_700_000_000_000 + n, None, PREFIX + value, ()) for n, value in enumerate(payloads.to_pylist())]
     answers: dict[int, bytes] = {}

@@ -1,59 +1,242 @@
-"""Parses the text of Avro schemas with fastavro; a text that is not a schema is an error of one line."""
+"""Parses the text of Avro schemas; a text that is not a schema is an error of one line.
+
+`parse` accepts what a reader can use: others wrote it, so names, defaults and logical types are not judged. `check_new`
+judges a schema before it is registered, by the rules of Java's Avro.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
 from fastavro import parse_schema
-from fastavro.schema import SchemaParseException, UnknownType, to_parsing_canonical_form
-from fastavro.validation import ValidationError, validate
+from fastavro.schema import to_parsing_canonical_form
 
 from klamm.core.errors import SchemaError
 
-MAX_TEXT = 256 * 1024
-"""Characters of a schema's text: the coordination takes nodes of 1 MB."""
+from .defaults import default_value
+from .model import MISSING, NAMED, PRIMITIVES, AvroField, AvroType, types_of, under
+
+MAX_TEXT: Final = 256 * 1024
+"""Characters of a new schema's text: the coordination takes nodes of 1 MB."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOGICAL: Final = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    **{f"{clock}timestamp-{unit}": "long" for clock in ("", "local-") for unit in ("millis", "micros", "nanos")},
+}
+"""The kind of each logical type that has one kind only."""
 
 
 @dataclass(frozen=True, eq=False)
 class ParsedSchema:
-    """`tree` is fastavro's parsed form (names in full, repeated types by name); `named` holds its named types."""
+    """`root` is the schema's type; `text` the text that was parsed, with its references written out."""
 
-    tree: Any
-    named: Mapping[str, Any] = field(default_factory=dict)
+    root: AvroType
+    text: str
 
-    @property
+    @cached_property
     def canonical(self) -> str:
         """Avro's parsing canonical form: drops doc, aliases, default and logicalType."""
-        return str(to_parsing_canonical_form(self.tree))
+        return str(to_parsing_canonical_form(rendered(self.root)))
+
+    @cached_property
+    def _fastavro(self) -> tuple[Any, dict[str, Any]]:
+        named: dict[str, Any] = {}
+        return parse_schema(json.loads(self.text), named_schemas=named), named
+
+    @property
+    def tree(self) -> Any:
+        return self._fastavro[0]
+
+    @property
+    def named(self) -> dict[str, Any]:
+        return self._fastavro[1]
+
+
+def parse(text: str, references: Sequence[str] = ()) -> ParsedSchema:
+    """Parses a schema, which may use the named types of `references` (texts that need no others). Raises `SchemaError`
+    in one line if a text is not an Avro schema.
+    """
+    return _parse(text, tuple(references))
 
 
 @lru_cache(maxsize=1024)
-def parse(text: str) -> ParsedSchema:
-    """Parses a schema; raises `SchemaError` in one line if the text is not an Avro schema."""
-    if len(text) > MAX_TEXT:
-        raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
+def _parse(text: str, references: tuple[str, ...]) -> ParsedSchema:
+    parser = _Parser()
     try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        for other in references:
+            parser.refer(parse(other).root)
+        root = parser.type_of(_json(text), "", "")
+        return ParsedSchema(root, json.dumps(rendered(root)) if references else text)
+    except RecursionError as error:
+        raise SchemaError("not an Avro schema: it is nested too deeply") from error
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
         raise SchemaError(f"not an Avro schema: not JSON: {error}") from error
-    named: dict[str, Any] = {}
-    try:
-        tree = parse_schema(raw, named_schemas=named)
-        parsed = ParsedSchema(tree, named)
-        for problem in _problems(parsed):
-            raise SchemaError(f"not an Avro schema: {problem}")
-    except UnknownType as error:
-        raise SchemaError(f"not an Avro schema: unknown type {error.name!r}") from error
-    except KeyError as error:
-        raise SchemaError(f"not an Avro schema: {error.args[0]!r} is missing") from error
-    except (SchemaParseException, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise SchemaError(f"not an Avro schema: {error or type(error).__name__}") from error
-    return parsed
+
+
+def _wrong(at: str, what: str) -> SchemaError:
+    where = f"field {at}: " if at else ""
+    return SchemaError(f"not an Avro schema: {where}{what[:500]}")
+
+
+class _Parser:
+    """One text. `space` is the enclosing namespace, `at` the field's path for messages."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType] = {}
+        self._referenced: dict[str, AvroType] = {}
+
+    def refer(self, root: AvroType) -> None:
+        """Makes the named types of another schema known. A text may define them again."""
+        self._referenced |= {avro.name: avro for avro in types_of(root) if avro.name}
+
+    def type_of(self, raw: Any, space: str, at: str) -> AvroType:
+        if isinstance(raw, str):
+            return self._by_name(raw, space, at)
+        if isinstance(raw, list):
+            return AvroType("union", branches=tuple(self.type_of(part, space, at) for part in raw))
+        if not isinstance(raw, dict):
+            raise _wrong(at, f"{raw!r} is no type")
+        if "type" not in raw:
+            raise _wrong(at, "'type' is missing")
+        kind = raw["type"]
+        if kind in ("record", "error"):
+            return self._record(raw, space, at)
+        if kind == "enum":
+            return self._enum(raw, space, at)
+        if kind == "fixed":
+            return self._fixed(raw, space, at)
+        if kind in ("array", "map"):
+            part, sign = ("items", "[]") if kind == "array" else ("values", "{}")
+            return AvroType(kind, item=self.type_of(_attribute(raw, part, at), space, under(at, sign)))
+        if isinstance(kind, str) and kind in PRIMITIVES:
+            return AvroType(kind, **_logical(raw, kind, 0))
+        return self.type_of(kind, space, at)
+
+    def _by_name(self, name: str, space: str, at: str) -> AvroType:
+        if name in PRIMITIVES:
+            return AvroType(name)
+        full = f"{space}.{name}" if space and "." not in name else name
+        for known in (self._named, self._referenced):
+            found = known.get(full) or known.get(name)
+            if found is not None:
+                return found
+        raise _wrong(at, f"unknown type {full!r}")
+
+    def _record(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
+        space, name = _full_name(raw, space, at)
+        made = AvroType("record", name, _aliases(raw, space))
+        self._define(made, at)
+        fields: dict[str, AvroField] = {}
+        for part in _list(raw, "fields", at):
+            if not isinstance(part, dict) or not isinstance(part.get("name"), str):
+                raise _wrong(at, f"a field of {name} has no name")
+            where = under(at, part["name"])
+            if part["name"] in fields:
+                raise _wrong(where, f"occurs twice in {name}")
+            kind = self.type_of(_attribute(part, "type", where), space, where)
+            aliases = tuple(alias for alias in _names(part.get("aliases")))
+            fields[part["name"]] = AvroField(part["name"], kind, aliases, part.get("default", MISSING))
+        object.__setattr__(made, "fields", tuple(fields.values()))  # last, since a field may have the record's type
+        return made
+
+    def _enum(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
+        space, name = _full_name(raw, space, at)
+        symbols = tuple(_list(raw, "symbols", at))
+        if not all(isinstance(symbol, str) for symbol in symbols):
+            raise _wrong(at, f"a symbol of {name} is no text")
+        default = raw.get("default")
+        given = default if isinstance(default, str) else None
+        return self._define(AvroType("enum", name, _aliases(raw, space), symbols=symbols, default=given), at)
+
+    def _fixed(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
+        space, name = _full_name(raw, space, at)
+        size = _attribute(raw, "size", at)
+        if not _is_int(size) or size < 0:
+            raise _wrong(at, f"the size of {name} is {size!r}")
+        return self._define(
+            AvroType("fixed", name, _aliases(raw, space), size=size, **_logical(raw, "fixed", size)), at
+        )
+
+    def _define(self, avro: AvroType, at: str) -> AvroType:
+        if avro.name in self._named:
+            raise _wrong(at, f"{avro.name} is defined twice")
+        self._named[avro.name] = avro
+        return avro
+
+
+def _attribute(raw: Mapping[str, Any], name: str, at: str) -> Any:
+    if name not in raw:
+        raise _wrong(at, f"{name!r} is missing")
+    return raw[name]
+
+
+def _list(raw: Mapping[str, Any], name: str, at: str) -> list[Any]:
+    found = _attribute(raw, name, at)
+    if not isinstance(found, list):
+        raise _wrong(at, f"{name!r} is no list")
+    return found
+
+
+def _full_name(raw: Mapping[str, Any], space: str, at: str) -> tuple[str, str]:
+    """Returns (namespace, full name)."""
+    name = _attribute(raw, "name", at)
+    if not isinstance(name, str):
+        raise _wrong(at, f"the name {name!r} is no text")
+    if "." in name:
+        return name.rpartition(".")[0], name
+    own = raw.get("namespace")
+    space = own if isinstance(own, str) else space
+    return space, f"{space}.{name}" if space else name
+
+
+def _aliases(raw: Mapping[str, Any], space: str) -> tuple[str, ...]:
+    return tuple(f"{space}.{a}" if space and "." not in a else a for a in _names(raw.get("aliases")))
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _logical(raw: Mapping[str, Any], kind: str, size: int) -> dict[str, Any]:
+    """Returns the attributes of a valid logical type, none for an invalid one (`LogicalTypes` of Java's Avro)."""
+    name = raw.get("logicalType")
+    if name == "decimal":
+        return _decimal(raw, kind, size)
+    if name == "uuid":
+        valid = kind == "string" or (kind == "fixed" and size == 16)
+    elif name == "duration":
+        valid = kind == "fixed" and size == 12
+    else:
+        valid = isinstance(name, str) and _LOGICAL.get(name) == kind
+    return {"logical": name} if valid else {}
+
+
+def _decimal(raw: Mapping[str, Any], kind: str, size: int) -> dict[str, Any]:
+    precision, scale = raw.get("precision"), raw.get("scale", 0)
+    if kind not in ("bytes", "fixed") or not _is_int(precision) or not _is_int(scale):
+        return {}
+    assert isinstance(precision, int)
+    if kind == "fixed" and precision > math.floor(math.log10(2) * (8 * size - 1)):
+        return {}
+    return {"logical": "decimal", "precision": precision, "scale": scale} if 0 <= scale <= precision > 0 else {}
 
 
 def tree_for_writing(parsed: ParsedSchema) -> Any:
@@ -90,46 +273,116 @@ def _primitive(default: Any, kind: Any) -> Any:
     return default.encode("latin-1") if kind in ("bytes", "fixed") and isinstance(default, str) else default
 
 
-def _problems(parsed: ParsedSchema) -> Iterator[str]:
-    """Finds errors that fastavro accepts in a schema, and fails at when it reads a record."""
-    for name, record in parsed.named.items():
-        if record.get("type") not in ("record", "error"):
-            continue
-        names: set[str] = set()
-        for member in record["fields"]:
-            where = f"field {name}.{member['name']}"
-            if member["name"] in names:
-                yield f"{where} occurs twice"
-            names.add(member["name"])
-            if "default" in member and not default_fits(member["default"], member["type"], parsed.named):
-                yield f"the default of {where} is {member['default']!r}, which is not of its type"
-
-
-def default_fits(value: Any, schema: Any, named: Mapping[str, Any]) -> bool:
-    """Returns True if a default has the form that the Avro specification requires: bytes as text, a union's by its
-    first branch.
+def rendered(root: AvroType, *, evolution: bool = True) -> Any:
+    """Returns the JSON form of a type: full names, each type defined where it is first used. Without `evolution` it has
+    no aliases and no defaults, which a writer's schema does not need.
     """
-    if isinstance(schema, list):
-        return any(default_fits(value, branch, named) for branch in schema)
-    if isinstance(schema, str) and schema in named:
-        return default_fits(value, named[schema], named)
-    kind = schema["type"] if isinstance(schema, dict) else schema
-    if kind in ("bytes", "fixed"):
-        return isinstance(value, str)
-    if kind == "array":
-        return isinstance(value, list) and all(default_fits(v, schema["items"], named) for v in value)
-    if kind == "map":
-        return isinstance(value, dict) and all(default_fits(v, schema["values"], named) for v in value.values())
-    if kind in ("record", "error"):
-        return isinstance(value, dict) and all(
-            default_fits(value.get(f["name"], f.get("default")), f["type"], named) for f in schema["fields"]
-        )
-    if kind == "enum":
-        return value in schema["symbols"]
-    try:
-        return bool(validate(value, kind, raise_errors=False))
-    except (ValidationError, TypeError, ValueError):
-        return False
+    return _Rendering(evolution).of(root)
+
+
+class _Rendering:
+    def __init__(self, evolution: bool) -> None:
+        self._evolution = evolution
+        self._defined: set[str] = set()
+
+    def of(self, avro: AvroType) -> Any:
+        if avro.kind == "union":
+            return [self.of(branch) for branch in avro.branches]
+        if avro.name in self._defined:
+            return avro.name
+        made: dict[str, Any] = {"type": avro.kind}
+        if avro.name:
+            self._defined.add(avro.name)
+            made["name"] = avro.name
+            if "." not in avro.name:
+                made["namespace"] = ""  # an enclosing type's namespace must not apply
+        if avro.aliases and self._evolution:
+            made["aliases"] = list(avro.aliases)
+        if avro.kind == "record":
+            made["fields"] = [self._field(field) for field in avro.fields]
+        elif avro.kind == "enum":
+            made["symbols"] = list(avro.symbols)
+            if avro.default is not None and self._evolution:
+                made["default"] = avro.default
+        elif avro.kind == "fixed":
+            made["size"] = avro.size
+        elif avro.kind in ("array", "map"):
+            made["items" if avro.kind == "array" else "values"] = self.of(avro.inner)
+        if avro.logical:
+            made["logicalType"] = avro.logical
+        if avro.logical == "decimal":
+            made |= {"precision": avro.precision, "scale": avro.scale}
+        return avro.kind if made == {"type": avro.kind} else made
+
+    def _field(self, field: AvroField) -> dict[str, Any]:
+        made = {"name": field.name, "type": self.of(field.type)}
+        if field.aliases and self._evolution:
+            made["aliases"] = list(field.aliases)
+        if field.default is not MISSING and self._evolution:
+            made["default"] = field.default
+        return made
+
+
+def check_new(text: str) -> ParsedSchema:
+    """Parses a schema that is to be registered. Raises `SchemaError` where Java's Avro refuses it (names, branches of
+    unions, defaults), and for a text that is too long.
+    """
+    if len(text) > MAX_TEXT:
+        raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
+    parsed = parse(text)
+    for problem in _problems(parsed.root):
+        raise SchemaError(f"not an Avro schema: {problem}")
+    return parsed
+
+
+def _problems(root: AvroType) -> Iterator[str]:
+    for avro in types_of(root):
+        if avro.kind in NAMED:
+            yield from _bad_names(avro)
+        if avro.kind == "union":
+            yield from _bad_union(avro)
+        for field in avro.fields:
+            where = f"field {avro.name}.{field.name}"
+            if not _NAME.fullmatch(field.name):
+                yield f"{where}: {field.name!r} is no Avro name {_RULE}"
+            if field.default is MISSING:
+                continue
+            try:
+                default_value(field.type, field.default)
+            except SchemaError as error:
+                yield f"the default of {where} is {field.default!r}, which is not of its type: {error}"
+            except RecursionError:
+                yield f"the default of {where} contains itself"
+
+
+_RULE: Final = "(a letter or _, then letters, digits and _, all of ASCII)"
+
+
+def _bad_names(avro: AvroType) -> Iterator[str]:
+    for part in avro.name.split("."):
+        if not _NAME.fullmatch(part):
+            yield f"the name {avro.name!r} of the {avro.kind}: {part!r} is no Avro name {_RULE}"
+    if avro.name in PRIMITIVES:
+        yield f"the {avro.kind} {avro.name} has the name of a primitive type"
+    seen: set[str] = set()
+    for symbol in avro.symbols:
+        if not _NAME.fullmatch(symbol):
+            yield f"the symbol {symbol!r} of {avro.name} is no Avro name {_RULE}"
+        if symbol in seen:
+            yield f"the symbol {symbol} of {avro.name} occurs twice"
+        seen.add(symbol)
+    if avro.default is not None and avro.default not in seen:
+        yield f"the default {avro.default!r} of {avro.name} is none of its symbols"
+
+
+def _bad_union(avro: AvroType) -> Iterator[str]:
+    seen: set[str] = set()
+    for branch in avro.branches:
+        if branch.kind == "union":
+            yield "a union directly within a union"
+        if branch.branch_name in seen:
+            yield f"a union with two branches {branch.branch_name}"
+        seen.add(branch.branch_name)
 
 
 def identity(text: str) -> str:

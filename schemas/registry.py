@@ -24,7 +24,7 @@ from .claims import SchemaIdClaims
 from .compatibility import Compatibility, check
 from .fingerprint import registered
 from .log import SchemaEntry, SchemaLog
-from .parsing import parse
+from .parsing import check_new
 
 _log = logging.getLogger(__name__)
 UNKNOWN_FOR_S = 5.0
@@ -78,7 +78,7 @@ class SchemaRegistry:
     ) -> RegisteredSchema:
         """Returns the registered schema, new or existing, once it is in the topic. Raises `SchemaError` when the text
         is not a schema, breaks the compatibility rule, or shares its fingerprint with another schema."""
-        parse(text)
+        check_new(text)
         claims = SchemaIdClaims(self._coordination())
         with self._lock:
             for _ in range(MAX_RACES):

@@ -21,7 +21,7 @@ from .dataclass import field_names, from_plain, to_plain
 from .exact import exactness
 from .log import TopicSchemaLog
 from .options import AvroOptions
-from .parsing import ParsedSchema, parse, tree_for_writing
+from .parsing import ParsedSchema, check_new, parse, tree_for_writing
 from .registry import SchemaRegistry
 
 if TYPE_CHECKING:  # pyarrow comes with an extra
@@ -66,7 +66,7 @@ class AvroSerde:
         check`."""
         said = self._context.formats(topic)
         if said.schema is not None:
-            parse(said.schema)
+            check_new(said.schema)
 
     def serializer(self, topic: str) -> Serializer:
         """Registers the topic's schema and returns its serializer; raises `SchemaError` if the topic has none, or the
@@ -84,7 +84,7 @@ class AvroSerde:
 
         registered, envelope = self._registered(topic)
         try:
-            writer = ColumnWriter(registered.text, parse_type(registered.text))
+            writer = ColumnWriter(parse_type(registered.text))
         except SchemaError:  # a type that contains itself
             return None
         return envelope.prefix(registered), writer

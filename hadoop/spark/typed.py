@@ -150,6 +150,6 @@ class TypedStructs:
 
 def _columnar(text: str) -> ColumnWriter | None:
     try:
-        return ColumnWriter(text, parse_type(text))
+        return ColumnWriter(parse_type(text))
     except SchemaError:  # a type that contains itself
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +14,7 @@ from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
 
+from ..parsing import rendered
 from . import native
 from .arrowtype import arrow_type
 from .avrotype import AvroType, parse_type
@@ -41,7 +43,7 @@ class PayloadDecoder:
         self._type = arrow_type(reader)
         self.native = native.can_decode(self._writer)
         slow = self._python()
-        self._read = self._native(writer_text, slow) if self.native else slow
+        self._read = self._native(json.dumps(rendered(self._writer, evolution=False)), slow) if self.native else slow
         resolve(pa.nulls(0, arrow_type(self._writer)), self._writer, reader)
 
     def decode(self, payloads: Sequence[bytes] | pa.Array) -> Decoded:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..parsing import rendered
 from . import native
 from .avrotype import AvroType
 from .fit import Misfit, check_zones, fit
@@ -16,12 +18,12 @@ ROWS: Final = 65_536
 
 
 class ColumnWriter:
-    """Writes rows with one schema, given by its text as registered."""
+    """Writes rows with one schema."""
 
-    def __init__(self, text: str, avro: AvroType) -> None:
-        self._text = text
+    def __init__(self, avro: AvroType) -> None:
+        self._text = json.dumps(rendered(avro, evolution=False))
         self._avro = avro
-        self._fields = native.fields(text) if native.can_decode(avro) else None
+        self._fields = native.fields(self._text) if native.can_decode(avro) else None
 
     def __call__(self, rows: pa.Array) -> pa.Array | None:
         """The payload of each row of a struct array, null for a null row, as binary or large binary. Returns None if

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.compatibility import Compatibility, check, mismatches
+from klamm.schemas.compatibility import Compatibility, check
 from klamm.schemas.parsing import parse
+from klamm.schemas.resolution import FromUnion, IntoUnion, refusals, resolve
 
 
 def record(*fields: dict[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:
@@ -36,6 +37,11 @@ LIST = {
     "name": "L",
     "fields": [{"name": "v", "type": "int"}, {"name": "next", "type": ["null", "L"]}],
 }
+
+
+def mismatches(reader: Any, writer: Any) -> list[str]:
+    return list(refusals(resolve(parse(json.dumps(writer)).root, parse(json.dumps(reader)).root)))
+
 
 READABLE = [  # reader, writer
     (record(A), record(A)),
@@ -65,7 +71,7 @@ UNREADABLE = [
     (record(A), record(field("a", "long")), "field a: long cannot be read as int"),
     (record(A), record(field("a", ["null", "int"])), "field a: null cannot be read as int"),
     (record(A, name="S"), record(A), "record R is not S"),
-    (record(field("a", ["null", "string"])), record(A), "field a: int is none of null, string"),
+    (record(field("a", ["null", "string"])), record(A), "field a: int is in no branch of the union of null, string"),
     (record(field("a", enum("A"))), record(field("a", enum("A", "B"))), "field a: enum E lacks B and has no default"),
     (
         record(field("s", record(A, field("b", "int"), name="S"))),
@@ -81,20 +87,97 @@ UNREADABLE = [
     (
         {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
         {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3},
-        "decimal precision or scale",
+        "cannot be read as bytes (decimal(9,2)): another scale",
     ),
 ]
 
 
 @pytest.mark.parametrize(("reader", "writer"), READABLE)
 def test_readable(reader: Any, writer: Any) -> None:
-    assert list(mismatches(parse(json.dumps(reader)), parse(json.dumps(writer)))) == []
+    assert mismatches(reader, writer) == []
 
 
 @pytest.mark.parametrize(("reader", "writer", "words"), UNREADABLE)
 def test_unreadable_names_the_field(reader: Any, writer: Any, words: str) -> None:
-    (problem,) = mismatches(parse(json.dumps(reader)), parse(json.dumps(writer)))
+    (problem,) = mismatches(reader, writer)
     assert words in problem
+
+
+DATE, TIME_MS, TIME_US = (
+    {"type": kind, "logicalType": name}
+    for kind, name in (("int", "date"), ("int", "time-millis"), ("long", "time-micros"))
+)
+MILLIS, MICROS, NANOS, LOCAL = (
+    {"type": "long", "logicalType": name}
+    for name in ("timestamp-millis", "timestamp-micros", "timestamp-nanos", "local-timestamp-millis")
+)
+UUID = {"type": "string", "logicalType": "uuid"}
+
+
+def decimal(precision: int, scale: int) -> Any:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "fits"),
+    [  # the table of docs/schemas.md
+        (MILLIS, "long", True),
+        (MILLIS, "int", True),
+        ("long", MILLIS, True),
+        ("double", DATE, True),
+        (decimal(4, 2), "bytes", True),
+        ("string", UUID, True),
+        (MICROS, NANOS, True),
+        (NANOS, MILLIS, True),
+        (LOCAL, MICROS, True),
+        (TIME_US, TIME_MS, True),
+        (decimal(9, 2), decimal(4, 2), True),
+        (decimal(4, 2), decimal(9, 2), False),
+        (decimal(9, 3), decimal(9, 2), False),
+        (MILLIS, DATE, False),
+        (MILLIS, TIME_MS, False),
+        (TIME_US, DATE, False),
+        (TIME_US, MICROS, False),
+        (decimal(9, 2), UUID, False),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3},
+            decimal(9, 2),
+            True,
+        ),  # bytes
+    ],
+)
+def test_logical_types(reader: Any, writer: Any, fits: bool) -> None:
+    """Issue 29, A7: the check passed `date` to `timestamp-millis`, which loads refused."""
+    problems = mismatches(record(field("a", reader)), record(field("a", writer)))
+    assert (problems == []) == fits
+    assert all("field a: " in problem and " cannot be read as " in problem for problem in problems)
+
+
+def named(name: str, *fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return record(*(fields or (A,)), name=name, **more)
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "branches"),
+    [
+        ([named("n1.P"), named("n2.P")], [named("n2.P"), named("n1.P")], [1, 0]),  # full names first
+        (["null", named("n1.P"), named("n2.P")], named("n2.P"), [2]),
+        ([named("n1.Q", aliases=["n2.P"]), named("n3.P")], named("n2.P"), [0]),  # aliases are full names
+        ([named("n1.Q", aliases=["P"]), named("n3.P")], named("n2.P"), [1]),  # n1.P, not n2.P: by the short name
+        (["null", named("n1.P"), named("n3.P", field("b", "int"))], named("n2.P"), [1]),  # the one that resolves
+        ([named("n1.Q")], named("n2.P"), [None]),  # another name is another type, whatever its fields
+        (["double", "float", "string"], "long", [0]),
+        (["string", "long"], "int", [1]),
+        ([enum("A", namespace="n1"), enum("A", namespace="n2")], enum("A", namespace="n2"), None),
+    ],
+)
+def test_branches_of_the_readers_union(reader: Any, writer: Any, branches: list[int | None] | None) -> None:
+    """Issue 29, A3: the first branch with the short name was taken."""
+    if branches is None:  # enums and fixed alike
+        reader, branches = [{**part, "name": f"{part.pop('namespace')}.E"} for part in map(dict, reader)], [1]
+    plan = resolve(parse(json.dumps(writer)).root, parse(json.dumps(reader)).root)
+    plans = plan.parts() if isinstance(plan, FromUnion) else [plan]
+    assert [one.index if isinstance(one, IntoUnion) else None for one in plans] == branches
 
 
 OLD = json.dumps(record(A))
@@ -168,7 +251,7 @@ def with_text(value: Any) -> Any:
 @settings(max_examples=300)
 @given(reader=_records(), writer=_records())
 def test_what_the_check_passes_fastavro_reads(reader: dict[str, Any], writer: dict[str, Any]) -> None:
-    if next(mismatches(parse(json.dumps(reader)), parse(json.dumps(writer))), None) is not None:
+    if mismatches(reader, writer):
         return
     written, wanted = parse_schema(writer), parse_schema(reader)
     buffer = io.BytesIO()

@@ -8,7 +8,7 @@ import pytest
 
 from klamm.core.errors import SchemaError
 from klamm.schemas.fingerprint import fingerprint, identity_digest, md5
-from klamm.schemas.parsing import parse
+from klamm.schemas.parsing import check_new, parse
 
 VECTORS = [  # (text, canonical form, fingerprint as a signed number)
     ('"null"', '"null"', 7195948357588979594),
@@ -58,14 +58,17 @@ def test_identity_ignores_white_space_key_order_and_doc_only() -> None:
         ("{", "not JSON"),
         ('"in"', "unknown type 'in'"),
         ('{"type":"record","fields":[]}', "name"),
-        ('{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}', "Default value <x>"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}',
+            "default of field R.a is 'x'",
+        ),
         (
             '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"array","items":"int"},"default":[""]}]}',
             "default of field R.a",
         ),
         (
             '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}',
-            "R.a occurs twice",
+            "field a: occurs twice in R",
         ),
         ("[" * 100_000, "not an Avro schema"),
         ("3", "not an Avro schema"),
@@ -75,5 +78,5 @@ def test_identity_ignores_white_space_key_order_and_doc_only() -> None:
 )
 def test_no_schema_is_one_line(text: str, words: str) -> None:
     with pytest.raises(SchemaError, match=words) as caught:
-        parse(text)
+        check_new(text)
     assert "\n" not in str(caught.value)

@@ -63,7 +63,7 @@ TYPES: list[tuple[Any, Any, Any, bool]] = [
     ({"type": "long", "logicalType": "time-micros"}, dt.time(0, 0, 1), 1000000, False),
     ({"type": "long", "logicalType": "local-timestamp-millis"}, LOCAL, LOCAL, False),
     ({"type": "long", "logicalType": "local-timestamp-micros"}, LOCAL, LOCAL, False),
-    ({"type": "int", "logicalType": "of nobody"}, 5, 5, False),
+    ({"type": "int", "logicalType": "of nobody"}, 5, 5, True),
     (["int", "string"], "s", {"member0": None, "member1": "s"}, False),
     (["null", "int", "string"], 3, {"member0": 3, "member1": None}, False),
     (["null", "long", "double", "boolean"], True, {"member0": None, "member1": None, "member2": True}, False),
