@@ -33,6 +33,7 @@ __all__ = [
     "Audit",
     "AuditIdentity",
     "Counted",
+    "LoadOrigin",
     "ProducerAudit",
     "Publish",
     "RangeAudit",
@@ -77,9 +78,22 @@ class WindowCount:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadOrigin:
+    """The load that published a range: its `number` (0: none, the lake is only announced) and `job`, the id of its lake
+    and the lake's topic `directory`. `replaces`: the id of the lake whose directory was moved there; "" if none was.
+    """
+
+    number: int
+    job: str
+    lake: str
+    directory: str
+    replaces: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RangeCount:
     """The content of the offsets [from_offset, to_offset) of a partition. `topic_id`: the topic of these offsets; None
-    when it is not known. `load`: the number of the load that published them; None in other tiers.
+    when it is not known. `load`: the load that published them; None in other tiers.
     """
 
     partition: TopicPartition
@@ -87,7 +101,7 @@ class RangeCount:
     to_offset: int
     windows: tuple[WindowCount, ...]
     topic_id: UUID | None = None
-    load: int | None = None
+    load: LoadOrigin | None = None
 
 
 class ProducerAudit(Protocol):

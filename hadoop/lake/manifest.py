@@ -3,7 +3,7 @@
 It names every partition of the topic, those without new records too (`from` = `to`), so that the last manifest alone
 determines where the next load begins. With the offsets it records the log that they belong to: the topic's id, and of
 each partition the batch that holds the last loaded offset (`klamm.hadoop.load.planning.history`). Version 1 had
-neither; the next load adds them.
+neither; the next load adds them. It also identifies the directory (`LakeOrigin`): the audit counts each by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klamm.core.config.section import TimeZone
+from klamm.core.errors import KlammError
 
 from ..publishing.interface import LakeError, LakeReader
 from .layout import OFFSETS, TopicLayout, load_number
@@ -77,9 +78,22 @@ class UnopenedBatch(BaseModel):
         return cls.model_validate({"partition": partition, "from": start, "to": end, "reason": reason})
 
 
+class LakeOrigin(BaseModel):
+    """Identifies the topic's directory: its `id` is made before its first load. `directory`: its path, by which a
+    directory that was moved or copied is detected; `replaces`: the id that it had where it was moved from.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    directory: str
+    replaces: str = ""
+
+
 class Manifest(BaseModel):
     """The content of `_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of
-    the rows are records that could not be read. `timezone`: of `dt` and `hr`.
+    the rows are records that could not be read. `timezone`: of `dt` and `hr`. `lake`: the same in all loads of a
+    directory.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -97,6 +111,7 @@ class Manifest(BaseModel):
     quarantined: int = 0
     timezone: TimeZone = "UTC"
     unopened: list[UnopenedBatch] = []
+    lake: LakeOrigin | None = None
 
     def to_bytes(self) -> bytes:
         return (self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n").encode()
@@ -135,6 +150,24 @@ def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
     if manifest is None:
         raise LakeError(f"{layout.load(max(numbers))} has no {OFFSETS}: no load wrote it; move it away")
     return manifest
+
+
+def lake_origin(reader: LakeReader, layout: TopicLayout, last: Manifest | None, new_id: str) -> LakeOrigin:
+    """Returns the identity of the topic's directory, which gets `new_id` with its first load and with the first one
+    after it was moved or copied. It replaces the lake that it was moved from; a copy replaces none, nor does a
+    directory whose former path cannot be read.
+    """
+    if last is None or last.lake is None:
+        return LakeOrigin(id=new_id, directory=layout.base)
+    if last.lake.directory == layout.base:
+        return last.lake
+    root, _, topic = last.lake.directory.rpartition("/")
+    try:
+        there = last_manifest(reader, TopicLayout(root, topic))
+        copied = there is not None and there.lake is not None and there.lake.id == last.lake.id
+    except KlammError:
+        copied = True
+    return LakeOrigin(id=new_id, directory=layout.base, replaces="" if copied else last.lake.id)
 
 
 def check_topic(reader: LakeReader, layout: TopicLayout) -> None:

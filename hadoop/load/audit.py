@@ -1,15 +1,17 @@
 """The hadoop tier of the audit: `_audit.json` in each load, and its event, sent after publishing (design D10, D11).
 
 A load whose event was not stored has no marker in `_audited`; the next run sends the event again. That is harmless: for
-one (tier, owner, topic, topic id, partition, from) only one event counts. A marker names the job that wrote the load,
-because the number of a load that was removed by hand is used again for another load.
+one (tier, owner, topic, topic id, partition, from) only one event counts. A marker names the sink, the lake and the job
+that wrote the load: the number of a load that was removed by hand is used again for another load, and a directory that
+was moved, copied or given to another sink tells all its loads again (rules R6 and R9 of docs/audit.md). A lake is
+announced before its first load is published, so that an older lake's counts never stand for its own.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
@@ -17,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
-from klamm.core.interfaces.audit import Audit, AuditIdentity, RangeCount, WindowCount
+from klamm.core.interfaces.audit import Audit, AuditIdentity, LoadOrigin, RangeAudit, RangeCount, WindowCount
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.windows import clock_ms
 
 from ..lake.layout import AUDIT, TopicLayout
-from ..lake.manifest import first_problem, load_numbers
+from ..lake.manifest import LakeOrigin, first_problem, last_manifest, load_numbers
 from ..publishing.interface import LakeError, LakeReader, Publisher
 
 TIER = "hadoop"
@@ -91,7 +93,9 @@ class LoadAudit(BaseModel):
             owner=owner, topic=name, topic_id=topic_id, load=load, job_id=job_id, window_ms=window_ms, ranges=ranges
         )
 
-    def counts(self) -> list[RangeCount]:
+    def counts(self, lake: LakeOrigin) -> list[RangeCount]:
+        """Returns the ranges with offsets, as of a load of this lake."""
+        origin = load_origin(self.load, self.job_id, lake)
         return [
             RangeCount(
                 TopicPartition(self.topic, r.partition),
@@ -99,9 +103,10 @@ class LoadAudit(BaseModel):
                 r.end,
                 tuple(WindowCount(*w) for w in r.windows),
                 self.topic_id,
-                self.load,
+                origin,
             )
             for r in self.ranges
+            if r.start != r.end
         ]
 
     def to_bytes(self) -> bytes:
@@ -137,48 +142,71 @@ class LoadAuditor:
     def audits(self, topic: str) -> bool:
         return self._audit.audits(topic)
 
-    def watermark_ms(self, load: LoadAudit) -> int | None:
+    def watermark_ms(self, load: LoadAudit, lake: LakeOrigin) -> int | None:
         """Returns the value of `LoadAudit.watermark_ms`; raises `KlammError` when the audit cannot be read."""
         if not self._watermarks or not self.audits(load.topic) or not isinstance(self._audit, Watermarks):
             return None
         with self._connect() as client:
-            return self._audit.watermark_ms(client, load.topic, self._identity, load.counts())
+            return self._audit.watermark_ms(client, load.topic, self._identity, load.counts(lake))
+
+    def announce(self, topic: str, topic_id: UUID | None, partition: int, lake: LakeOrigin) -> None:
+        """Publishes that the owner's next loads are of this lake, by an event without offsets."""
+        if self.audits(topic):
+            origin = load_origin(0, "", lake)
+            with self._events() as events:
+                events.publish_ranges([RangeCount(TopicPartition(topic, partition), 0, 0, (), topic_id, origin)])
 
     def send_missing(self, layout: TopicLayout) -> list[int]:
-        """Sends the events of every load that has no marker of its own; returns the numbers of those loads."""
-        if not self.audits(layout.topic):
+        """Sends the events of every load that has no marker of its own; returns the numbers of those loads. A directory
+        that was moved or copied sends none before its next load, which gives it an id.
+        """
+        numbers = load_numbers(self._publisher, layout) if self.audits(layout.topic) else []
+        last = last_manifest(self._publisher, layout) if numbers else None
+        if last is None or last.lake is None or last.lake.directory != layout.base:
             return []
         done = set(self._publisher.names(layout.audited_root))
-        numbers = load_numbers(self._publisher, layout)
         unmarked = {n for n in numbers if f"{n:06d}" not in done}
-        missing = sorted(unmarked.union(self._of_others(layout, [n for n in numbers if n not in unmarked])))
+        marked = [n for n in numbers if n not in unmarked]
+        missing = sorted(unmarked.union(self._of_others(layout, marked, last.lake)))
         if missing:
-            self._send(layout, missing)
+            self._send(layout, missing, last.lake)
         return missing
 
-    def _of_others(self, layout: TopicLayout, numbers: list[int]) -> Iterator[int]:
-        """Yields the loads whose marker is that of another load, or names no job (a former version's), from the last
-        one down to the first correct marker.
+    def _marker(self, load: LoadAudit, lake: LakeOrigin) -> bytes:
+        return f"{self._identity.owner} {lake.id} {load.job_id}".encode()
+
+    def _of_others(self, layout: TopicLayout, numbers: list[int], lake: LakeOrigin) -> Iterator[int]:
+        """Yields the loads whose marker is that of another load, lake or sink, from the last one down to the first
+        correct marker.
 
         Numbers are allocated and reported in ascending order, so all markers below it are correct.
         """
         for number in reversed(numbers):
             marker = self._publisher.read(layout.audited(number))
-            if marker == read_audit(self._publisher, layout, number).job_id.encode():
+            if marker == self._marker(read_audit(self._publisher, layout, number), lake):
                 return
             yield number
 
-    def _send(self, layout: TopicLayout, numbers: list[int]) -> None:
+    def _send(self, layout: TopicLayout, numbers: list[int], lake: LakeOrigin) -> None:
+        with self._events() as events:
+            for number in numbers:
+                load = read_audit(self._publisher, layout, number)
+                events.publish_ranges(load.counts(lake))
+                self._publisher.make(layout.audited_root)
+                self._publisher.write(layout.audited(number), self._marker(load, lake))
+
+    @contextmanager
+    def _events(self) -> Iterator[RangeAudit]:
         with self._connect() as client:
             ranges = self._audit.ranges(self._identity, EventPublisher(client, self._audit.topic, clock_ms))
             try:
-                for number in numbers:
-                    load = read_audit(self._publisher, layout, number)
-                    ranges.publish_ranges(load.counts())
-                    self._publisher.make(layout.audited_root)
-                    self._publisher.write(layout.audited(number), load.job_id.encode())
+                yield ranges
             finally:
                 ranges.close()
+
+
+def load_origin(number: int, job: str, lake: LakeOrigin) -> LoadOrigin:
+    return LoadOrigin(number, job, lake.id, lake.directory, lake.replaces)
 
 
 def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudit:

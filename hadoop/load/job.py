@@ -34,7 +34,7 @@ from klamm.core.records.partition import TopicPartition
 from ..columnar.job import ColumnarJob
 from ..jvm_zone import check_zone
 from ..lake.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
-from ..lake.manifest import BatchMark, Manifest, PartitionRange, check_topic, last_manifest
+from ..lake.manifest import BatchMark, LakeOrigin, Manifest, PartitionRange, check_topic, lake_origin, last_manifest
 from ..lake_session import LakeSession
 from ..publishing.interface import LakeError, Publisher, check_root
 from .audit import LoadAudit, LoadAuditor
@@ -237,6 +237,7 @@ class LoadJob:
         if not plan.has_news and not starts_at_end:
             return None
         job_id, number = self._new_id(), 1 if last is None else last.load + 1
+        lake = lake_origin(self._publisher, layout, last, uuid.uuid4().hex)
         fault_point("load.planned")
         with Staging(self._publisher, layout, job_id) as staging:
             counts = self._write(topic, staging.path, plan.reads)
@@ -245,11 +246,13 @@ class LoadJob:
             self._check_bad(topic, counts)
             plan = self._with_late_losses(topic, plan, counts, staging.path)
             self._history.verify(layout, plan.loaded())
-            manifest = self._describe(topic, number, job_id, plan, counts, staging.path)
+            manifest = self._describe(topic, number, job_id, plan, counts, staging.path, lake)
             self._finish(staging.path, manifest, plan, counts)
             size = sum(s for name, s in self._publisher.files(staging.path) if is_data(name))
             fault_point("load.staged")
             self._check()  # raises if the user has interrupted: from here on the load is visible
+            if last is None or last.lake != lake:
+                self._announce(manifest, lake)
             staging.publish(number)
             fault_point("load.published")
         self._send_audit(layout)
@@ -417,7 +420,9 @@ class LoadJob:
                 f"{self._spec.max_bad_share:g} allows; the first is in partition {counts.first_bad}; nothing is loaded"
             )
 
-    def _describe(self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str) -> Manifest:
+    def _describe(
+        self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str, lake: LakeOrigin
+    ) -> Manifest:
         files = [name for name, _ in self._publisher.files(path) if is_data(name)]
         loaded = plan.loaded()
         return Manifest(
@@ -433,6 +438,7 @@ class LoadJob:
             quarantined=counts.bad,
             timezone=self._spec.timezone,
             unopened=counts.unopened,
+            lake=lake,
         )
 
     def _finish(self, path: str, manifest: Manifest, plan: _Plan, counts: Counts) -> None:
@@ -444,20 +450,32 @@ class LoadJob:
         held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
         topic = manifest.topic, manifest.topic_id
         audit = LoadAudit.of(self._spec.owner, topic, manifest.load, manifest.job_id, self._spec.window_ms, held, lost)
-        audit = audit.model_copy(update={"watermark_ms": self._watermark_ms(audit)})
+        audit = audit.model_copy(update={"watermark_ms": self._watermark_ms(audit, manifest.lake)})
         files: Mapping[str, bytes] = {OFFSETS: manifest.to_bytes(), AUDIT: audit.to_bytes(), SUCCESS: b""}
         for name, data in files.items():
             self._publisher.write(f"{path}/{name}", data)
 
-    def _watermark_ms(self, audit: LoadAudit) -> int | None:
+    def _watermark_ms(self, audit: LoadAudit, lake: LakeOrigin | None) -> int | None:
         """Computes the watermark; None if that fails: a failing audit never fails a load (design D7)."""
-        if self._auditor is None:
+        if self._auditor is None or lake is None:
             return None
         try:
-            return self._auditor.watermark_ms(audit)
+            return self._auditor.watermark_ms(audit, lake)
         except Exception as error:
             self._warn(f"{audit.topic}: the watermark is not known ({error}); the load's {AUDIT} has none")
             return None
+
+    def _announce(self, manifest: Manifest, lake: LakeOrigin) -> None:
+        """Announces a new lake to the audit. A failing audit never fails a load (design D7)."""
+        if self._auditor is None or not manifest.partitions:
+            return
+        try:
+            self._auditor.announce(manifest.topic, manifest.topic_id, min(manifest.partitions), lake)
+        except Exception as error:
+            self._warn(
+                f"{manifest.topic}: the audit does not know this lake yet ({error}); until this load's event is "
+                "stored it counts an earlier lake of the sink"
+            )
 
     def _send_audit(self, layout: TopicLayout) -> None:
         """Sends the missing audit events. A failing audit never fails a load (design D7): the counts are in the lake,

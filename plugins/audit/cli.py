@@ -17,8 +17,8 @@ from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, consol
 from klamm.core.process_log import of_command
 from klamm.plugin import ConfigError, KlammError
 
-from .comparison.range_coverage import TierKey
 from .comparison.report import as_json, print_report
+from .comparison.tiers import TierKey
 from .config import AuditConfig, expected_tier
 from .event import CONSUMER, HADOOP, TIERS
 from .gate import Gate, wait_complete

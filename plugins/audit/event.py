@@ -6,8 +6,8 @@ after a crash may end at another offset and cover other windows, and its new eve
 Key: JSON of [tier, owner, topic, topic id, partition, from, replay], so that any tool can read it. `replay` is part of
 the key: a replay may begin exactly where a counted range began, and must not replace it. The topic id is part of it:
 offset 0 of a topic that was deleted and created again is another offset. Value: Avro single-object encoding (C3 01,
-CRC-64-AVRO of the schema, body), so that an event names its own schema. Events of earlier versions (`event_1.avsc`) are
-read too. fastavro is imported with the first event, so that a process without an audit does not load it.
+CRC-64-AVRO of the schema, body), so that an event names its own schema. fastavro is imported with the first event, so
+that a process without an audit does not load it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from klamm.plugin import AuditIdentity, SchemaError
+from klamm.plugin import AuditIdentity, LoadOrigin, SchemaError
 
 PRODUCER, BROKER, CONSUMER, HADOOP = TIERS = ("producer", "broker", "consumer", "hadoop")
 SETTLEMENT = "settlement"
@@ -31,16 +31,6 @@ FOREIGN = ""
 
 UNATTRIBUTED = "?"
 """The `source` of records of an audited producer whose identity is unknown."""
-
-
-_LOAD_NOTE = "load "
-
-
-def load_note(number: int) -> str:
-    """Returns the `note` of an event of a load. The load's number has no field of its own, because readers of an
-    earlier version could not read events with another schema.
-    """
-    return f"{_LOAD_NOTE}{number}"
 
 
 class EventWindow(NamedTuple):
@@ -89,6 +79,11 @@ class AuditEvent:
     epoch: int = -1
     quiet: bool = False
     note: str = ""
+    lake: str = ""
+    directory: str = ""
+    replaces: str = ""
+    load: int | None = None
+    job: str = ""
     stored_ms: int = -1
     """When the audit topic stored the event, by its record's timestamp; -1 if it was not read from there."""
 
@@ -103,16 +98,15 @@ class AuditEvent:
         return self.stored_ms if self.stored_ms >= 0 else self.time_ms
 
     @property
-    def load(self) -> int | None:
-        """The number of the load that published the range; None in other tiers, and of loads of earlier versions."""
-        number = self.note.removeprefix(_LOAD_NOTE)
-        return int(number) if self.tier == HADOOP and number != self.note and number.isdecimal() else None
+    def ends(self) -> bool:
+        """True for the event that ends a group or a lake: it has no partition."""
+        return self.tier in (CONSUMER, HADOOP) and self.partition is None
 
     def encode(self) -> tuple[bytes, bytes]:
         """Returns the key and the value of the record in the audit topic."""
         from fastavro import schemaless_writer
 
-        schema, prefix = _schema(_CURRENT)
+        schema, prefix = _schema()
         out = io.BytesIO()
         out.write(prefix)
         schemaless_writer(out, schema, self._as_avro())
@@ -151,6 +145,7 @@ class EventSource:
         quiet: bool = False,
         interval_ms: int = 0,
         note: str = "",
+        load: LoadOrigin | None = None,
     ) -> AuditEvent:
         """Returns an event. `place`: topic and partition; `span`: [from, to)."""
         self._made += 1
@@ -173,35 +168,36 @@ class EventSource:
             epoch=epoch,
             interval_ms=interval_ms,
             note=note,
+            lake="" if load is None else load.lake,
+            directory="" if load is None else load.directory,
+            replaces="" if load is None else load.replaces,
+            load=None if load is None else load.number,
+            job="" if load is None else load.job,
             sequence=self._made - 1,
             time_ms=self._clock_ms(),
         )
 
 
-_CURRENT, _FORMER = "event.avsc", "event_1.avsc"
 _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes", "source")
 _SAME_NAMES = (
     "tier", "owner", "host", "application", "topic", "topic_id", "partition", "window_ms", "replay", "lossy", "final",
-    "quiet", "epoch", "note", "interval_ms", "sequence",
+    "quiet", "epoch", "note", "lake", "directory", "replaces", "load", "job", "interval_ms", "sequence",
 )  # fmt: skip
 
 
 def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:
-    """Decodes an event. Raises `SchemaError` in one line if the bytes are not an audit event of a known version."""
+    """Decodes an event. Raises `SchemaError` in one line if the bytes are not an audit event of this version."""
     from fastavro import schemaless_reader
 
-    for name in (_CURRENT, _FORMER):
-        schema, prefix = _schema(name)
-        if value and value.startswith(prefix):
-            break
-    else:
-        raise SchemaError(f"not an audit event: expected bytes that begin with {_schema(_CURRENT)[1].hex()}")
+    schema, prefix = _schema()
+    if not value or not value.startswith(prefix):
+        raise SchemaError(f"not an audit event: expected bytes that begin with {prefix.hex()}")
     try:
         fields: Any = schemaless_reader(io.BytesIO(value[len(prefix) :]), schema, None)
     except (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise SchemaError(f"an audit event cannot be read: {error!r}") from error
     first, end, made = fields.pop("from"), fields.pop("to"), fields.pop("time")
-    windows = tuple(_window(window, fields["tier"]) for window in fields.pop("windows"))
+    windows = tuple(EventWindow(*(window[name] for name in _WINDOW_FIELDS)) for window in fields.pop("windows"))
     event = AuditEvent(from_offset=first, to_offset=end, time_ms=made, windows=windows, stored_ms=stored_ms, **fields)
     if event.tier not in (*TIERS, SETTLEMENT) or end < first or event.window_ms <= 0:
         raise SchemaError(
@@ -210,20 +206,13 @@ def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:
     return event
 
 
-def _window(fields: Any, tier: str) -> EventWindow:
-    """Returns a window. A broker of the former version did not name the producers of the records that it counted."""
-    if "source" not in fields:
-        fields["source"] = UNATTRIBUTED if tier == BROKER else FOREIGN
-    return EventWindow(*(fields[name] for name in _WINDOW_FIELDS))
-
-
 @cache
-def _schema(name: str) -> tuple[Any, bytes]:
+def _schema() -> tuple[Any, bytes]:
     """Returns the parsed schema, and the first bytes of every value."""
     from fastavro import parse_schema
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-    text = resources.files(__package__).joinpath(name).read_text()
+    text = resources.files(__package__).joinpath("event.avsc").read_text()
     raw = json.loads(text)
     digest = bytes.fromhex(fingerprint(to_parsing_canonical_form(raw), "CRC-64-AVRO"))
     return parse_schema(raw), b"\xc3\x01" + digest

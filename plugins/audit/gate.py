@@ -23,7 +23,7 @@ from klamm.errors import UnknownTopicError
 from klamm.plugin import NO_WINDOW, ConfigError, KlammError
 
 from .comparison.compare import Cell, State, TopicAudit, WindowAudit
-from .comparison.range_coverage import Problem, TierKey
+from .comparison.tiers import Problem, TierKey
 from .event import BROKER, PRODUCER
 from .query import Answer
 from .windows import iso

@@ -14,7 +14,8 @@ from klamm.core.client.event_publisher import EventPublisher
 from klamm.plugin import ConfigError
 
 from .comparison.compare import TopicAudit, compare, settlement_counts
-from .comparison.range_coverage import LogEnd, Place, TierKey, end_counted, is_behind
+from .comparison.rules import end_counted, is_behind
+from .comparison.tiers import LogEnd, Place, TierKey
 from .config import AuditConfig, expected_tier
 from .event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
 from .reader import AuditReader, read_log_ends

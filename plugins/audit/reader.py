@@ -11,7 +11,7 @@ from klamm.core.client.cluster_client import EARLIEST, LATEST
 from klamm.core.client.reader.topic_table import TopicTable
 from klamm.plugin import KlammError, SchemaError, TopicPartition
 
-from .comparison.range_coverage import LogEnd, Place
+from .comparison.tiers import LogEnd, Place
 from .event import AuditEvent, decode_event
 
 TIMEOUT_S: Final = 30.0

@@ -8,7 +8,7 @@ Which count is compared with which:
 
 A ratio of exactly 1 is complete; below, records are missing; above, some are counted twice. A count is *unknown*, and
 never complete, when its tier or the one it is compared with has sent no event, or in the windows that a problem of one
-of them affects (see `range_coverage`); and where it is above 1 only because the other is still counting. The ends of
+of them affects (see `rules`); and where it is above 1 only because the other is still counting. The ends of
 the logs, which are requested before the events are read, show whether the broker tier is counting. A user may settle an
 unknown count: it is then treated as complete as long as it does not change, and the report says who settled it. Pure:
 no I/O, no clock.
@@ -25,7 +25,8 @@ from typing import Final, NamedTuple
 from klamm.plugin import NO_WINDOW
 
 from ..event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
-from .range_coverage import (
+from .rules import is_behind, tier_counts, topic_ids
+from .tiers import (
     DEFAULT_LATENESS_MS,
     PATIENCE,
     PRODUCERS,
@@ -38,9 +39,6 @@ from .range_coverage import (
     Tally,
     TierCounts,
     TierKey,
-    is_behind,
-    tier_counts,
-    topic_ids,
 )
 
 DELIVERY_MS: Final = 180_000

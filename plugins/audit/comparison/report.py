@@ -14,7 +14,7 @@ from rich.text import Text
 from ..event import BROKER, PRODUCER
 from ..windows import Span, iso
 from .compare import Cell, State, TopicAudit, WindowAudit, lowest
-from .range_coverage import Problem, TierKey
+from .tiers import Problem, TierKey
 
 _STYLES = {
     State.COMPLETE: "green",

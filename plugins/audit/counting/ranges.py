@@ -24,7 +24,7 @@ from uuid import UUID
 
 from klamm.plugin import AuditIdentity, DeliveryError, Publish, RangeCount, TopicPartition
 
-from ..event import AuditEvent, EventSource, EventWindow, load_note
+from ..event import AuditEvent, EventSource, EventWindow
 from ..windows import int64_column, tally
 
 MAX_RECORDS: Final = 2_000_000
@@ -196,13 +196,10 @@ def range_events(source: EventSource, ranges: Iterable[RangeCount]) -> list[Audi
     """Returns the events of counts that were made by another component."""
     events = []
     for held in ranges:
-        if held.from_offset == held.to_offset:
-            continue  # its key is that of the next range, whose counts it must not replace
         windows = (EventWindow(w.start_ms, w.count, w.bytes) for w in held.windows)
         span = (held.from_offset, held.to_offset)
         topic_id = "" if held.topic_id is None else str(held.topic_id)
-        note = "" if held.load is None else load_note(held.load)
-        events.append(source.event(held.partition, span, windows, topic_id=topic_id, note=note))
+        events.append(source.event(held.partition, span, windows, topic_id=topic_id, load=held.load))
     return events
 
 

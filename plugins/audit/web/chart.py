@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..comparison.compare import State, TopicAudit
-from ..comparison.range_coverage import TierKey
 from ..comparison.report import Row
+from ..comparison.tiers import TierKey
 from .axis import LEFT, WIDTH, Label, below, nice, px, ticks
 
 HEIGHT: Final = 280

@@ -12,17 +12,9 @@ from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.plugin import ConfigError, KlammError
 
 from ..comparison.compare import State, TopicAudit, told_now
-from ..comparison.range_coverage import (
-    PRODUCERS,
-    LogEnd,
-    Place,
-    ProducerLife,
-    TierCounts,
-    TierKey,
-    tier_counts,
-    wide,
-)
 from ..comparison.report import Row, as_json, rows
+from ..comparison.rules import tier_counts
+from ..comparison.tiers import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, wide
 from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
 from ..query import Answer, AuditQuery, narrow
 from ..windows import Span, parse_span

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.interfaces.audit import AuditIdentity, RangeCount, WindowCount
+from klamm.core.interfaces.audit import AuditIdentity, LoadOrigin, RangeCount, WindowCount
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.lake.layout import AUDIT, TopicLayout
+from klamm.hadoop.lake.layout import AUDIT, OFFSETS, TopicLayout
+from klamm.hadoop.lake.manifest import LakeOrigin, Manifest, lake_origin
 from klamm.hadoop.load.audit import LoadAudit, LoadAuditor
 from klamm.hadoop.publishing.local import LocalPublisher
 from klammtest.guarantees import guarantee
@@ -23,6 +24,7 @@ class Told:
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
+        self.origins: list[LoadOrigin] = []
 
     def audits(self, topic: str) -> bool:
         return True
@@ -32,15 +34,23 @@ class Told:
 
     def publish_ranges(self, ranges: Sequence[RangeCount]) -> None:
         self.spans += [(held.from_offset, held.to_offset) for held in ranges]
+        self.origins += [held.load for held in ranges if held.load is not None]
 
     def close(self) -> None:
         """Nothing to close."""
 
 
+def manifest(number: int, job_id: str, lake: LakeOrigin | None) -> Manifest:
+    return Manifest(
+        topic="flights", load=number, job_id=job_id, created_ms=1, rows=0, files=0, partitions={}, lake=lake
+    )
+
+
 class Lake:
     """Loads of one partition, without their rows."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, topic_directory: str = "") -> None:
+        self.origin = LakeOrigin(id="one", directory=topic_directory or f"file://{root}/flights")
         self.layout = TopicLayout(f"file://{root}", "flights")
         self.files = LocalPublisher()
         self.told = Told()
@@ -50,14 +60,15 @@ class Lake:
         load = LoadAudit.of("lake", ("flights", None), number, job_id, 600_000, [count])
         self.files.make(self.layout.load(number))
         self.files.write(f"{self.layout.load(number)}/{AUDIT}", load.to_bytes())
+        self.files.write(f"{self.layout.load(number)}/{OFFSETS}", manifest(number, job_id, self.origin).to_bytes())
 
-    def send(self) -> list[int]:
-        auditor = LoadAuditor(self.told, "lake", lambda: nullcontext(None), self.files)  # type: ignore[arg-type]
+    def send(self, owner: str = "lake") -> list[int]:
+        auditor = LoadAuditor(self.told, owner, lambda: nullcontext(None), self.files)  # type: ignore[arg-type]
         return auditor.send_missing(self.layout)
 
 
 def markers_by_number(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LoadAuditor, "_of_others", lambda self, layout, numbers: [])
+    patch.setattr(LoadAuditor, "_of_others", lambda self, layout, numbers, lake: [])
 
 
 @guarantee("C9", "a load whose number was another's before tells the audit what it holds", plant=markers_by_number)
@@ -79,14 +90,48 @@ def test_a_number_that_is_given_again_is_told_again(tmp_path: Path, failed: bool
     assert lake.send() == []
 
 
-def test_a_marker_of_a_former_version_names_no_job_and_its_load_is_told_once_more(tmp_path: Path) -> None:
+def test_a_lake_that_another_sink_fills_tells_all_its_loads_again(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.files.make(lake.layout.audited_root)
     for number in (1, 2):
         lake.add(number, (100 * number, 100 * number + 100), f"job-{number}")
-        lake.files.write(lake.layout.audited(number), b"")
     assert lake.send() == [1, 2]
     assert lake.send() == []
+    assert lake.send("renamed") == [1, 2]
+
+
+def test_a_load_that_was_never_told_is_told_and_those_of_another_directory_are_not(tmp_path: Path) -> None:
+    """The directory was moved or copied: only its next load gives it an id, with which all are told again."""
+    lake = Lake(tmp_path, "file:///elsewhere/flights")
+    lake.add(1, (0, 100), "job-1")
+    assert lake.send() == []
+    lake.origin = LakeOrigin(id="two", directory=lake.layout.base, replaces="one")
+    lake.add(2, (100, 200), "job-2")
+    assert lake.send() == [1, 2]
+    assert {(o.lake, o.directory, o.replaces) for o in lake.told.origins} == {("two", lake.layout.base, "one")}
+
+
+def test_a_directory_keeps_its_id_and_one_that_was_moved_or_copied_gets_another(tmp_path: Path) -> None:
+    files = LocalPublisher()
+
+    def published(root: str, number: int, origin: LakeOrigin) -> Manifest:
+        layout, made = TopicLayout(f"file://{tmp_path}/{root}", "flights"), manifest(number, f"job-{number}", origin)
+        files.make(layout.load(number))
+        files.write(f"{layout.load(number)}/{OFFSETS}", made.to_bytes())
+        return made
+
+    def origin(root: str, last: Manifest | None) -> LakeOrigin:
+        return lake_origin(files, TopicLayout(f"file://{tmp_path}/{root}", "flights"), last, "new")
+
+    first = origin("a", None)
+    assert (first.id, first.replaces) == ("new", "")
+    last = published("a", 1, LakeOrigin(id="one", directory=first.directory))
+    assert origin("a", last) == last.lake
+    copied = origin("b", last)
+    assert (copied.id, copied.directory, copied.replaces) == ("new", f"file://{tmp_path}/b/flights", "")
+    files.remove(f"file://{tmp_path}/a/flights")
+    assert origin("b", last).replaces == "one"
+    published("a", 1, LakeOrigin(id="two", directory=first.directory))  # begun again where it was
+    assert origin("b", last).replaces == "one"
 
 
 def test_a_marker_that_was_removed_by_hand_makes_its_load_told_again(tmp_path: Path) -> None:
@@ -117,7 +162,7 @@ def watermark_of(audit: Told, *, wanted: bool = True) -> int | None:
     count = RangeCount(TopicPartition("flights", 0), 0, 7, (WindowCount(0, 7, 1),))
     load = LoadAudit.of("lake", ("flights", None), 1, "job", 600_000, [count])
     auditor = LoadAuditor(audit, "lake", lambda: nullcontext(None), LocalPublisher(), watermarks=wanted)  # type: ignore[arg-type]
-    return auditor.watermark_ms(load)
+    return auditor.watermark_ms(load, LakeOrigin(id="one", directory="file:///lake/flights"))
 
 
 def test_the_watermark_of_a_load_includes_its_own_counts() -> None:

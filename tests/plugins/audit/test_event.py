@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import io
 import json
-from importlib import resources
 
 import fastavro
 import pytest
 
 from klamm.core.errors import SchemaError
-from klamm.plugins.audit.event import UNATTRIBUTED, EventKey, EventWindow, decode_event
+from klamm.plugins.audit.event import EventKey, decode_event
 from klammtest.audits import event
-
-FORMER = bytes.fromhex("8819cae4012a4051")
-"""The fingerprint that events of the former version begin with."""
 
 
 def test_an_event_comes_back_as_it_was() -> None:
@@ -64,15 +59,16 @@ def test_an_event_that_makes_no_sense_is_refused() -> None:
             decode_event(wrong.encode()[1])
 
 
-def test_an_event_of_the_former_version_is_read() -> None:
-    """As klamm wrote them before topic ids: of the broker's records nobody knows whose they are."""
-    schema = json.loads(resources.files("klamm.plugins.audit").joinpath("event_1.avsc").read_text())
-    window = {"start": 600_000, "count": 3, "bytes": 30, "attempted": 0, "attempted_bytes": 0}
-    fields = {"tier": "broker", "owner": "b", "host": "h", "application": "a", "topic": "flights", "partition": 0}
-    fields |= {"from": 5, "to": 9, "window_ms": 600_000, "windows": [window], "replay": False, "lossy": False}
-    fields |= {"final": False, "interval_ms": 0, "sequence": 1, "time": 7}
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), fields)
-    read = decode_event(bytes.fromhex("c301") + FORMER + out.getvalue(), stored_ms=8)
-    assert (read.topic_id, read.epoch, read.quiet, read.seen_ms) == ("", -1, False, 8)
-    assert read.windows == (EventWindow(600_000, 3, 30, source=UNATTRIBUTED),)
+def test_a_loads_event_names_its_lake_its_directory_and_its_job() -> None:
+    load = {"lake": "one", "directory": "hdfs://n/lake/flights", "replaces": "zero", "load": 3, "job": "j"}
+    _, value = event("hadoop", "lake", 5, 9, {0: 4}, **load).encode()
+    read = decode_event(value)
+    assert {name: getattr(read, name) for name in load} == load
+
+
+def test_the_end_of_a_group_or_a_lake_has_no_partition() -> None:
+    ended = event("consumer", "readers", 5, 6, {}, partition=None, final=True)
+    assert ended.ends
+    assert decode_event(ended.encode()[1]).ends
+    assert not event("producer", "p", 5, 6, {}).ends
+    assert not event("consumer", "readers", 5, 6, {}).ends

@@ -18,7 +18,7 @@ from klamm.core.cli.main import app
 from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.errors import ConfigError, KlammError
 from klamm.plugins.audit.comparison.compare import Settlement, TopicAudit, compare, settlement_counts
-from klamm.plugins.audit.comparison.range_coverage import LogEnd, Place, TierKey
+from klamm.plugins.audit.comparison.tiers import LogEnd, Place, TierKey
 from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.gate import Gate, NotCompleteError, obstacle, wait_complete
 from klamm.plugins.audit.query import Answer

@@ -22,9 +22,9 @@ from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.plugins.audit import query
-from klamm.plugins.audit.comparison import compare, range_coverage
+from klamm.plugins.audit.comparison import compare, rules
 from klamm.plugins.audit.comparison.compare import Horizon, State, TopicAudit, settlement_counts
-from klamm.plugins.audit.comparison.range_coverage import Kind, LogEnd, Place, Problem, TierKey
+from klamm.plugins.audit.comparison.tiers import Kind, LogEnd, Place, Problem, TierKey
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.counting import broker_tier, producer
 from klamm.plugins.audit.counting.broker_tier import GROUP, Follower
@@ -94,7 +94,7 @@ def test_the_broker_tier_begins_again_with_a_new_topic() -> None:
     tier.advance()
     again = follower(logs, topic)  # and another process, which finds the offset stored
     again.advance()
-    counts = range_coverage.tier_counts("flights", topic.events, WINDOW_MS, 0)[TierKey("broker", GROUP)]
+    counts = rules.tier_counts("flights", topic.events, WINDOW_MS, 0)[TierKey("broker", GROUP)]
     assert {start: tally.records for start, tally in counts.windows.items()} == {0: 10, WINDOW_MS: 15}
 
 
@@ -122,7 +122,7 @@ def test_the_watermark_stays_behind(future: int) -> None:
 
 
 def not_asking_the_logs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(range_coverage, "is_behind", lambda *_: False)
+    patch.setattr(rules, "is_behind", lambda *_: False)
     patch.setattr(compare, "is_behind", lambda *_: False)
 
 
@@ -191,7 +191,7 @@ class AskedCluster(StoredTopic):
 @guarantee("C9", "a report asks where the logs end before it reads the events", plant=not_asking_the_logs)
 def test_a_report_compares_the_counts_with_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "REACH_S", 0.0)
-    monkeypatch.setattr(query, "is_behind", range_coverage.is_behind)
+    monkeypatch.setattr(query, "is_behind", rules.is_behind)
     counted = [
         event("producer", "p", 0, 1, {0: 50}),
         event("broker", "b", 0, 50, {}, sources={"p": {0: 50}}, topic_id=str(OLD)),
@@ -460,7 +460,7 @@ def the_last_wins(patch: pytest.MonkeyPatch) -> None:
     def chosen(_: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
         return (versions[begin][-1] for begin in sorted(versions))
 
-    patch.setattr(range_coverage, "_chosen", chosen)
+    patch.setattr(rules, "_chosen", chosen)
 
 
 @guarantee("C11", "the late event of a former owner does not replace its successor's", plant=the_last_wins)
@@ -478,13 +478,13 @@ def test_the_highest_epoch_wins() -> None:
 
 
 def only_by_epoch(patch: pytest.MonkeyPatch) -> None:
-    original = range_coverage._chosen
+    original = rules._chosen
 
     def chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
         highest = {begin: max(event.epoch for event in versions[begin]) for begin in versions}
         return original(tier, {b: [e for e in versions[b] if e.epoch == highest[b]] for b in versions})
 
-    patch.setattr(range_coverage, "_chosen", chosen)
+    patch.setattr(rules, "_chosen", chosen)
 
 
 @guarantee("C11", "a group whose generations began again is complete where all is committed", plant=only_by_epoch)
@@ -584,7 +584,7 @@ def telling_no_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeping_all_tiles(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(range_coverage, "_not_cut", lambda tiles: tiles)
+    patch.setattr(rules, "_not_cut", lambda tiles: tiles)
 
 
 @guarantee("C9", "what a cut log has lost is not complete though nothing is written after it", plant=telling_no_cut)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
-from klamm.plugins.audit.comparison.range_coverage import Kind, TierKey
+from klamm.plugins.audit.comparison.tiers import Kind, TierKey
 from klamm.plugins.audit.event import AuditEvent
 from klammtest.audits import WINDOW_MS, event, states
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
-from klamm.plugins.audit.comparison.range_coverage import TierKey
+from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.event import FOREIGN, AuditEvent
 from klammtest.audits import WINDOW_MS, event
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from klamm.plugins.audit.comparison.compare import compare
-from klamm.plugins.audit.comparison.range_coverage import TierKey
 from klamm.plugins.audit.comparison.report import as_json, print_report, ratio_text
+from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.windows import Span
 from klammtest.audits import WINDOW_MS, event

@@ -9,7 +9,7 @@ import pytest
 from klamm.core.client.producer.producer import Producer
 from klamm.core.errors import ConfigError, DeliveryError
 from klamm.plugins.audit.comparison.compare import compare
-from klamm.plugins.audit.comparison.range_coverage import last_of_each
+from klamm.plugins.audit.comparison.rules import last_of_each
 from klamm.plugins.audit.counting import producer
 from klamm.plugins.audit.counting.producer import KlammProducerAudit
 from klamm.plugins.audit.event import AuditEvent, EventWindow

@@ -5,9 +5,9 @@ from array import array
 import pytest
 
 from klamm.core.errors import DeliveryError
-from klamm.core.interfaces.audit import RangeCount, WindowCount
-from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.comparison.range_coverage import TierKey, last_of_each, tier_counts
+from klamm.core.interfaces.audit import LoadOrigin, RangeCount, WindowCount
+from klamm.plugins.audit.comparison.rules import last_of_each, tier_counts
+from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.counting.ranges import PIECE_RECORDS, KlammRangeAudit, _Records, _Rows
 from klamm.plugins.audit.event import AuditEvent
 from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
@@ -298,10 +298,8 @@ def test_a_range_that_cannot_be_read_is_unknown() -> None:
 def test_counts_made_elsewhere_may_be_sent_again() -> None:
     topic = AuditTopic()
     counts = KlammRangeAudit(identity("hadoop"), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
-    ranges = [
-        RangeCount(FLIGHTS, 0, 30, (WindowCount(0, 10, 100), WindowCount(WINDOW_MS, 20, 200)), load=17),
-        RangeCount(TopicPartition("flights", 1), 7, 7, ()),
-    ]
+    load = LoadOrigin(17, "job", "lake-id", "file:///lake/flights")
+    ranges = [RangeCount(FLIGHTS, 0, 30, (WindowCount(0, 10, 100), WindowCount(WINDOW_MS, 20, 200)), load=load)]
     counts.publish_ranges(ranges)
     counts.publish_ranges(ranges)
     assert spans(topic.events) == [(0, 30, 30)]

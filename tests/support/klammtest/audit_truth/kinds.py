@@ -12,7 +12,7 @@ import pyarrow as pa
 from klamm.core.client.cluster_client import NewTopic
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.comparison.range_coverage import Kind
+from klamm.plugins.audit.comparison.tiers import Kind
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.query import audit_config
 from klamm.plugins.audit.reader import read_audit_log

@@ -17,7 +17,7 @@ from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, Ne
 from klamm.core.errors import DeliveryError, KlammError
 from klamm.core.groups.membership.member import LostOwnershipError
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.comparison.range_coverage import Kind
+from klamm.plugins.audit.comparison.tiers import Kind
 from klammtest.audit_truth.cluster import WINDOW_MS, TruthCluster
 from klammtest.audit_truth.load import Lake, Spoil
 from klammtest.audit_truth.truth import BROKER, FOREIGN, LAKE, PRODUCER, READERS, Place, Truth

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from klamm.plugins.audit.comparison.compare import compare
-from klamm.plugins.audit.comparison.range_coverage import LogEnd, Place
+from klamm.plugins.audit.comparison.tiers import LogEnd, Place
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.query import Answer
 from klamm.plugins.audit.web.document import audit_document
@@ -72,7 +72,7 @@ def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
         event("broker", "b", 0, 30, {}, sources={"p1": {0: 4, 1: 6, 2: 5}, "p2": {0: 6, 1: 4, 2: 5}}),
         event("consumer", GROUP, 0, 30, {0: 10, 1: 10, 2: 10}),
         event("hadoop", "lake", 0, 20, {0: 10, 1: 9, 2: 1} if lake is None else lake),
-        event("hadoop", "lake", 20, 30, {2: 9}, note="load 2"),
+        event("hadoop", "lake", 20, 30, {2: 9}, load=2),
     ]
 
 
