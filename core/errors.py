@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from .escaping import escaped, escaped_lines
+
 __all__ = [
     "BrokerError",
     "ConfigError",
@@ -26,15 +28,24 @@ __all__ = [
 
 
 class KlammError(Exception):
-    """Root. `code` is what the wire says; the message is one line: what is wrong, where, what would be right."""
+    """Root. `code` is what the wire says; the message is one line: what is wrong, where, what would be right.
+
+    Names from the wire are escaped when the message is read; a `ConfigError` may have a line for each problem.
+    """
 
     code: ErrorCode = ErrorCode.unknown_server_error
+
+    def __str__(self) -> str:
+        return escaped(super().__str__())
 
 
 class ConfigError(KlammError):
     """The user's configuration is wrong; names the file and the path of the key."""
 
     code = ErrorCode.invalid_config
+
+    def __str__(self) -> str:
+        return escaped_lines(Exception.__str__(self))
 
 
 class PluginError(KlammError):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from .config.sections.process_log import ProcessLogConfig
+from .escaping import LineFormatter
 from .records.partition import TopicPartition
 
 __all__ = ["ROOT", "TEXT_FORMAT", "ProcessLog", "of_command"]
@@ -34,7 +35,7 @@ class ProcessLog:
         logging.getLogger().addHandler(self._handler)
 
     def apply(self, config: ProcessLogConfig) -> None:
-        self._handler.setFormatter(_json() if config.format == "json" else logging.Formatter(TEXT_FORMAT))
+        self._handler.setFormatter(_json() if config.format == "json" else LineFormatter(TEXT_FORMAT))
         self._said = {ROOT: config.level, **_QUIET, **config.levels}
         self.change({**dict.fromkeys(self._found), **self._said})
 

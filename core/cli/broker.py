@@ -21,6 +21,7 @@ from ..garbage import rare_collections
 from ..interfaces.coordination import SessionExpiredError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
+from .output import say
 
 if TYPE_CHECKING:
     from ..broker.server import Broker
@@ -126,7 +127,7 @@ async def _serve(
         gc.collect()
         gc.freeze()  # these objects live as long as the process: no collection scans them again while all requests wait
         sys.setswitchinterval(_SWITCH_S)
-        print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
+        say(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}")
         reloads = asyncio.create_task(_reload_on_sighup(signals, server, file))
         ends: list[asyncio.Future[Any]] = [signals.stopped, server.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -35,6 +35,7 @@ from .options import (
     interval_s,
     table,
 )
+from .output import say
 
 if TYPE_CHECKING:
     from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
@@ -117,8 +118,8 @@ def status(
         console().print(rows)
         features = admin.features()
     for line in health.lines():
-        typer.echo(line)
-    typer.echo(f"features: {', '.join(f'{name} {level}' for name, level in sorted(features.items())) or 'none'}")
+        say(line)
+    say(f"features: {', '.join(f'{name} {level}' for name, level in sorted(features.items())) or 'none'}")
     if limit_s is not None and not health.is_well:
         raise KlammError(f"partitions still lack a leader or replicas after {wait}")
 
@@ -152,9 +153,9 @@ def balance(
         ordered = plan_leaders(placement, racks)
         _refuse_none(admin.alter_reassignments({move.partition: move.replicas for move in ordered}))
         refused = admin.elect_leaders()
-        typer.echo(f"{counted(moved, 'replica')} moved, {counted(len(ordered), 'preferred leader')} changed")
+        say(f"{counted(moved, 'replica')} moved, {counted(len(ordered), 'preferred leader')} changed")
         for line in kept_leaders(refused):
-            typer.echo(f"klamm: {line}", err=True)
+            say(f"klamm: {line}", err=True)
 
 
 def kept_leaders(refused: Mapping[TopicPartition, BrokerError]) -> list[str]:
@@ -188,7 +189,7 @@ def drain(
         if planned or not begun:
             _show(planned)
         if begun:
-            typer.echo(f"{counted(len(begun), 'move')} off broker {broker} in progress: {some_of(begun)}")
+            say(f"{counted(len(begun), 'move')} off broker {broker} in progress: {some_of(begun)}")
         if dry_run:
             return
         targets = {move.partition: move.replicas for move in planned}
@@ -198,7 +199,7 @@ def drain(
         left = _replicas_of(admin.view(), broker)
     if left:
         raise KlammError(f"broker {broker} still has replicas, or got new ones: {some_of(left)}; drain it again")
-    typer.echo(f"broker {broker} has no replicas: it can be stopped")
+    say(f"broker {broker} has no replicas: it can be stopped")
     if not outcome.is_success:
         raise typer.Exit(1)
 
@@ -212,7 +213,7 @@ def unregister(
     """Remove what the cluster stores of a broker that is gone for good; it must have no replicas."""
     with cluster_client(config, bootstrap) as (_, client):
         _admin(client).unregister_broker(broker)
-    typer.echo(f"broker {broker}: unregistered")
+    say(f"broker {broker}: unregistered")
 
 
 @app.command()
@@ -254,7 +255,7 @@ def reassign(
             for tp, found in sorted(ongoing.items()):
                 rows.add_row(str(tp), _numbers(found.replicas), _numbers(found.adding), _numbers(found.removing))
             console().print(rows)
-            typer.echo(f"{len(ongoing)} {'cancelled' if cancel else 'in progress'}")
+            say(f"{len(ongoing)} {'cancelled' if cancel else 'in progress'}")
             return
         placement, racks = _placement(admin)
         targets = _targets(placement, racks, given, replication_factor)
@@ -262,9 +263,9 @@ def reassign(
         done = sorted(targets.keys() - outcome.left)
         if outcome.left:
             for tp in done:
-                typer.echo(f"{tp}: reassigned")
+                say(f"{tp}: reassigned")
         else:
-            typer.echo(f"{counted(len(done), 'partition')} reassigned")
+            say(f"{counted(len(done), 'partition')} reassigned")
         if not outcome.is_success:
             raise typer.Exit(1)
 
@@ -472,24 +473,24 @@ def _broker_rows(admin: ClusterAdmin, view: ClusterView) -> Iterable[tuple[str, 
             size = decimal(sum(directory.sizes.values()))
             free = decimal(directory.usable_bytes) if directory.usable_bytes >= 0 else "-"
         except KlammError as error:
-            typer.echo(f"klamm: broker {broker}: {error}", err=True)
+            say(f"klamm: broker {broker}: {error}", err=True)
         mark = " (controller)" if broker == view.controller_id else ""
         yield (str(broker), f"{Address(node.host, node.port)}{mark}", node.rack or "-", *numbers, size, free)
 
 
 def _show(moves: list[Move]) -> None:
     if not moves:
-        typer.echo("nothing to move")
+        say("nothing to move")
     for move in moves[:_SHOWN]:
-        typer.echo(f"{move.partition}: from {move.source} to {move.destination} ({_numbers(move.replicas)})")
+        say(f"{move.partition}: from {move.source} to {move.destination} ({_numbers(move.replicas)})")
     if len(moves) > _SHOWN:
-        typer.echo(f"… and {len(moves) - _SHOWN} more")
+        say(f"… and {len(moves) - _SHOWN} more")
 
 
 def _refuse_none(refused: Mapping[TopicPartition, KlammError]) -> None:
     """Prints why each of these was refused, and ends the command with status 1 if there are any."""
     for _, error in sorted(refused.items()):
-        typer.echo(f"klamm: {error}", err=True)
+        say(f"klamm: {error}", err=True)
     if refused:
         raise typer.Exit(1)
 

@@ -14,6 +14,7 @@ from ..config.section import definitions
 from ..config.settings import Settings, load_settings
 from ..errors import KlammError
 from .options import DEFAULT_CONFIG, ConfigFile
+from .output import say, say_document
 
 app = typer.Typer(add_completion=False, help="Check, show and reload the configuration.", no_args_is_help=True)
 
@@ -26,7 +27,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
         settings.check_topic(topic)
     for sink in settings.sinks:
         settings.check_sink(sink)
-    typer.echo(f"{config}: ok")
+    say(f"{config}: ok")
 
 
 @app.command()
@@ -41,15 +42,13 @@ def reload(config: ConfigFile = DEFAULT_CONFIG) -> None:
     if outcome.error:
         raise KlammError(f"{config}: {outcome.lines()[0]}")
     for line in outcome.lines():
-        typer.echo(f"{config}: {line}")
+        say(f"{config}: {line}")
 
 
 @app.command()
 def show(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Print every key with the value in force, defaults and environment included, as YAML."""
-    typer.echo(
-        yaml.safe_dump(in_force(load_settings(config)), sort_keys=False, allow_unicode=True, width=120), nl=False
-    )
+    say_document(yaml.safe_dump(in_force(load_settings(config)), sort_keys=False, allow_unicode=True, width=120))
 
 
 def in_force(settings: Settings) -> dict[str, Any]:

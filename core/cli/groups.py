@@ -28,6 +28,7 @@ from .options import (
     table,
     why_unserved,
 )
+from .output import say
 
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
@@ -84,10 +85,10 @@ def describe(
         rows.add_row(tp.topic, str(tp.partition), cell(offset), cell(end), cell(lag), members.owners.get(tp, "-"))
     console().print(rows)
     for line in reasons:
-        typer.echo(f"klamm: {line}", err=True)
+        say(f"klamm: {line}", err=True)
     unknown = lags.count(None)
     without = f", unknown for {unknown} of {len(lags)} partitions" if unknown else ""
-    typer.echo(f"total lag {sum(max(lag or 0, 0) for lag in lags)}{without}")
+    say(f"total lag {sum(max(lag or 0, 0) for lag in lags)}{without}")
 
 
 @app.command()
@@ -111,7 +112,7 @@ def delete(
             except BrokerError as error:
                 unknown = "group {} has no offsets" if topic else "there is no group {}"
                 raise _not_deleted(client, group, error, unknown) from error
-            typer.echo(f"{group}: {'offsets ' if topic else ''}deleted")
+            say(f"{group}: {'offsets ' if topic else ''}deleted")
 
 
 def _delete_offsets(client: ClusterClient, group: str, topics: set[str]) -> None:
@@ -169,7 +170,7 @@ def _coordination(settings: Settings) -> Iterator[Coordination | None]:
     try:
         coordination.start(COORDINATION_TIMEOUT_S)
     except CoordinationError as error:
-        typer.echo(f"klamm: registry groups are not shown: {error}", err=True)
+        say(f"klamm: registry groups are not shown: {error}", err=True)
         yield None
         return
     try:

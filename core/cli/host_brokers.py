@@ -21,6 +21,7 @@ from typing import IO, NamedTuple, TextIO
 
 from ..config.settings import Settings
 from ..errors import KlammError
+from .output import say
 
 __all__ = ["run_brokers"]
 
@@ -142,7 +143,7 @@ class _Group:
             else:
                 self._ready.add(event.broker_id)
                 if len(self._ready) == count and self._stopped_by is None:
-                    print(f"klamm brokers ready: ids {', '.join(map(str, sorted(self._ready)))}", flush=True)
+                    say(f"klamm brokers ready: ids {', '.join(map(str, sorted(self._ready)))}")
         if self._failed is not None:
             raise self._failed
         return self._stopped_by is signal.SIGINT
@@ -174,7 +175,7 @@ class _Group:
             again = join([*self._command[3:], "--only", str(event.broker_id)])
             said = f"broker {event.broker_id} {how}"
             if self.children:
-                print(f"klamm: {said}; the others continue. Start it again: klamm {again}", file=sys.stderr, flush=True)
+                say(f"klamm: {said}; the others continue. Start it again: klamm {again}", err=True)
             else:
                 self._failed = KlammError(f"{said}, as the last one")
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import ConfigError
+from .output import say
 
 Target = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]
 
@@ -23,4 +24,4 @@ def init(target: Target = Path("klamm.yaml")) -> None:
         raise ConfigError(f"{target}: already exists; it was not changed") from None
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written: {error.strerror}") from error
-    typer.echo(f"{target} written. Next: `klamm zookeeper` (or your own ZooKeeper), then `klamm broker`.")
+    say(f"{target} written. Next: `klamm zookeeper` (or your own ZooKeeper), then `klamm broker`.")

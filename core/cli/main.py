@@ -6,6 +6,7 @@ the exit status is 1 for a failure, 2 for wrong usage or configuration, 130 afte
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib import import_module
@@ -18,9 +19,11 @@ from typer.main import get_command as typer_command
 import klamm
 
 from ..errors import ConfigError, KlammError, PluginError
+from ..escaping import LineFormatter
 from ..garbage import rare_collections
 from ..interfaces.command import Command
 from ..plugins import plugin_commands
+from .output import say
 
 __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command", "main"]
 
@@ -104,7 +107,7 @@ def _version(asked: bool) -> None:
     if asked:
         from ..records.native import IMPLEMENTATION
 
-        typer.echo(f"klamm {klamm.__version__}, {IMPLEMENTATION} record batches")
+        say(f"klamm {klamm.__version__}, {IMPLEMENTATION} record batches")
         raise typer.Exit
 
 
@@ -117,6 +120,8 @@ def klamm_command(
 
 def main() -> None:
     """The console script. Errors of the user are one line, never a traceback."""
+    if logging.lastResort is not None:  # where the file has no section `log`
+        logging.lastResort.setFormatter(LineFormatter())
     try:
         status = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -143,7 +148,9 @@ def main() -> None:
 
 
 def _say(error: KlammError) -> None:
-    print(f"klamm: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
+    lines = str(error).split("\n")
+    for line in [f"klamm: {lines[0]}"] if len(lines) == 1 else lines:
+        say(line, err=True)
 
 
 def _discard_output() -> None:

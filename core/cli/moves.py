@@ -8,12 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from ..config.describe import ConfigSource
 from ..errors import BrokerError, ErrorCode, KlammError
 from ..records.partition import TopicPartition, some_of
 from .options import console
+from .output import say
 
 if TYPE_CHECKING:
     from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
@@ -210,7 +209,7 @@ def _why_stuck(partitions: list[TopicPartition], brokers: tuple[int, ...], *, is
 
 
 def _say(line: str) -> None:
-    typer.echo(f"klamm: {line}", err=True)
+    say(f"klamm: {line}", err=True)
 
 
 class _Throttles:

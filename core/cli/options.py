@@ -6,7 +6,6 @@ Modules that only some commands need are imported in functions, so that a broker
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +17,9 @@ from ..config.settings import Settings, load_settings
 from ..errors import ConfigError, ErrorCode, KlammError
 from ..records.partition import TopicPartition
 from ..transport.address import Address
+from .output import PIPE_WIDTH, console, table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from ..client.cluster_client import ClusterClient
 
 __all__ = [
@@ -54,7 +51,6 @@ Bootstrap = Annotated[
     ),
 ]
 DEFAULT_CONFIG = Path("klamm.yaml")
-PIPE_WIDTH = 200
 TIMEOUT_S = 10.0
 """Time-out of a command's requests, in seconds; short, since a person waits."""
 
@@ -74,23 +70,6 @@ def interval_s(option: str, text: str) -> int:
     if seconds > _MOST_DAYS * 86_400:
         raise ConfigError(f"{option}: expected an interval of at most {_MOST_DAYS}d, got {text!r}")
     return seconds
-
-
-def console() -> Console:
-    """Returns a console on stdout; wide if that is not a terminal, so that no text is cut off in a pipe."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-
-
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Returns a table without boxes, readable by eye and by `awk`."""
-    from rich.table import Table
-
-    made = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
 
 
 def cell(value: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..config.settings import load_settings
 from ..plugins import plugin_host
 from .options import DEFAULT_CONFIG, ConfigFile, console, named, table
+from .output import text
 
 
 def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:
@@ -12,5 +13,7 @@ def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:
     host = load_settings(config).host() if named(config) else plugin_host()
     rows = table("plugin", "module", "source", "hooks", "provides")
     for plugin in host.loaded():
-        rows.add_row(plugin.name, plugin.module, plugin.source, "\n".join(plugin.hooks), "\n".join(plugin.provides))
+        rows.add_row(
+            plugin.name, plugin.module, plugin.source, text("\n".join(plugin.hooks)), text("\n".join(plugin.provides))
+        )
     console().print(rows)

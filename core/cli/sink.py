@@ -15,6 +15,7 @@ from ..client.consumer.sink_runner import SinkProgress, SinkRunner
 from ..config.settings import load_settings
 from ..process_log import of_command
 from .options import DEFAULT_CONFIG, ConfigFile
+from .output import say
 
 
 def sink(
@@ -44,6 +45,6 @@ def sink(
 
         progress = runner.run(stop, once=once, report=report)
     bad = f", {progress.bad} skipped" if progress.bad else ""
-    typer.echo(f"sink {name}: {progress.records} records, {progress.flushes} flushes{bad}")
+    say(f"sink {name}: {progress.records} records, {progress.flushes} flushes{bad}")
     if signal.SIGINT in received:
         raise KeyboardInterrupt

@@ -27,6 +27,7 @@ from .options import (
     table,
     why_unserved,
 )
+from .output import say
 
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient, NewTopic
@@ -50,7 +51,7 @@ def list_topics(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None
     """Print the names of all topics."""
     with cluster_client(config, bootstrap) as (_, client):
         for name in sorted(client.metadata().topics):
-            typer.echo(name)
+            say(name)
 
 
 @app.command()
@@ -89,7 +90,7 @@ def create(
         )
         client.create_topics({topic: new})
         _warn_of_minimum(client, topic, new.configs)
-        typer.echo(f"{topic}: created")
+        say(f"{topic}: created")
 
 
 @app.command()
@@ -117,10 +118,10 @@ def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootst
         rows.add_row(str(tp.partition), str(leader), _numbers(found.replicas), _numbers(found.isr), *offsets)
     console().print(rows)
     for line in reasons:
-        typer.echo(f"klamm: {line}", err=True)
+        say(f"klamm: {line}", err=True)
     for name, entry in sorted(configs.items()):
         if entry.source != ConfigSource.DEFAULT:
-            typer.echo(f"{name}={entry.value}{'' if entry.source == ConfigSource.TOPIC else '  (from the broker)'}")
+            say(f"{name}={entry.value}{'' if entry.source == ConfigSource.TOPIC else '  (from the broker)'}")
 
 
 @app.command()
@@ -147,7 +148,7 @@ def alter(
             _warn_of_minimum(client, topic, given)
         if partitions is not None:
             client.create_partitions(topic, partitions)
-    typer.echo(f"{topic}: altered")
+    say(f"{topic}: altered")
 
 
 @app.command()
@@ -161,7 +162,7 @@ def delete(
         for name in topics:
             with _nearest(client, name):
                 client.delete_topics([name])
-            typer.echo(f"{name}: deleted")
+            say(f"{name}: deleted")
 
 
 @app.command("delete-records")
@@ -196,7 +197,7 @@ def delete_records(
         except BrokerError as error:
             raise BrokerError(error.code, f"{error.words}{_NOT_DELETED.get(error.code, '')}") from error
         for tp, start in sorted(starts.items()):
-            typer.echo(f"{tp}: starts at {start}")
+            say(f"{tp}: starts at {start}")
 
 
 def _create_all(settings: Settings, client: ClusterClient) -> bool:
@@ -204,17 +205,17 @@ def _create_all(settings: Settings, client: ClusterClient) -> bool:
     there, refused = client.metadata().topics, False
     for name in settings.topics:
         if name in there:
-            typer.echo(f"{name}: exists")
+            say(f"{name}: exists")
             continue
         new = _from_file(settings, name)
         try:
             client.create_topics({name: new}, exists_ok=True)
         except BrokerError as error:
-            typer.echo(f"klamm: {error}", err=True)
+            say(f"klamm: {error}", err=True)
             refused = True
             continue
         _warn_of_minimum(client, name, new.configs)
-        typer.echo(f"{name}: created")
+        say(f"{name}: created")
     return not refused
 
 
@@ -240,7 +241,7 @@ def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, st
     replicas = min(len(each.replicas) for each in client.topic(topic, all_led=False).partitions.values())
     lowered = too_high_minimum(topic, configs, replicas)
     if lowered:
-        typer.echo(f"klamm: {lowered}", err=True)
+        say(f"klamm: {lowered}", err=True)
 
 
 def _pairs(given: Iterable[str] | None) -> dict[str, str]:

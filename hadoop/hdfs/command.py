@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
+from klamm.core.cli.output import say
 
 from .jars import have_jars, jars_folder
 from .server import HdfsPorts, HdfsServer
@@ -35,17 +36,17 @@ def hdfs(
     server = HdfsServer(data_dir, ports, ends_with_parent=True)
     try:
         if not have_jars():
-            typer.echo(f"fetching HDFS's jars, 65 MB, into {jars_folder()}", err=True)
+            say(f"fetching HDFS's jars, 65 MB, into {jars_folder()}", err=True)
         server.start()
-        typer.echo(
+        say(
             f"klamm hdfs ready: {server.uri}, WebHDFS at {server.web_url}, data in {data_dir}, Hadoop's configuration "
             f"in {server.conf_dir}; Ctrl-C stops it"
         )
         ended = server.wait()
     except StopRequestedError:
         server.stop()
-        typer.echo("HDFS has stopped")
+        say("HDFS has stopped")
         return
     server.stop()
-    typer.echo(ended, err=True)
+    say(ended, err=True)
     raise typer.Exit(1)

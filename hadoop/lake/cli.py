@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, table
+from klamm.core.cli.output import say, say_on
 from klamm.core.config.problems import problems_of
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
@@ -190,7 +191,7 @@ def compact(
                 _tell_compacted(name, maintenance.compact(name, size), as_json)
             except KlammError as error:
                 failed.append(name)
-                errors.print(f"klamm: compaction of {name}: {error}", highlight=False, markup=False, soft_wrap=True)
+                say_on(errors, f"klamm: compaction of {name}: {error}")
     if failed:
         raise KlammError(f"{len(failed)} of {len(topics)} topics not compacted: {', '.join(failed)}")
 
@@ -222,7 +223,7 @@ def collect_garbage(
     with Maintenance(opened.config, Console(stderr=True)) as maintenance:
         for name in _chosen_topics(maintenance.publisher, opened.root, topic):
             for item in maintenance.collect(name, seconds, dry_run):
-                typer.echo(json.dumps({**asdict(item), "dry_run": dry_run}) if as_json else item.line(dry_run))
+                say(json.dumps({**asdict(item), "dry_run": dry_run}) if as_json else item.line(dry_run))
 
 
 def _age(text: str) -> int:
@@ -373,11 +374,11 @@ def _generation_row(generation: Generation) -> dict[str, Any]:
 
 def _show_generation(generation: Generation, as_json: bool, few: int | None) -> None:
     if as_json:
-        typer.echo(generation.model_dump_json())
+        say(generation.model_dump_json())
         return
     facts = {**_generation_row(generation), "format": generation.format, "topic id": generation.topic_id}
     for name, value in facts.items():
-        typer.echo(f"{name}: {'' if value is None else value}")
+        say(f"{name}: {'' if value is None else value}")
     rows: list[dict[str, Any]] = [
         {"load": merged.load, "rows": sum(merged.rows.values()), "ends": _ends(merged.ends, few)}
         for merged in generation.loads
@@ -395,11 +396,11 @@ def _tell_compacted(topic: str, result: CompactResult | None, as_json: bool) -> 
         row = {} if result is None else _generation_row(result.generation)
         if result is not None:
             row |= {"merged_files": result.merged_files, "seconds": round(result.seconds, 1)}
-        typer.echo(json.dumps({"topic": topic, **row}))
+        say(json.dumps({"topic": topic, **row}))
     elif result is None:
-        typer.echo(f"compact topic={topic}: nothing new")
+        say(f"compact topic={topic}: nothing new")
     else:
-        typer.echo(result.line())
+        say(result.line())
 
 
 def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool, few: int | None) -> None:
@@ -407,7 +408,7 @@ def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool,
     manifest = entry.manifest
     if as_json:
         said = {"manifest": manifest.model_dump(mode="json", by_alias=True), "audit": audit.model_dump(mode="json")}
-        typer.echo(json.dumps({**said, "files": [{"name": name, "bytes": size} for name, size in entry.files]}))
+        say(json.dumps({**said, "files": [{"name": name, "bytes": size} for name, size in entry.files]}))
         return
     facts = {
         **_load_row(entry, few),
@@ -416,7 +417,7 @@ def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool,
         "owner": audit.owner,
     }
     for name, value in facts.items():
-        typer.echo(f"{name}: {'' if value is None else value}")
+        say(f"{name}: {'' if value is None else value}")
     _print_few(
         [
             {
@@ -439,16 +440,16 @@ def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool,
 def _tell(proof: TopicProof, as_json: bool) -> None:
     if as_json:
         state = "damaged" if proof.findings else "intact"
-        typer.echo(json.dumps({"state": state, **asdict(proof)}))
+        say(json.dumps({"state": state, **asdict(proof)}))
         return
     for line in (*(f.line() for f in proof.findings), *(g.line() for g in proof.gaps), proof.line()):
-        typer.echo(line)
+        say(line)
 
 
 def _print(rows: Sequence[Mapping[str, Any]], as_json: bool, columns: Sequence[str]) -> None:
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(row))
+            say(json.dumps(row))
         return
     made = table(*columns, right=tuple(c for c in columns if c in _NUMBERS))
     for row in rows:
@@ -463,7 +464,7 @@ def _print_few(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], what: 
         _print(rows, False, columns)
         return
     _print([*rows[:ENDS], dict.fromkeys(columns, "…"), *rows[-ENDS:]], False, columns)
-    typer.echo(f"{len(rows)} {what}, of which the first and last {ENDS} are listed; --all lists all")
+    say(f"{len(rows)} {what}, of which the first and last {ENDS} are listed; --all lists all")
 
 
 def _spans(found: Mapping[int, tuple[int, int | None]], few: int | None = None) -> str:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, interval_s
+from klamm.core.cli.output import say, say_on
 from klamm.core.config.sections.sink import SinkSettings
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import ConfigError, KlammError
@@ -84,7 +85,7 @@ def _interruption_reported() -> Iterator[None]:
         yield
     except SystemExit as ended:
         if ended.code == EXIT_STATUS:
-            typer.echo("klamm: interrupted; a load that was not yet published has published nothing", err=True)
+            say("klamm: interrupted; a load that was not yet published has published nothing", err=True)
         raise
 
 
@@ -104,7 +105,7 @@ def _go_on(run: Callable[[], RunReport], every_s: int, max_failures: int) -> Non
         return failure is None
 
     def failed(left_s: float) -> None:
-        typer.echo(f"klamm: {failure}; the next run begins in {left_s:.0f} s", err=True)
+        say(f"klamm: {failure}; the next run begins in {left_s:.0f} s", err=True)
 
     with stop_on_sigterm() as stop:
         if not Schedule(every_s, max_failures, stop).follow(once, failed):
@@ -131,17 +132,17 @@ def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) ->
 
     def tell(report: TopicReport) -> None:
         for line in () if as_json else report.lines():
-            typer.echo(line)
+            say(line)
         if report.error is not None:
             said = f"klamm: load of {report.topic}: {report.error}"
-            errors.print(said, highlight=False, markup=False, soft_wrap=True)
+            say_on(errors, said)
 
     with Loader(settings, name, errors) as loader:
 
         def run() -> RunReport:
             report = loader.run(only, tell)
             if as_json:
-                typer.echo(report.to_json())
+                say(report.to_json())
             return report
 
         yield run

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from klamm.core.cli.output import say_on
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, KlammError
 
@@ -85,7 +86,7 @@ class Loader:
                 return start_session(spark_settings)
 
         def warn(text: str) -> None:
-            console.print(f"klamm: {text}", highlight=False, markup=False, soft_wrap=True)
+            say_on(console, f"klamm: {text}")
 
         spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
         committer = GroupOffsets(self._topics.client, group) if group else None

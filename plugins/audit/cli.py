@@ -14,6 +14,7 @@ import typer
 from klamm import ClusterClient, load_settings
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, console, interval_s
+from klamm.core.cli.output import say, say_document
 from klamm.core.process_log import of_command
 from klamm.plugin import ConfigError, KlammError
 
@@ -122,11 +123,11 @@ def audit_command(
         absent = [] if query.topics else absent_topics(audit, {*client.metadata().topics, *answer.counted})
     shown = by or Span.WINDOW
     if json_:
-        typer.echo(json.dumps(as_json(answer.audits, shown, answer.unreadable), indent=1))
+        say_document(json.dumps(as_json(answer.audits, shown, answer.unreadable), indent=1))
     else:
         print_report(console(), answer.audits, shown, answer.unreadable)
     for line in (*absent, *silent_tiers(tiers, answer)):
-        typer.echo(f"klamm: {line}", err=True)
+        say(f"klamm: {line}", err=True)
     if html is not None:
         from .web.document import audit_document, write_document
         from .web.views import Filters
@@ -134,7 +135,7 @@ def audit_command(
         filters = Filters(by, query.since_ms, query.until_ms)
         write_document(html, audit_document(answer, filters))
         if not json_:
-            typer.echo(f"written: {html}")
+            say(f"written: {html}")
     if not answer.complete:
         raise typer.Exit(1)
 
@@ -168,7 +169,7 @@ def settle_command(
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         counts, windows = settle(client, audit, query, who.strip(), why.strip())
-    typer.echo(f"settled {counts} counts in {windows} windows of topic {topic}")
+    say(f"settled {counts} counts in {windows} windows of topic {topic}")
 
 
 @app.command("serve")
@@ -207,7 +208,7 @@ def serve_command(
         try:
             raise_on_stop_signals()
             pages.start()
-            typer.echo(f"klamm audit serve ready on {pages.url}")
+            say(f"klamm audit serve ready on {pages.url}")
             pages.wait()
         finally:
             pages.stop()
@@ -262,11 +263,11 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], began_
             answer = runner.ask(query)
             check_topics(client, query, answer)
             for line in silent_tiers(gate.tiers, answer) if asked == 0 else ():
-                typer.echo(f"klamm: {line}; waiting for it", err=True)
+                say(f"klamm: {line}; waiting for it", err=True)
             asked += 1
             return answer
 
-        typer.echo(wait_complete(ask, gate, timeout_s, began_s=began_s))
+        say(wait_complete(ask, gate, timeout_s, began_s=began_s))
 
 
 def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, timeout_s: float) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
+from klamm.core.cli.output import say
 
 from .local_server import LocalServer
 
@@ -15,11 +16,11 @@ def run_in_foreground(command: str, server: LocalServer) -> None:
     try:
         server.start()
         ready = f"klamm {command} ready: {server.address}, data in {server.data_dir} (pid {server.pid})"
-        typer.echo(f"{ready}; Ctrl-C stops it")
+        say(f"{ready}; Ctrl-C stops it")
         status = server.wait()
     except StopRequestedError:
         server.stop()
-        typer.echo(f"{server.product} has stopped")
+        say(f"{server.product} has stopped")
         return
-    typer.echo(f"{server.product} ended by itself with status {status}; see {server.log}", err=True)
+    say(f"{server.product} ended by itself with status {status}; see {server.log}", err=True)
     raise typer.Exit(1)

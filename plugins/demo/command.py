@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from klamm.core.cli.output import say
 from klamm.plugin import ConfigError
 
 from .show import Show
@@ -39,13 +40,13 @@ def demo(
     show = Show(Console(), size.all)
     story = Story(workspace, show, plant, lake, flights, size)
     report = story.run()
-    typer.echo(f"the lake is left in {story.lake_left()}")
+    say(f"the lake is left in {story.lake_left()}")
     try:
         report.write(workspace.report)
-        typer.echo(f"the report, for a browser: {workspace.report}")
+        say(f"the report, for a browser: {workspace.report}")
     except ConfigError as error:  # a full disk does not change what was found
-        typer.echo(f"there is no report: {error}")
-    typer.echo(report.verdict.line())
+        say(f"there is no report: {error}")
+    say(report.verdict.line())
     if not report.verdict.passed:
         raise typer.Exit(1)
 

@@ -8,6 +8,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from klamm.core.cli.output import say_on
+
 STATUS_S = 5.0
 COUNTS = ("produced", "consumed", "loaded")
 
@@ -38,7 +40,7 @@ class Show:
 
     def say(self, text: str) -> None:
         """Prints a step, above the bars."""
-        self._console.print(f"{self.seconds:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True)
+        say_on(self._console, f"{self.seconds:6.1f} s  {text}")
 
     def print(self, text: str) -> None:
         """Prints the text unchanged."""

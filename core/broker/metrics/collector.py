@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 import klamm
 
 from ...cluster.cluster import Cluster
+from ...escaping import escaped
 from ...interfaces.service import ServiceMetric
 from ...log.manager import LogManager
 from ...protocol.apis import ApiKey
@@ -93,7 +94,7 @@ class BrokerCollector(Collector):
             counts = list(times.buckets)
             if any(counts) or not labels:
                 total_ms = times.total_ns / _NS_PER_MS
-                family.add_metric(labels, list(_cumulative(counts)), sum_value=total_ms)
+                family.add_metric(_shown(labels), list(_cumulative(counts)), sum_value=total_ms)
         return family
 
     def _quantiles(self) -> Iterable[Sample]:
@@ -105,7 +106,7 @@ class BrokerCollector(Collector):
 def _family(definition: MetricSpec, samples: Iterable[Sample]) -> Metric:
     family = _empty_family(definition.name, definition.doc, definition.labels, definition.kind is MetricType.COUNTER)
     for labels, value in samples:
-        family.add_metric(labels, value)
+        family.add_metric(_shown(labels), value)
     return family
 
 
@@ -125,8 +126,13 @@ def of_services(samples: Iterable[ServiceMetric]) -> Iterable[Metric]:
             labels = tuple(sample.labels)
             families[sample.name] = _empty_family(sample.name, sample.doc, labels, sample.is_counter), labels
         family, labels = families[sample.name]
-        family.add_metric([sample.labels.get(label, "") for label in labels], sample.value)
+        family.add_metric(_shown(sample.labels.get(label, "") for label in labels), sample.value)
     return [family for family, _ in families.values()]
+
+
+def _shown(labels: Iterable[str]) -> list[str]:
+    """Returns the labels as one visible line each; Prometheus's text format has no form for a lone surrogate."""
+    return [escaped(label) for label in labels]
 
 
 def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
+
+from klamm.core.cli.output import text, titled_table
+from klamm.core.escaping import escaped
 
 from ..event import BROKER, PRODUCER
 from ..windows import Span, iso
@@ -85,14 +86,14 @@ def rows(audit: TopicAudit, span: Span) -> list[Row]:
 
 def render(audit: TopicAudit, span: Span) -> RenderableType:
     """Returns the table of one topic, and below it its problems."""
-    table = Table(title=f"audit of topic {escape(audit.topic)}, by {span} of record time (UTC)", title_justify="left")
+    table = titled_table(f"audit of topic {audit.topic}, by {span} of record time (UTC)")
     table.add_column(str(span))
     for tier in audit.tiers:
         if tier.tier == PRODUCER:
             table.add_column("attempted", justify="right")
             table.add_column("acknowledged", justify="right")
         else:
-            table.add_column(escape(str(tier)), justify="right")
+            table.add_column(str(tier), justify="right")
     foreign = any(cell.foreign for window in audit.windows for cell in window.cells.values())
     if foreign:
         table.add_column("not audited", justify="right")
@@ -104,7 +105,7 @@ def render(audit: TopicAudit, span: Span) -> RenderableType:
     if len(shown) > 1:
         table.add_section()
         _add(table, audit.tiers, Row("all", audit.windows), foreign)
-    return Group(table, *map(Text, _notes(audit)))
+    return Group(table, *(text(escaped(note)) for note in _notes(audit)))
 
 
 def _add(table: Table, tiers: Sequence[TierKey], row: Row, foreign: bool) -> None:
@@ -113,11 +114,11 @@ def _add(table: Table, tiers: Sequence[TierKey], row: Row, foreign: bool) -> Non
         if tier.tier == PRODUCER:
             cells.append(f"{row.attempted(tier):,}")
         state = row.state(tier)
-        cells.append(Text(f"{row.records(tier):,}", "" if state is State.COMPLETE else _STYLES[state]))
+        cells.append(text(f"{row.records(tier):,}", "" if state is State.COMPLETE else _STYLES[state]))
     if foreign:
         cells.append(f"{row.foreign():,}")
     cells.append(f"{max(row.size(tier) for tier in tiers) / 1e6:,.1f}")
-    cells.append(Text(row.completeness(), _STYLES[row.state()]))
+    cells.append(text(row.completeness(), _STYLES[row.state()]))
     table.add_row(*cells)
 
 
@@ -217,7 +218,7 @@ def print_report(console: Console, audits: Sequence[TopicAudit], span: Span, unr
     """Prints all topics, then records that are not events."""
     for audit in audits:
         console.print(render(audit, span))
-    for text in unreadable:
-        console.print(f"! unreadable: {escape(text)}")
+    for line in unreadable:
+        console.print(text(escaped(f"! unreadable: {line}")))
     if not audits:
         console.print("! nothing has been counted yet")

@@ -8,6 +8,7 @@ cluster cannot be reached.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -16,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from klamm.plugin import ConfigError, KlammError
@@ -104,10 +105,15 @@ def _page(view: View) -> Endpoint:
 def _api(view: View) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         _, said, _ = await run_in_threadpool(view, request)
-        text = bytes(JSONResponse(said).body).decode()
+        text = _json(said)
         return _answer(request, text, "application/json", f'"read_ms":{said["read_ms"]}')
 
     return endpoint
+
+
+def _json(said: Json) -> str:
+    """Returns JSON in ASCII, which holds every text, lone surrogates too."""
+    return json.dumps(said, allow_nan=False, separators=(",", ":"))
 
 
 def _asset(name: str, media_type: str) -> Endpoint:
@@ -147,7 +153,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 async def _error(request: Request, status: int, text: str) -> Response:
     if request.url.path.startswith("/api/"):
-        return JSONResponse({"error": text}, status, headers=_HEADERS)
+        return Response(_json({"error": text}), status, _HEADERS, "application/json")
     page = _render(request, "error.html", {"status": status, "error": text})
     return Response(page, status, _HEADERS, "text/html")
 
@@ -182,4 +188,4 @@ def _twin(path: str) -> str:
 
 
 def _href(path: str, query: Mapping[str, str]) -> str:
-    return f"{path}?{urlencode(query)}" if query else path
+    return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path

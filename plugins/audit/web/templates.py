@@ -13,6 +13,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, FunctionLoader
+from markupsafe import Markup
+
+from klamm.core.escaping import escaped
 
 from ..windows import Span, iso, utc
 from .views import Json
@@ -29,7 +32,9 @@ def render(name: str, values: Json) -> str:
 @cache
 def environment() -> Environment:
     """Returns the environment, which is also used for templates of others, such as the demo's report."""
-    made = Environment(loader=FunctionLoader(file_text), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=FunctionLoader(file_text), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
     made.filters |= {"number": number, "instant": instant, "window": window, "part": part}
     made.globals |= {"spans": list(Span), "max_rows": MAX_ROWS}
     return made
@@ -39,6 +44,11 @@ def environment() -> Environment:
 def file_text(name: str) -> str:
     """Returns the text of a file in `pages`."""
     return resources.files(__package__).joinpath("pages", name).read_text()
+
+
+def _shown(value: Any) -> Any:
+    """Returns a text as one visible line; `Markup` as it is."""
+    return escaped(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def number(value: int | None) -> str:
@@ -61,5 +71,5 @@ def window(start_ms: int | None) -> str:
 
 
 def part(text: Any) -> str:
-    """Quotes one segment of a path."""
-    return quote(str(text), safe="")
+    """Quotes one segment of a path; a lone surrogate has a form of its own, which no server decodes."""
+    return quote(str(text), safe="", errors="surrogatepass")

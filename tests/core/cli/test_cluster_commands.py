@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from klamm import Consumer, Producer
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 
@@ -261,3 +262,19 @@ def test_an_unknown_group_is_one_line(klamm: Klamm) -> None:
     done = klamm("groups", "describe", "nobody")
     assert (done.status, done.out) == (1, "")
     assert "group 'nobody' has neither offsets nor members" in done.err
+
+
+def test_the_name_of_a_group_forges_no_row(klamm: Klamm, broker: RunningBroker) -> None:
+    forged = "forger\nbilling  registry  Stable\x1b[2K\r\u202e[bold]"
+    with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
+        client.create_topics({"forged": NewTopic(1, 1)})
+        client.commit_offsets(forged, {TopicPartition("forged", 0): CommittedOffset(0)})
+    shown = r"forger\nbilling  registry  Stable\x1b[2K\r\u202e[bold]"
+    listed = klamm("groups", "list").out
+    assert [line for line in listed.split("\n") if "billing" in line and line.startswith(shown)]
+    assert all(line.isprintable() for line in listed.split("\n"))
+    unknown = klamm("groups", "describe", "nobody\nforged")
+    assert unknown.status == 1
+    assert unknown.err.endswith("\n")
+    assert unknown.err[:-1].isprintable()
+    assert klamm("groups", "delete", forged).out == f"{shown}: deleted\n"

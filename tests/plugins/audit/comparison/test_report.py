@@ -113,3 +113,11 @@ def test_a_record_that_is_ahead_of_its_count_has_no_age() -> None:
     [audit] = compare(found, 10**12)
     assert audit.latency(TierKey("broker", "b"), 0.5) == (0, 0)
     assert audit.latency(TierKey("producer"), 0.5) is None
+
+
+def test_names_from_events_are_escaped() -> None:
+    forged = "lag\n! forged\x1b[2K\u202e[bold]"
+    found = [event("broker", "b", 0, 10, {0: 10}), event("consumer", forged, 0, 9, {0: 9}, application="\ud800")]
+    lines = printed(found, Span.WINDOW)
+    assert all(line.isprintable() for line in lines)
+    assert any(r"consumer/lag\n! forged\x1b[2K\u202e[bold]" in line for line in lines)

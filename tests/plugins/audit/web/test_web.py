@@ -255,13 +255,26 @@ def test_what_is_wrong_is_one_line_on_the_page_and_in_json(target: str, status: 
     assert said in api.json()["error"]
 
 
+def test_names_from_events_are_escaped_on_pages_and_in_json() -> None:
+    forged = "lag\n\x1b[2K\u202e<b>\ud800"
+    hand = hand_made([event("broker", "b", 0, 10, {0: 10}), event("consumer", forged, 0, 9, {0: 9})])
+    for target in ("/", "/topics/flights"):
+        page = get(hand, target)
+        assert page.status == 200
+        assert r"consumer/lag\n\x1b[2K\u202e&lt;b&gt;\ud800" in page.text
+        assert all(line.isprintable() for line in page.text.split("\n"))
+        api = get(hand, f"/api{target.rstrip('/') or '/topics'}")
+        assert api.text.isascii()
+        assert json.dumps(f"consumer/{forged}").strip('"') in api.text
+
+
 def test_a_cluster_that_cannot_be_asked_is_503_and_the_server_lives_on() -> None:
     hand = hand_made()
     hand.error = KlammError("no broker at <127.0.0.1:1>\nanswers")
     page = get(hand, "/")
     assert page.status == 503
-    assert "no broker at &lt;127.0.0.1:1&gt; answers" in page.text
-    assert get(hand, "/api/topics").json() == {"error": "no broker at <127.0.0.1:1> answers"}
+    assert r"no broker at &lt;127.0.0.1:1&gt;\nanswers" in page.text
+    assert get(hand, "/api/topics").json() == {"error": r"no broker at <127.0.0.1:1>\nanswers"}
     hand.error = None
     assert get(hand, "/").status == 200
 
