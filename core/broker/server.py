@@ -26,6 +26,7 @@ from ..cluster.image_reader import read_image
 from ..cluster.restored import check_history
 from ..cluster.tree.bootstrap import create_base_paths
 from ..config.address import ListenerAddress
+from ..config.describe import kafka_keys_in
 from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig
 from ..config.settings import Settings
@@ -186,7 +187,7 @@ class Broker:
         self._accept_missing_logs = accept_missing_logs
         self._accept = accept
         self._process_log = process_log
-        self._live = LiveConfig(settings.broker)
+        self._live = LiveConfig(settings.broker, kafka_keys_in(settings.offsets.config))
         self._reloader: Reloader | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._services: Services | None = None
@@ -290,6 +291,8 @@ class Broker:
         await self._start_background(background, services, coordination, offsets)
         self._services = services
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
+        if self._config.without_effect:
+            log.info("keys of Kafka that are set and have no effect here: %s", ", ".join(self._config.without_effect))
 
     # -- the parts, in order
 

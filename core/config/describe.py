@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Final
 
-from .dynamic import DEFINITIONS, DYNAMIC_KEYS
-from .section import ConfigKey, ConfigType, definitions, to_string, values
+from pydantic import BaseModel
+
+from .dynamic import DEFINITIONS, is_dynamic
+from .kafka_keys import BROKER_KEYS, refusal
+from .section import ConfigKey, ConfigType, to_string, values
 from .sections.broker import BrokerConfig
 from .sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS
 
@@ -26,16 +30,17 @@ class ConfigSource(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Synonym:
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """One configuration key. `synonyms` are in the order of precedence; the first one gives the value."""
+    """One configuration key. `synonyms` are in the order of precedence; the first one gives the value. A value of None
+    is none, or a password."""
 
     name: str
-    value: str
+    value: str | None
     type: ConfigType
     source: ConfigSource
     doc: str
@@ -63,7 +68,7 @@ def describe_topic(
         if any(broker.is_set(candidate) for candidate, _ in BROKER_SYNONYMS.get(name, ())):
             broker_key, value = broker.topic_default(name)
             synonyms.append(Synonym(broker_key, to_string(value), source(broker_key)))
-        synonyms.append(Synonym(name, to_string(definition.default), ConfigSource.DEFAULT))
+        synonyms.append(Synonym(name, _shown(definition.default), ConfigSource.DEFAULT))
         top = synonyms[0]
         entries.append(
             ConfigDescription(name, top.value, definition.type, top.source, definition.doc, False, tuple(synonyms))
@@ -71,35 +76,80 @@ def describe_topic(
     return entries
 
 
+def kafka_keys_in(section: BaseModel) -> dict[str, str]:
+    """Returns the keys of Kafka's brokers that another section has, with its values."""
+    return {name: value for name, value in values(section).items() if name in BROKER_KEYS}
+
+
+_IN_FORCE_AS: Final = {"log.dir": "log.dirs", "node.id": "broker.id"}
+"""Kafka's second names of keys."""
+_IN_FORCE: Final = {"group.coordinator.rebalance.protocols": "classic"}
+"""Keys of Kafka that are refused, and what holds here."""
+_NO_EFFECT: Final = "No effect here."
+
+
+def broker_definitions() -> Iterator[ConfigKey]:
+    """Yields every configuration key of a broker: those that are obeyed, then Kafka's others."""
+    yield from DEFINITIONS.values()
+    for name, key in BROKER_KEYS.items():
+        if name not in DEFINITIONS:
+            why = refusal(name)
+            doc = f"Not here: {why}." if why else _NO_EFFECT
+            yield ConfigKey(name, key.type, key.default, key.valid, doc)
+
+
 def describe_broker(
-    broker: BrokerConfig, for_all: Mapping[str, str] | None = None, for_this: Mapping[str, str] | None = None
+    broker: BrokerConfig,
+    for_all: Mapping[str, str] | None = None,
+    for_this: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, str] | None = None,
 ) -> list[ConfigDescription]:
     """Returns every configuration key of a broker: the values of its file, overridden by the dynamic values for all
-    brokers, then by those for this one. A key that needs a restart is read-only."""
+    brokers, then by those for this one. A key that needs a restart is read-only. `elsewhere`: values in force that
+    other sections than the broker's give."""
     layers = ((for_this or {}, ConfigSource.DYNAMIC_BROKER), (for_all or {}, ConfigSource.DYNAMIC_DEFAULT_BROKER))
-    entries, current = [], values(broker)
-    for definition in definitions(BrokerConfig):
+    current = values(broker) | dict(broker.without_effect)
+    in_force = {name: current[other] for name, other in _IN_FORCE_AS.items()} | _IN_FORCE | dict(elsewhere or {})
+    entries = []
+    for definition in broker_definitions():
         name = definition.name
         synonyms = [Synonym(name, layer[name], source) for layer, source in layers if name in layer]
-        if broker.is_set(name):
+        if name in broker.without_effect or broker.is_set(name):
             synonyms.append(Synonym(name, current[name], ConfigSource.STATIC_BROKER))
-        synonyms.append(Synonym(name, to_string(definition.default), ConfigSource.DEFAULT))
+        elif name in in_force and name not in DEFINITIONS:
+            synonyms.append(Synonym(name, in_force[name], ConfigSource.STATIC_BROKER))
+        if not synonyms and _is_internal(name):
+            continue
+        synonyms.append(Synonym(name, _shown(definition.default), ConfigSource.DEFAULT))
         entries.append(_broker_entry(definition, tuple(synonyms)))
     return entries
+
+
+def _is_internal(name: str) -> bool:
+    return name not in DEFINITIONS and BROKER_KEYS[name].internal
 
 
 def describe_all_brokers(for_all: Mapping[str, str]) -> list[ConfigDescription]:
     """Returns the dynamic configuration of all brokers."""
     return [
-        _broker_entry(DEFINITIONS[name], (Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER),))
-        for name, value in sorted(for_all.items())
-        if name in DEFINITIONS
+        _broker_entry(definition, (Synonym(name, for_all[name], ConfigSource.DYNAMIC_DEFAULT_BROKER),))
+        for definition in broker_definitions()
+        if (name := definition.name) in for_all
     ]
 
 
+def _shown(default: Any) -> str | None:
+    return None if default is None else to_string(default)
+
+
 def _broker_entry(definition: ConfigKey, synonyms: tuple[Synonym, ...]) -> ConfigDescription:
-    read_only = definition.name not in DYNAMIC_KEYS
-    top = synonyms[0]
+    top, is_secret = synonyms[0], definition.type is ConfigType.PASSWORD
     return ConfigDescription(
-        definition.name, top.value, definition.type, top.source, definition.doc, read_only, synonyms
+        definition.name,
+        None if is_secret else top.value,
+        definition.type,
+        top.source,
+        definition.doc,
+        not is_dynamic(definition.name),
+        () if is_secret else synonyms,
     )

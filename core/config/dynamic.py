@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import ConfigError
+from .kafka_keys import BROKER_KEYS
 from .problems import problems_of, unknown
 from .section import definitions, dotted
-from .sections.broker import BrokerConfig
+from .sections.broker import BrokerConfig, kafka_keys_of
 from .sections.topic import BROKER_SYNONYMS
 
 _DEFAULTS_OF_TOPICS = frozenset(name for keys in BROKER_SYNONYMS.values() for name, _ in keys)
@@ -55,7 +56,7 @@ DEFINITIONS = {definition.name: definition for definition in definitions(BrokerC
 
 def given(config: BrokerConfig) -> dict[str, Any]:
     """Returns the keys that were set, with their values."""
-    return {dotted(field): getattr(config, field) for field in config.model_fields_set}
+    return {dotted(field): getattr(config, field) for field in config.model_fields_set} | dict(config.without_effect)
 
 
 def overlaid(config: BrokerConfig, *layers: Mapping[str, str]) -> BrokerConfig:
@@ -71,8 +72,8 @@ def apply_dynamic(running: BrokerConfig, wanted: BrokerConfig) -> tuple[BrokerCo
     """Returns the configuration of a running broker after its file changed, with the new values of the dynamic keys,
     and the names of the other keys that differ. Raises `ConfigError` if the new values do not fit the old ones."""
     old, new = given(running), given(wanted)
-    values = {name: value for name, value in old.items() if name not in DYNAMIC_KEYS}
-    values |= {name: value for name, value in new.items() if name in DYNAMIC_KEYS}
+    values = {name: value for name, value in old.items() if name in DEFINITIONS and name not in DYNAMIC_KEYS}
+    values |= {name: value for name, value in new.items() if name in DYNAMIC_KEYS or name not in DEFINITIONS}
     return validated(values), tuple(name for name in differing(running, wanted) if name not in DYNAMIC_KEYS)
 
 
@@ -81,11 +82,18 @@ def differing(one: BrokerConfig, other: BrokerConfig) -> list[str]:
     return [name for name in DEFINITIONS if _value(one, name) != _value(other, name)]
 
 
+def is_dynamic(name: str) -> bool:
+    """Returns True if the key changes while a broker runs: here, or in Kafka if it has no effect here."""
+    if name in DEFINITIONS:
+        return name in DYNAMIC_KEYS
+    return name in BROKER_KEYS and BROKER_KEYS[name].update != ""
+
+
 def check_dynamic(name: str) -> None:
     """Raises `ConfigError` for a key that is unknown or needs a restart."""
-    if name not in DEFINITIONS:
+    if name not in DEFINITIONS and name not in BROKER_KEYS:
         raise ConfigError(f"{name}: {unknown('broker config', name, DEFINITIONS)}")
-    if name not in DYNAMIC_KEYS:
+    if not is_dynamic(name):
         raise ConfigError(f"{name} cannot be changed while the broker runs: set it in the file, and restart")
 
 
@@ -95,7 +103,11 @@ def _value(config: BrokerConfig, name: str) -> Any:
 
 def validated(values: Mapping[str, Any]) -> BrokerConfig:
     """Returns the configuration with these values by key. Raises `ConfigError` with one line if it is invalid."""
+    kafkas, wrong = kafka_keys_of(values)
+    if wrong:
+        raise ConfigError("; ".join(f"{name}: {why}" for name, why in wrong.items()))
+    own = {name: value for name, value in values.items() if name not in kafkas}
     try:
-        return BrokerConfig.model_validate(values, by_alias=True, by_name=False)
+        return BrokerConfig.model_validate(own, by_alias=True, by_name=False).with_kafka_keys(kafkas)
     except ValidationError as error:
-        raise ConfigError("; ".join(map(str, problems_of(error, BrokerConfig, values)))) from error
+        raise ConfigError("; ".join(map(str, problems_of(error, BrokerConfig, own)))) from error

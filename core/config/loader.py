@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -14,12 +14,12 @@ from .defaults import DEFAULT_COORDINATION, DEFAULT_OFFSET_STORE, DEFAULT_SERDE
 from .document import Document
 from .problems import ConfigProblem, Path, nearest, problems_of, unknown, unknown_key
 from .section import BASE_DIR, definitions
-from .sections.broker import BrokerConfig
+from .sections.broker import BrokerConfig, kafka_keys_of
 from .sections.consumer import ConsumerConfig
 from .sections.process_log import ProcessLogConfig
 from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings, own_keys
-from .sections.topic import TOPIC_DEFINITIONS, topic_model
+from .sections.topic import TOPIC_DEFINITIONS, check_topic_key
 from .sections.topic_settings import TopicSettings, name_problem
 
 SECTIONS = (
@@ -172,7 +172,11 @@ class SettingsLoader:
             "services": host.services,
         }
         one: dict[str, Providers[..., object]] = {"authenticator": host.authenticators, "authorizer": host.authorizers}
-        return self._with_plugins(BrokerConfig, "broker", host, lists, one)
+        kafkas, wrong = kafka_keys_of(self._section(("broker",)))
+        for name, why in wrong.items():
+            self._found(("broker", name), why)
+        config = self._with_plugins(BrokerConfig, "broker", host, lists, one, without={*kafkas, *wrong})
+        return None if config is None else config.with_kafka_keys(kafkas)
 
     def _producer(self, host: PluginHost) -> ProducerConfig | None:
         return self._with_plugins(ProducerConfig, "producer", host, {"interceptors": host.producer_interceptors})
@@ -184,9 +188,11 @@ class SettingsLoader:
         host: PluginHost,
         lists: Mapping[str, Providers[..., object]],
         one: Mapping[str, Providers[..., object]] | None = None,
+        without: Collection[str] = (),
     ) -> M | None:
-        """Each key in `lists` holds a list of plugins, each key in `one` a single one."""
-        section = self._section((name,))
+        """Each key in `lists` holds a list of plugins, each key in `one` a single one; the keys `without` are not the
+        model's."""
+        section = {key: value for key, value in self._section((name,)).items() if key not in without}
         for single, offered in (one or {}).items():
             if section.get(single) is not None:
                 section[single] = self._chosen((name, single), offered, section[single])
@@ -271,7 +277,8 @@ class SettingsLoader:
             if name not in TOPIC_DEFINITIONS:
                 self._found((*path, name), unknown("topic config", name, TOPIC_DEFINITIONS))
             else:
-                self._model(topic_model(name), {name: value}, path)
+                for key, why in check_topic_key(name, value):
+                    self._found((*path, key), why)
         self._codec((*path, "compression.type"), config.get("compression.type"), host)
 
     def _sinks(self, host: PluginHost) -> dict[str, SinkSettings]:

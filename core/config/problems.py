@@ -15,13 +15,7 @@ __all__ = ["ConfigProblem", "Path", "nearest", "problems_of", "unknown", "unknow
 Path = tuple[str | int, ...]
 _NOT_HERE: Mapping[str, str] = {
     "zookeeper.": "it is a key of the section coordination, with `plugin: zookeeper`",
-    "process.roles": "Klamm has no KRaft; the section coordination names what takes its place",
-    "controller.": "Klamm has no KRaft; the section coordination names what takes its place",
     "transaction": "Klamm has no transactions yet",
-    "offsets.topic.num.partitions": "it is a key of the section offsets",
-    "offsets.topic.replication.factor": "it is a key of the section offsets",
-    "offsets.topic.segment.bytes": "it is a key of the section offsets, with `plugin: topic`",
-    "offsets.commit.timeout.ms": "it is a key of the section offsets, with `plugin: topic`",
 }
 """What is said of an unknown key that begins so, as in a broker's file of Kafka, unless a known one is near."""
 
@@ -88,10 +82,10 @@ def unknown_key(path: Path, known: Iterable[str]) -> ConfigProblem:
         if name.startswith(start) and not near.startswith(start):
             return ConfigProblem(path, f"unknown key; {why}")
     if path[0] == "broker":
-        from .kafka_keys import NOT_IN_KLAMM  # as `difflib` below
+        from .kafka_keys import ONLY_KAFKA_3  # as `difflib` below
 
-        if name in NOT_IN_KLAMM:
-            return ConfigProblem(path, "unknown key; Kafka has it, Klamm has no such key: leave it out")
+        if name in ONLY_KAFKA_3:
+            return ConfigProblem(path, "unknown key; Kafka 3 had it, Kafka 4 and Klamm do not: leave it out")
     return ConfigProblem(path, unknown("key", name, known), near)
 
 

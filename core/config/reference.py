@@ -9,14 +9,16 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from ..plugins import PluginHost, Providers, plugin_host
+from .describe import broker_definitions
+from .dynamic import DEFINITIONS
+from .kafka_keys import BROKER_KEYS, TOPIC_KEYS, refusal
 from .section import LONG_MAX, ConfigKey, definitions, to_string
 from .sections.broker import BrokerConfig
 from .sections.consumer import ConsumerConfig
-from .sections.ignored_topic import IgnoredTopicConfig
 from .sections.process_log import ProcessLogConfig
 from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings
-from .sections.topic import BROKER_SYNONYMS, TopicConfig
+from .sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
 from .sections.topic_settings import TopicSettings
 
 BEGIN = "<!-- The tables from here on are made by klamm.core.config.reference; a test compares. -->"
@@ -30,6 +32,7 @@ def reference(host: PluginHost) -> str:
 def _lines(host: PluginHost) -> Iterator[str]:
     yield BEGIN
     yield from _section("broker", "A broker.", BrokerConfig)
+    yield from _kafkas_of_brokers()
     yield from _section(
         "log",
         "The log messages of a broker's process, on stderr; also those of `klamm sink`, `load` and `audit`.",
@@ -41,11 +44,11 @@ def _lines(host: PluginHost) -> Iterator[str]:
     )  # fmt: skip
     yield from _section("topics.NAME.config", "The topic's log, by Kafka's topic configs.", TopicConfig)
     yield from _synonyms()
-    yield from _section(
-        "topics.NAME.config without effect",
-        "Kafka's topic configs that are accepted, validated and shown as in Kafka, but have no effect.",
-        IgnoredTopicConfig,
-    )
+    yield "\n## topics.NAME.config without effect\n"
+    yield "Kafka's other topic configs: checked and shown as in Kafka, without effect here.\n"
+    yield _HEAD
+    own = {key.name for key in definitions(TopicConfig)}
+    yield from (_row(TOPIC_DEFINITIONS[n], _default(TOPIC_DEFINITIONS[n])) for n in TOPIC_KEYS if n not in own)
     yield from _section("producer", "A producer.", ProducerConfig)
     yield from _section("consumer", "A consumer.", ConsumerConfig)
     yield from _section("sinks.NAME", "A sink: `plugin`, these keys, and the plugin's own.", SinkSettings)
@@ -76,22 +79,42 @@ def _plugin_kinds(host: PluginHost) -> list[tuple[str, Providers[..., object]]]:
     return found
 
 
+_HEAD = "| Key | Type | Default | Valid | |\n| --- | --- | --- | --- | --- |"
+
+
 def _section(title: str, summary: str, model: type[BaseModel]) -> Iterator[str]:
     yield f"\n## {title}\n\n{summary[:1].upper()}{summary[1:]}\n"
-    yield "| Key | Type | Default | Valid | |\n| --- | --- | --- | --- | --- |"
+    yield _HEAD
     excluded = {info.alias or name for name, info in model.model_fields.items() if info.exclude}
     required = {info.alias or name for name, info in model.model_fields.items() if info.is_required()}
     for key in definitions(model):
         if key.name not in excluded:
-            default = "*required*" if key.name in required else _default(key)
-            cells = (f"`{key.name}`", key.type.name.lower(), default, key.valid.replace("|", "\\|"), key.doc)
-            yield "| " + " | ".join(cells).replace("\n", " ") + " |"
+            yield _row(key, "*required*" if key.name in required else _default(key))
+
+
+def _row(key: ConfigKey, default: str) -> str:
+    cells = (f"`{key.name}`", key.type.name.lower(), default, key.valid.replace("|", "\\|"), key.doc)
+    return "| " + " | ".join(cells).replace("\n", " ") + " |"
+
+
+def _kafkas_of_brokers() -> Iterator[str]:
+    """Kafka's keys of brokers that the model does not have: those without effect, and those that are refused."""
+    others = [key for key in broker_definitions() if key.name not in DEFINITIONS and not BROKER_KEYS[key.name].internal]
+    yield "\n### Kafka's keys without effect\n"
+    yield "Kafka's other keys of a broker: checked as in Kafka, kept and shown, without effect here. Tools and files"
+    yield "may set them, and `klamm broker` names those of its file at its start.\n"
+    yield "| Key | Type | Default | Valid |\n| --- | --- | --- | --- |"
+    yield from (_row(key, _default(key)).removesuffix(f" {key.doc} |") for key in others if not refusal(key.name))
+    yield "\n### Kafka's keys that are refused\n"
+    yield "They would promise what Klamm lacks (Kafka's own default is accepted), or another key stands for them.\n"
+    yield "| Key | Why |\n| --- | --- |"
+    yield from (f"| `{key.name}` | {refusal(key.name)} |" for key in others if refusal(key.name))
 
 
 def _default(key: ConfigKey) -> str:
     if key.default is None:
         return ""
-    if key.default == LONG_MAX:
+    if to_string(key.default) == str(LONG_MAX):
         return "2⁶³−1"
     text = to_string(key.default)
     return f"`{text}`" if text else ""

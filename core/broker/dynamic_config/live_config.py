@@ -34,10 +34,12 @@ class Changed:
 
 
 class LiveConfig:
-    """`current` is in force; `file` is the file's part of it; `for_all` and `for_this` are the cluster's."""
+    """`current` is in force; `file` is the file's part of it; `for_all` and `for_this` are the cluster's; `elsewhere`:
+    keys of Kafka's brokers that other sections of the file have, with the values in force."""
 
-    def __init__(self, file: BrokerConfig) -> None:
+    def __init__(self, file: BrokerConfig, elsewhere: Overlay | None = None) -> None:
         self.file = file
+        self.elsewhere: Overlay = elsewhere or {}
         self.for_all: Overlay = {}
         self.for_this: Overlay = {}
         self.current = file

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, PrivateAttr, field_validator, model_validator
 
 from ..address import ListenerAddress, parse_listeners
 from ..choice import OptionalPlugin, PluginChoices
+from ..kafka_keys import BROKER_KEYS, accepted
 from ..section import (
     INT_MAX,
     LONG_MAX,
@@ -62,6 +64,8 @@ LogDirectory = Annotated[ConfigPath, BeforeValidator(_one_directory)]
 
 class BrokerConfig(Section):
     """One broker. Times are in ms and sizes in bytes, unless the name says otherwise."""
+
+    _without_effect: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     broker_id: Int = key(0, "This broker's id; unique in the cluster.", ge=0)
     broker_rack: str | None = key(None, "The rack of the broker, as clients see it.")
@@ -277,6 +281,17 @@ class BrokerConfig(Section):
             raise wrong_key("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
         return self
 
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """The keys of Kafka that are set and that have no effect here: checked, kept and shown."""
+        return self._without_effect
+
+    def with_kafka_keys(self, found: Mapping[str, str]) -> Self:
+        """Returns a copy with these `without_effect`, as `kafka_keys_of` has returned them."""
+        copy = self.model_copy()
+        copy._without_effect = dict(found)
+        return copy
+
     def security_protocols(self) -> dict[str, str]:
         """Returns the security protocol of each listener name."""
         pairs = (part.strip().partition(":") for part in self.listener_security_protocol_map.split(","))
@@ -311,3 +326,19 @@ class BrokerConfig(Section):
     def is_set(self, broker_key: str) -> bool:
         """Returns whether the file sets the key (in DescribeConfigs: static broker config, not default)."""
         return broker_key in {dotted(field) for field in self.model_fields_set}
+
+
+_OWN_KEYS = frozenset(dotted(name) for name in BrokerConfig.model_fields)
+
+
+def kafka_keys_of(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the keys of Kafka among those that are given for a broker that are no fields of `BrokerConfig`: those
+    that are accepted with their values, and those that are not with what is wrong."""
+    found, wrong = {}, {}
+    for name in given:
+        if name in BROKER_KEYS and name not in _OWN_KEYS:
+            try:
+                found[name] = accepted(BROKER_KEYS[name], given[name])
+            except ValueError as error:
+                wrong[name] = str(error)
+    return found, wrong

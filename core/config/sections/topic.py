@@ -1,5 +1,5 @@
-"""The configuration of a topic: Kafka's names, types and defaults, and the broker keys that set the defaults. Keys that
-have no effect here are in `ignored_topic`.
+"""The configuration of a topic: Kafka's names, types and defaults, and the broker keys that set the defaults. Keys of
+Kafka that have no effect here are accepted with Kafka's checks, and shown (`kafka_keys`).
 
 A value comes from the topic itself, else from the broker's file, else from this module. -1 means unlimited, as in
 Kafka.
@@ -8,15 +8,17 @@ Kafka.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ValidationError, model_validator
 
 from ...errors import ConfigError
+from ..kafka_keys import TOPIC_KEYS, accepted
 from ..problems import problems_of, unknown
 from ..section import (
     LONG_MAX,
+    ConfigKey,
     ConfigType,
     Int,
     Long,
@@ -28,7 +30,6 @@ from ..section import (
     values,
     wrong_key,
 )
-from .ignored_topic import Boolean, IgnoredTopicConfig
 
 __all__ = [
     "BROKER_SYNONYMS",
@@ -37,7 +38,7 @@ __all__ = [
     "TimestampType",
     "TopicConfig",
     "VerifyPayload",
-    "topic_model",
+    "check_topic_key",
     "topic_values",
 ]
 
@@ -45,12 +46,22 @@ __all__ = [
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 
 
+def _boolean(value: Any) -> Any:
+    """Parses a boolean as Kafka does: pydantic also accepts yes, on and 1."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"should be true or false, got {value!r}")
+    return text == "true"
+
+
 def _policy(value: Any) -> Any:
-    """Normalizes the policy: Kafka writes a list in any order."""
+    """Normalizes the policy: Kafka writes a list in any order, and an empty one cleans nothing (Kafka 4.2)."""
     names = value.split(",") if isinstance(value, str) else value
-    parts = sorted({str(name).strip() for name in names})
-    if not parts or not set(parts) <= {"compact", "delete"}:
-        raise ValueError(f"should be delete, compact or compact,delete, got {to_string(value)!r}")
+    parts = sorted({str(name).strip() for name in names} - {""}) if isinstance(names, list | tuple) else None
+    if parts is None or not set(parts) <= {"compact", "delete"}:
+        raise ValueError(f"should be delete, compact, compact,delete or empty, got {to_string(value)!r}")
     return ",".join(parts)
 
 
@@ -61,6 +72,7 @@ def _replicas(value: Any) -> Any:
     return names
 
 
+Boolean = Annotated[bool, BeforeValidator(_boolean), ConfigType.BOOLEAN]
 CleanupPolicy = Annotated[str, BeforeValidator(_policy), ConfigType.LIST]
 ReplicaList = Annotated[Names, BeforeValidator(_replicas)]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
@@ -71,7 +83,8 @@ class TopicConfig(Section):
     """The log settings of one topic. Times are in ms, sizes in bytes."""
 
     cleanup_policy: CleanupPolicy = key(
-        "delete", "delete: old segments are deleted; compact: the last record of each key is kept; or both."
+        "delete",
+        "delete: old segments are deleted; compact: the last record of each key is kept; both; or empty: neither.",
     )
     compression_type: str = key(
         "producer", "The codec of stored batches: `producer` keeps the producer's; a third party's codec must be named."
@@ -136,9 +149,9 @@ class TopicConfig(Section):
         for name in given:
             if name not in TOPIC_DEFINITIONS:
                 raise ConfigError(f"{name}: {unknown('topic config', name, TOPIC_DEFINITIONS)}")
-        _ignored(given)
+        _without_effect(given)
         base = (defaults or cls()).model_dump(by_alias=True)
-        own = {name: value for name, value in given.items() if topic_model(name) is cls}
+        own = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
         try:
             return cls.model_validate({**base, **own}, by_alias=True, by_name=False)
         except ValidationError as error:
@@ -149,29 +162,44 @@ class TopicConfig(Section):
         return values(self)
 
 
-_IGNORED = {d.name: d for d in definitions(IgnoredTopicConfig)}
-TOPIC_DEFINITIONS = {d.name: d for d in definitions(TopicConfig)} | _IGNORED
+_OWN = {d.name: d for d in definitions(TopicConfig)}
+_WITHOUT_EFFECT = {name: key for name, key in TOPIC_KEYS.items() if name not in _OWN}
+TOPIC_DEFINITIONS = _OWN | {
+    name: ConfigKey(name, key.type, key.default, key.valid, "No effect here.") for name, key in _WITHOUT_EFFECT.items()
+}
 """The configs that have an effect, then those that have none."""
 
 
-def topic_model(name: str) -> type[TopicConfig] | type[IgnoredTopicConfig]:
-    """Returns the section that validates a topic config."""
-    return IgnoredTopicConfig if name in _IGNORED else TopicConfig
+def check_topic_key(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yields (key, what is wrong) for one config of a topic, whose name is in `TOPIC_DEFINITIONS`."""
+    if name in _WITHOUT_EFFECT:
+        try:
+            accepted(_WITHOUT_EFFECT[name], value)
+        except ValueError as error:
+            yield name, str(error)
+        return
+    try:
+        TopicConfig.model_validate({name: value}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        for problem in problems_of(error, TopicConfig, {name: value}):
+            yield str(problem.path[-1]), problem.message
 
 
 def topic_values(given: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
     """Returns every config of a topic that sets `given`, in the form in which Kafka's tools write it. Raises as
     `from_strings` does."""
-    return TopicConfig.from_strings(given, defaults).to_strings() | values(_ignored(given))
+    return TopicConfig.from_strings(given, defaults).to_strings() | _without_effect(given)
 
 
-def _ignored(given: Mapping[str, str]) -> IgnoredTopicConfig:
-    theirs = {name: value for name, value in given.items() if name in _IGNORED}
-    try:
-        return IgnoredTopicConfig.model_validate(theirs, by_alias=True, by_name=False)
-    except ValidationError as error:
-        found = problems_of(error, IgnoredTopicConfig, theirs)
-        raise ConfigError("; ".join(str(problem) for problem in found)) from error
+def _without_effect(given: Mapping[str, str]) -> dict[str, str]:
+    """Returns every config that has no effect, as `given` or with its default. Raises `ConfigError` with one line."""
+    found = {}
+    for name, kafkas in _WITHOUT_EFFECT.items():
+        try:
+            found[name] = accepted(kafkas, given.get(name, kafkas.default))
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from error
+    return found
 
 
 _MINUTE_MS = 60_000

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Mapping
 
 from ....config.describe import ConfigDescription, describe_all_brokers, describe_broker
-from ....config.dynamic import DEFINITIONS, check_dynamic, overlaid
-from ....config.section import to_string
+from ....config.dynamic import DEFINITIONS, check_dynamic, is_dynamic, overlaid
+from ....config.kafka_keys import BROKER_KEYS
+from ....config.section import ConfigType
 from ....errors import BrokerError, ConfigError, ErrorCode
 from ...services import Services
 from .alter_configs import Alteration, ConfigChange, changed, check_well_formed
@@ -24,7 +25,7 @@ def broker_entries(services: Services, name: str) -> list[ConfigDescription]:
     live = services.live
     if _broker_id(services, name) is None:
         return describe_all_brokers(live.for_all)
-    return describe_broker(live.file, live.for_all, live.for_this)
+    return describe_broker(live.file, live.for_all, live.for_this, live.elsewhere)
 
 
 async def alter_broker(services: Services, resource: Alteration, validate_only: bool) -> None:
@@ -58,23 +59,33 @@ def _broker_id(services: Services, name: str) -> int | None:
 def _changed(
     services: Services, broker_id: int | None, stored: Mapping[str, str], changes: tuple[ConfigChange, ...]
 ) -> Mapping[str, str]:
-    """Returns the stored settings after the changes. Raises `BrokerError` if the broker could not run with them."""
-    after = dict(stored)
-    live = services.live
+    """Returns the stored settings after the changes. Raises `BrokerError` if the broker could not run with them.
+
+    What changes nothing is no error, whatever the key: a deletion of one that is not stored, or the value in force of
+    one that cannot be changed."""
+    after, live = dict(stored), services.live
+    in_force = {entry.name: entry for entry in broker_entries(services, str(services.broker_id))}
     try:
         for each in changes:
-            check_dynamic(each.name)
-            field = getattr(live.current, each.name.replace(".", "_"))
-            value = changed(each, DEFINITIONS[each.name].type, stored.get(each.name, to_string(field)))
+            entry = in_force.get(each.name)
+            current = stored.get(each.name, (entry.value if entry else None) or "")
+            value = changed(each, entry.type if entry else ConfigType.STRING, current)
             if value is None:
                 after.pop(each.name, None)
-            else:
+            elif each.name in stored or value != current or is_dynamic(each.name):
+                check_dynamic(each.name)
+                _check_for_all(broker_id, each.name)
                 after[each.name] = value
         _check_codec(services, after)
         overlaid(live.file, *((after, live.for_this) if broker_id is None else (live.for_all, after)))
     except ConfigError as error:
         raise BrokerError(ErrorCode.invalid_request, str(error)) from error
     return after
+
+
+def _check_for_all(broker_id: int | None, name: str) -> None:
+    if broker_id is None and name not in DEFINITIONS and BROKER_KEYS[name].update == "per-broker":
+        raise ConfigError(f"{name} is set for one broker at a time, not for all")
 
 
 def _check_codec(services: Services, after: Mapping[str, str]) -> None:

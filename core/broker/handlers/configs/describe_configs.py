@@ -11,6 +11,7 @@ from typing import Any
 
 from ....cluster.image import TopicImage
 from ....config.describe import ConfigDescription, describe_topic
+from ....config.section import ConfigType
 from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
 from ....config.sections.topic_settings import name_problem, too_high_minimum
 from ....errors import BrokerError, ErrorCode, KlammError
@@ -105,7 +106,7 @@ def _config(request: Request, entry: ConfigDescription) -> Entity:
         value=entry.value,
         read_only=entry.read_only,
         config_source=int(entry.source),
-        is_sensitive=False,
+        is_sensitive=entry.type is ConfigType.PASSWORD,
         synonyms=synonyms if request.message.include_synonyms else (),
         config_type=int(entry.type),
         documentation=entry.doc if request.version >= 3 and request.message.include_documentation else None,

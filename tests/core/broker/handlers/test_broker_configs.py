@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 
 from klamm.core.config.dynamic import DEFINITIONS, DYNAMIC_KEYS
+from klamm.core.config.kafka_keys import BROKER_KEYS
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klammtest.broker import ENVIRONMENT, KLAMM, RunningBroker, running_broker
@@ -201,5 +202,68 @@ def test_a_wrong_word_is_refused(admin: AdminClient, key: str, value: str, why: 
 
 def test_what_is_read_only_is_said(admin: AdminClient) -> None:
     entries = described(admin)
-    assert {name for name, entry in entries.items() if not entry.is_read_only} == DYNAMIC_KEYS
-    assert entries.keys() == DEFINITIONS.keys() >= DYNAMIC_KEYS
+    assert {name for name, entry in entries.items() if not entry.is_read_only and name in DEFINITIONS} == DYNAMIC_KEYS
+    assert entries.keys() == DEFINITIONS.keys() | {name for name, key in BROKER_KEYS.items() if not key.internal}
+
+
+KERBEROS, MOVES = "sasl.kerberos.min.time.before.relogin", "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+def test_kafkas_other_keys_are_kept_and_shown_or_refused_with_a_reason(
+    broker: RunningBroker, admin: AdminClient
+) -> None:
+    with WireClient(broker.bootstrap) as wire:
+        alter_all(wire, MOVES, "1000")
+        assert described_for_all(wire) == {MOVES: ("1000", 3)}
+        alter(admin, "0", **{KERBEROS: "70000"})
+        entries = described(admin)
+        assert (entries[KERBEROS].value, entries[MOVES].value) == ("70000", "1000")
+        assert entries[KERBEROS].source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
+        alter(admin, "0", **{KERBEROS: None})
+        alter_all(wire, MOVES, None)
+        assert described_for_all(wire) == {}
+    entries = described(admin)
+    assert (entries[KERBEROS].value, entries[MOVES].value) == ("60000", str(2**63 - 1))
+    assert (entries["node.id"].value, entries["group.coordinator.rebalance.protocols"].value) == ("0", "classic")
+    assert (entries["ssl.key.password"].is_sensitive, entries["ssl.key.password"].value) == (True, None)
+    for key, value, why in (
+        ("ssl.keystore.location", "/k", "ssl.keystore.location: Klamm has no TLS yet"),
+        (KERBEROS, "soon", f"{KERBEROS}: should be a whole number, got 'soon'"),
+        ("num.replica.alter.log.dirs.threads", "3", "cannot be changed while the broker runs"),
+    ):
+        with pytest.raises(KafkaException) as refused:
+            alter(admin, "0", **{key: value})
+        assert why in refused.value.args[0].str()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (MOVES, None),
+        ("ssl.keystore.location", None),
+        ("log.dirs", None),
+        ("nobody.knows.this", None),
+        ("broker.id", "0"),
+        ("node.id", "0"),
+        ("process.roles", ""),
+    ],
+)
+def test_what_changes_nothing_is_no_error(admin: AdminClient, key: str, value: str | None) -> None:
+    before = described(admin)
+    alter(admin, "0", **{key: value})
+    assert {name: entry.value for name, entry in described(admin).items()} == {
+        name: entry.value for name, entry in before.items()
+    }
+
+
+def test_a_key_of_the_file_without_effect_is_shown_and_named_in_the_log(
+    broker: RunningBroker, admin: AdminClient
+) -> None:
+    change_file(broker, num_network_threads=5)
+    assert "nothing has changed" in reload(broker).stdout
+    entry = described(admin)["num.network.threads"]
+    assert (entry.value, entry.source) == ("5", ConfigSource.STATIC_BROKER_CONFIG.value)
+    broker.restart()
+    assert any(row["message"].endswith("no effect here: num.network.threads") for row in said(broker))
+    change_file(broker, num_network_threads=None)
+    assert reload(broker).returncode == 0
