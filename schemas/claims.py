@@ -83,12 +83,13 @@ class SchemaIdClaims:
             return None
         return schema_id
 
-    def restore(self, entry: SchemaEntry) -> bool:
+    def restore(self, entry: SchemaEntry, *, readable: bool) -> bool:
         """Creates the paths of a schema that is in the topic and missing in the coordination, as after its restore from
-        an older backup: otherwise its id and version would be given to another schema. Returns whether any path was
-        missing. Raises `SchemaError` when another schema has its id or its version already."""
+        an older backup: otherwise its id and version would be given to another schema. Of one that is not `readable`
+        only these two are claimed. Returns whether any path was missing. Raises `SchemaError` when another schema has
+        its id or its version already."""
         held = self.entry(entry.schema_id)
-        if held is not None and identity_digest(held.text) != identity_digest(entry.text):
+        if held is not None and held.text != entry.text and (not readable or _digest(held) != _digest(entry)):
             raise _given_twice(
                 entry, f"id {entry.schema_id} is another schema's in the coordination, of {held.subject}"
             )
@@ -97,7 +98,8 @@ class SchemaIdClaims:
             raise _given_twice(entry, f"version {entry.version} is schema {int(number)} in the coordination")
         for path in (_IDS, _IDENTITIES, _FINGERPRINTS, _subject(entry.subject)):
             self._make(path)
-        lost = [path for path in (_version(entry), *_id_paths(entry)) if self._data(path.path) is None]
+        paths = [_version(entry), *(_id_paths(entry) if readable else [_id_path(entry)])]
+        lost = [path for path in paths if self._data(path.path) is None]
         if not lost:
             return False
         try:
@@ -105,8 +107,8 @@ class SchemaIdClaims:
         except NodeExistsError:
             return True  # another process does the same: the caller reads again
         _log.warning(
-            "schema %d (%s, version %d) is in the schemas topic and was not in the coordination, which is older "
-            "(restored from a backup?): claimed again", entry.schema_id, entry.subject, entry.version,
+            "schema %d (%s, version %d) is in the schemas topic and was not in the coordination: claimed",
+            entry.schema_id, entry.subject, entry.version,
         )  # fmt: skip
         return True
 
@@ -141,15 +143,26 @@ def _version(entry: SchemaEntry) -> Create:
     return Create(f"{_subject(entry.subject)}/{entry.version}", str(entry.schema_id).encode())
 
 
+def _id_path(entry: SchemaEntry) -> Create:
+    said = {"subject": entry.subject, "version": entry.version, "schema": entry.text}
+    return Create(f"{_IDS}/{entry.schema_id}", json.dumps(said).encode())
+
+
 def _id_paths(entry: SchemaEntry) -> list[Create]:
     """The parent paths that the first claim of an id creates."""
     number = str(entry.schema_id).encode()
-    said = {"subject": entry.subject, "version": entry.version, "schema": entry.text}
     return [
-        Create(f"{_IDS}/{entry.schema_id}", json.dumps(said).encode()),
+        _id_path(entry),
         Create(f"{_IDENTITIES}/{identity_digest(entry.text)}", number),
         Create(f"{_FINGERPRINTS}/{fingerprint(entry.text).hex()}", number),
     ]
+
+
+def _digest(entry: SchemaEntry) -> str:
+    try:
+        return identity_digest(entry.text)
+    except SchemaError:  # claimed for its id only
+        return entry.text
 
 
 def _given_twice(entry: SchemaEntry, what: str) -> SchemaError:

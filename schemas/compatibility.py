@@ -42,13 +42,20 @@ def check(subject: str, new: str, versions: Sequence[tuple[int, str]], rule: Com
     from .parsing import parse  # imports fastavro, which a caller that only needs the rules' names does not load
     from .resolution import refusals, resolve
 
+    if rule is Compatibility.NONE:
+        return
+    mine = parse(new).root
     asked = versions if rule.transitive else versions[-1:]
     for number, old in asked:
+        try:
+            theirs = parse(old).root
+        except SchemaError as error:  # another program wrote it to the topic
+            raise _refusal(subject, rule, f"version {number} cannot be checked", str(error)) from error
         if rule.reads_old:
-            for problem in refusals(resolve(parse(old).root, parse(new).root)):
+            for problem in refusals(resolve(theirs, mine)):
                 raise _refusal(subject, rule, f"the new schema cannot read data of version {number}", problem)
         if rule.read_by_old:
-            for problem in refusals(resolve(parse(new).root, parse(old).root)):
+            for problem in refusals(resolve(mine, theirs)):
                 raise _refusal(subject, rule, f"version {number} cannot read data of the new schema", problem)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from fastavro.schema import fingerprint as avro_fingerprint
 
@@ -11,9 +12,12 @@ from klamm.core.interfaces.envelope import RegisteredSchema
 from .parsing import identity, parse
 
 
-def registered(schema_id: int, text: str) -> RegisteredSchema:
-    """Returns the schema with its names; raises `SchemaError` if the text is not an Avro schema."""
-    return RegisteredSchema(schema_id, text, md5(text), fingerprint(text))
+def registered(schema_id: int, text: str, references: Sequence[str] = ()) -> RegisteredSchema:
+    """Returns the schema with its names; its text has the types of `references` written out. Raises `SchemaError` if a
+    text is not an Avro schema.
+    """
+    parsed = parse(text, references)
+    return RegisteredSchema(schema_id, parsed.text, md5(text), _crc(parsed.canonical))
 
 
 def md5(text: str) -> bytes:
@@ -23,7 +27,11 @@ def md5(text: str) -> bytes:
 
 def fingerprint(text: str) -> bytes:
     """Returns 8 bytes, little-endian, as in Avro's single-object encoding."""
-    return bytes.fromhex(avro_fingerprint(parse(text).canonical, "CRC-64-AVRO"))
+    return _crc(parse(text).canonical)
+
+
+def _crc(canonical: str) -> bytes:
+    return bytes.fromhex(avro_fingerprint(canonical, "CRC-64-AVRO"))
 
 
 def identity_digest(text: str) -> str:

@@ -1,7 +1,9 @@
 """The topic that stores schemas: one partition of JSON records, as Confluent's registry writes them.
 
 A record's key is `{"keytype": "SCHEMA", "subject": …, "version": …, "magic": 1}`, its value the subject, version, id
-and text. A record may be stored twice: both copies are equal, and compaction keeps one.
+and text. A record may be stored twice: both copies are equal, and compaction keeps one. Confluent's registry withdraws
+a version by the same record with `"deleted": true`, all versions of a subject by a DELETE_SUBJECT, and removes a
+version by a tombstone; each of them is an entry here that is `deleted`.
 """
 
 from __future__ import annotations
@@ -10,18 +12,16 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.reader.topic_table import TopicTable
 from klamm.core.errors import ErrorCode
-from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 
-from .fingerprint import registered
 from .options import SCHEMA_TOPIC
 
 TOPIC_CONFIGS = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -30,12 +30,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SchemaEntry:
-    """One version of a subject."""
+    """One version of a subject. `references` are (name, subject, version) of the schemas whose types the text names."""
 
     subject: str
     version: int
     schema_id: int
     text: str
+    references: tuple[tuple[str, str, int], ...] = ()
+    deleted: bool = False
+    schema_type: str = "AVRO"
 
     def key(self) -> bytes:
         return json.dumps(
@@ -103,10 +106,11 @@ class _Entries:
     """`klamm.core.client.reader.topic_table.TableContents`."""
 
     def __init__(self) -> None:
-        self.entries: list[SchemaEntry] = []
+        self.clear()
 
     def clear(self) -> None:
-        self.entries = []
+        self.entries: list[SchemaEntry] = []
+        self._last: dict[tuple[str, int], SchemaEntry] = {}
 
     def apply(
         self,
@@ -116,35 +120,39 @@ class _Entries:
         key: bytes | None,
         value: bytes | None,
     ) -> None:
-        self.entries += read_entry(key, value, f"{partition}@{offset}")
+        for entry in read_entries(key, value, f"{partition}@{offset}", list(self._last.values())):
+            self.entries.append(entry)
+            self._last[entry.subject, entry.version] = entry
 
 
-def read_entry(key: bytes | None, value: bytes | None, where: str) -> Iterator[SchemaEntry]:
-    """Yields the entry of a record. Records of other kinds (Confluent's CONFIG, NOOP, tombstones) have none; one that
-    cannot be read is logged and skipped, since a stray record would otherwise stop every consumer.
+def read_entries(key: bytes | None, value: bytes | None, where: str, known: list[SchemaEntry]) -> Iterator[SchemaEntry]:
+    """Yields the entries of a record; those that it deletes are among `known`, the last of each version. Records of
+    other kinds (Confluent's CONFIG, NOOP) have none; one that cannot be read is logged and skipped, since a stray
+    record would otherwise stop every consumer.
     """
     try:
-        kind = json.loads(key or b"null")
-        if not isinstance(kind, dict) or kind.get("keytype") != "SCHEMA" or value is None:
+        said = json.loads(key or b"null")
+        kind = said.get("keytype") if isinstance(said, dict) else None
+        if kind == "SCHEMA" and value is not None:
+            yield _entry(json.loads(value))
             return
-        said: dict[str, Any] = json.loads(value)
-        if said.get("schemaType", "AVRO") == "AVRO":
-            yield SchemaEntry(str(said["subject"]), int(said["version"]), int(said["id"]), str(said["schema"]))
+        if kind == "SCHEMA":
+            versions = range(int(said["version"]), int(said["version"]) + 1)
+        elif kind == "DELETE_SUBJECT" and value is not None:
+            versions = range(int(json.loads(value)["version"]) + 1)
+        else:
+            return
+        gone = [one for one in known if one.subject == said["subject"] and one.version in versions and not one.deleted]
+        yield from (replace(one, deleted=True) for one in gone)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("%s: a record that is no schema: %r", where, error)
 
 
-def writers_by_key(entries: Iterable[SchemaEntry]) -> dict[SchemaKey, str]:
-    """Returns every schema's text, by all keys that an envelope may use."""
-    writers: dict[SchemaKey, str] = {}
-    for entry in entries:
-        schema = registered(entry.schema_id, entry.text)
-        writers[SchemaKey(schema_id=schema.schema_id)] = schema.text
-        writers[SchemaKey(md5=schema.md5)] = schema.text
-        writers[SchemaKey(fingerprint=schema.fingerprint)] = schema.text
-    return writers
-
-
-def newest_first(entries: Iterable[SchemaEntry], subject: str) -> list[SchemaEntry]:
-    """Returns the versions of a subject; none if it is not registered."""
-    return sorted((e for e in entries if e.subject == subject), key=lambda entry: entry.version, reverse=True)
+def _entry(said: dict[str, Any]) -> SchemaEntry:
+    references = tuple(
+        (str(one["name"]), str(one["subject"]), int(one["version"])) for one in said.get("references") or ()
+    )
+    return SchemaEntry(
+        str(said["subject"]), int(said["version"]), int(said["id"]), str(said["schema"]), references,
+        said.get("deleted") is True, str(said.get("schemaType") or "AVRO"),
+    )  # fmt: skip

@@ -16,7 +16,6 @@ from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from fastavro import parse_schema
-from fastavro.schema import to_parsing_canonical_form
 
 from klamm.core.errors import SchemaError
 
@@ -45,7 +44,7 @@ class ParsedSchema:
     @cached_property
     def canonical(self) -> str:
         """Avro's parsing canonical form: drops doc, aliases, default and logicalType."""
-        return str(to_parsing_canonical_form(rendered(self.root)))
+        return _canonical(self.root, set())
 
     @cached_property
     def _fastavro(self) -> tuple[Any, dict[str, Any]]:
@@ -62,8 +61,8 @@ class ParsedSchema:
 
 
 def parse(text: str, references: Sequence[str] = ()) -> ParsedSchema:
-    """Parses a schema, which may use the named types of `references` (texts that need no others). Raises `SchemaError`
-    in one line if a text is not an Avro schema.
+    """Parses a schema, which may use the named types of `references`; each of these may use those before it. Raises
+    `SchemaError` in one line if a text is not an Avro schema.
     """
     return _parse(text, tuple(references))
 
@@ -72,8 +71,8 @@ def parse(text: str, references: Sequence[str] = ()) -> ParsedSchema:
 def _parse(text: str, references: tuple[str, ...]) -> ParsedSchema:
     parser = _Parser()
     try:
-        for other in references:
-            parser.refer(parse(other).root)
+        for index, other in enumerate(references):
+            parser.refer(parse(other, references[:index]).root)
         root = parser.type_of(_json(text), "", "")
         return ParsedSchema(root, json.dumps(rendered(root)) if references else text)
     except RecursionError as error:
@@ -271,6 +270,26 @@ def _as_written(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
 
 def _primitive(default: Any, kind: Any) -> Any:
     return default.encode("latin-1") if kind in ("bytes", "fixed") and isinstance(default, str) else default
+
+
+def _canonical(avro: AvroType, defined: set[str]) -> str:
+    if avro.kind == "union":
+        return f"[{','.join(_canonical(branch, defined) for branch in avro.branches)}]"
+    if avro.kind in PRIMITIVES or avro.name in defined:
+        return f'"{avro.branch_name}"'
+    if avro.kind in ("array", "map"):
+        part = "items" if avro.kind == "array" else "values"
+        return f'{{"type":"{avro.kind}","{part}":{_canonical(avro.inner, defined)}}}'
+    defined.add(avro.name)
+    if avro.kind == "record":
+        fields = (f'{{"name":"{field.name}","type":{_canonical(field.type, defined)}}}' for field in avro.fields)
+        rest = f'"fields":[{",".join(fields)}]'
+    elif avro.kind == "enum":
+        symbols = (f'"{symbol}"' for symbol in avro.symbols)
+        rest = f'"symbols":[{",".join(symbols)}]'
+    else:
+        rest = f'"size":{avro.size}'
+    return f'{{"name":"{avro.name}","type":"{avro.kind}",{rest}}}'
 
 
 def rendered(root: AvroType, *, evolution: bool = True) -> Any:

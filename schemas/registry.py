@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from klamm.core.errors import CoordinationError, SchemaError
 from klamm.core.interfaces.coordination import Coordination
@@ -25,6 +26,7 @@ from .compatibility import Compatibility, check
 from .fingerprint import registered
 from .log import SchemaEntry, SchemaLog
 from .parsing import check_new
+from .table import SchemaTable, describe
 
 _log = logging.getLogger(__name__)
 UNKNOWN_FOR_S = 5.0
@@ -49,28 +51,27 @@ class SchemaRegistry:
         self._lock = threading.Lock()
         self._read: list[SchemaEntry] = []
         self._unread: set[SchemaEntry] = set()
-        self._by_id: dict[int, RegisteredSchema] = {}
-        self._by_md5: dict[bytes, RegisteredSchema] = {}
-        self._by_fingerprint: dict[bytes, RegisteredSchema] = {}
-        self._written: dict[tuple[str, int], SchemaEntry] = {}
+        self._table = SchemaTable()
+        self._found: dict[SchemaKey, RegisteredSchema] = {}
         self._unknown: dict[SchemaKey, float] = {}
 
     def close(self) -> None:
         self._log.close()
 
     def lookup(self, key: SchemaKey) -> RegisteredSchema:
-        """Returns the schema; raises `SchemaError` if none has this key."""
-        found = self._cached(key)
+        """Returns the schema; raises `SchemaError` if none has this key, or if it cannot be read."""
+        found = self._found.get(key)
         if found is not None:
             return found
         with self._lock:
-            found = self._cached(key)
+            found = self._table.find(key)
             if found is None and self._unknown.get(key, 0.0) <= self._clock():
                 self._refresh()
-                found = self._cached(key) or self._complete(key)
+                found = self._table.find(key) or self._complete(key)
             if found is None:
                 self._remember_unknown(key)
                 raise SchemaError(f"unknown schema {describe(key)}")
+            self._found[key] = found
             return found
 
     def register(
@@ -100,12 +101,14 @@ class SchemaRegistry:
         """Makes one attempt to claim; returns None if another process was faster."""
         known = claims.id_of(text)
         versions = _entries(claims, subject)
-        for entry in versions:
+        self._refresh()
+        valid = [entry for entry in versions if not self._deleted(entry)]
+        for entry in valid:
             if entry.schema_id == known:
                 return entry
         if self._restore(claims, subject):
             return None  # read again, with the claims that the coordination had lost
-        check(subject, text, [(entry.version, entry.text) for entry in versions], rule)
+        check(subject, text, [(entry.version, entry.text) for entry in valid], rule)
         version = versions[-1].version + 1 if versions else 1
         schema_id = claims.claim(subject, version, text, known)
         if schema_id is None:
@@ -113,43 +116,51 @@ class SchemaRegistry:
         first = claims.entry(schema_id)
         return SchemaEntry(subject, version, schema_id, first.text if first else text)
 
+    def _deleted(self, entry: SchemaEntry) -> bool:
+        held = self._table.entry(entry.subject, entry.version)
+        return held is not None and held.deleted
+
     def _restore(self, claims: SchemaIdClaims, subject: str) -> bool:
-        """Claims again the schemas that the topic has and the coordination lacks; returns whether there were any. New
-        ids and versions are allocated only above those of the topic."""
-        self._refresh()
+        """Claims the schemas that the topic has and the coordination lacks; returns whether there were any. New ids and
+        versions are allocated only above those of the topic."""
         ids, versions = set(claims.ids()), claims.versions(subject)
         lacking = [
             entry
-            for entry in self._written.values()
-            if entry.schema_id in self._by_id  # a record that is not a schema claims nothing
-            and (entry.schema_id not in ids or (entry.subject == subject and entry.version not in versions))
+            for entry in self._table.entries()
+            if entry.schema_id not in ids or (entry.subject == subject and entry.version not in versions)
         ]
-        restored = [claims.restore(entry) for entry in sorted(lacking, key=lambda entry: entry.schema_id)]
+        restored = []
+        for entry in sorted(lacking, key=lambda entry: entry.schema_id):
+            try:
+                text = self._table.read(entry).text
+            except SchemaError:
+                restored.append(claims.restore(entry, readable=False))
+            else:
+                restored.append(claims.restore(replace(entry, text=text), readable=True))
         return any(restored)
 
     def _write(self, entry: SchemaEntry) -> None:
         """Writes the schema to the topic unless it is there; a second copy would be harmless. The topic is always read
         before: it may have lost the schema since."""
         self._refresh()
-        if (entry.subject, entry.version) not in self._written:
+        if self._table.entry(entry.subject, entry.version) is None:
             self._log.append(entry)
             self._unread.add(entry)
-            self._add(entry)
+            self._table.add(entry)
 
     def _stored(self, entry: SchemaEntry) -> RegisteredSchema:
         """Returns the schema of an entry that is in the topic. Raises `SchemaError` if the topic, made with another
         coordination, has another one in its place: values written under this id would be read by the wrong schema.
         """
-        found = self._by_id.get(entry.schema_id)
+        found = self._table.find(SchemaKey(schema_id=entry.schema_id))
         if found is not None and found.fingerprint == registered(entry.schema_id, entry.text).fingerprint:
             return found
         if found is not None:
             problem = f"schema {entry.schema_id} is another one in the schemas topic"
         else:
-            held = self._written[entry.subject, entry.version].schema_id
-            problem = (
-                f"schema {entry.schema_id} is not in the schemas topic, whose version {entry.version} is schema {held}"
-            )
+            held = self._table.entry(entry.subject, entry.version)
+            other = f"whose version {entry.version} is schema {held.schema_id}" if held else "which has no such version"
+            problem = f"schema {entry.schema_id} is not in the schemas topic, {other}"
         raise SchemaError(
             f"{entry.subject}: {problem}; the topic and the coordination are not of one cluster's history"
         )
@@ -159,12 +170,12 @@ class SchemaRegistry:
         try:
             claims = SchemaIdClaims(self._coordination())
             for schema_id in claims.ids():
-                entry = None if schema_id in self._by_id else claims.entry(schema_id)
+                entry = None if schema_id in self._table else claims.entry(schema_id)
                 if entry is not None:
                     self._write(entry)
         except CoordinationError:  # a reader without a coordination has only the topic
             return None
-        return self._cached(key)
+        return self._table.find(key)
 
     def _refresh(self) -> None:
         entries = self._log.read()
@@ -176,34 +187,13 @@ class SchemaRegistry:
             new = entries
         self._unread.clear()
         for entry in new:
-            try:
-                self._add(entry)
-            except SchemaError as error:  # a stray record must not stop every consumer
-                _log.warning("schema %d of %s in the topic: %s", entry.schema_id, entry.subject, error)
+            self._table.add(entry)
 
     def _forget(self) -> None:
         """Forgets everything known about the topic."""
-        self._written.clear()
-        self._by_id.clear()
-        self._by_md5.clear()
-        self._by_fingerprint.clear()
+        self._table = SchemaTable()
+        self._found.clear()
         self._unknown.clear()
-
-    def _add(self, entry: SchemaEntry) -> None:
-        self._written[entry.subject, entry.version] = entry
-        if entry.schema_id in self._by_id:
-            return
-        schema = registered(entry.schema_id, entry.text)
-        self._by_id[schema.schema_id] = schema
-        self._by_md5.setdefault(schema.md5, schema)
-        self._by_fingerprint.setdefault(schema.fingerprint, schema)
-
-    def _cached(self, key: SchemaKey) -> RegisteredSchema | None:
-        if key.schema_id is not None:
-            return self._by_id.get(key.schema_id)
-        if key.md5 is not None:
-            return self._by_md5.get(key.md5)
-        return self._by_fingerprint.get(key.fingerprint or b"")
 
     def _remember_unknown(self, key: SchemaKey) -> None:
         if len(self._unknown) >= MAX_UNKNOWN:
@@ -224,12 +214,3 @@ def _entries(claims: SchemaIdClaims, subject: str) -> list[SchemaEntry]:
             )
         found.append(SchemaEntry(subject, version, schema_id, first.text))
     return found
-
-
-def describe(key: SchemaKey) -> str:
-    """Returns `id 7`, `MD5 …` or `fingerprint …`."""
-    if key.schema_id is not None:
-        return f"id {key.schema_id}"
-    if key.md5 is not None:
-        return f"MD5 {key.md5.hex()}"
-    return f"fingerprint {(key.fingerprint or b'').hex()}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from klamm.core.plugins import plugin_host
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
+from klamm.schemas.table import describe
 
 from ..lake.layout import INVALID
 
@@ -44,11 +45,19 @@ _NAMES: Final = {"dt": "%Y-%m-%d", "hr": "%H"}
 RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt", "hr"}
 
 
+class Writers(Protocol):
+    """`klamm.schemas.table.SchemaTable`, or a dict."""
+
+    def get(self, key: SchemaKey, /) -> str | None:
+        """Returns a schema's text; None if there is none. Raises `SchemaError` if it cannot be read."""
+        ...
+
+
 @dataclass(frozen=True)
 class RowFormat:
     """The properties of a topic that a worker needs; pickled.
 
-    `reader` is the text of the schema that the lake's columns follow, None for raw bytes. `writers` are the texts of
+    `reader` is the text of the schema that the lake's columns follow, None for raw bytes. `writers` has the texts of
     all registered schemas. Records whose timestamp is outside [`min_us`, `max_us`] are invalid. `quarantine`: rows that
     cannot be read are marked by `_error` instead of ending the load.
     """
@@ -56,7 +65,7 @@ class RowFormat:
     topic: str
     partition_by: tuple[str, ...]
     reader: str | None
-    writers: Mapping[SchemaKey, str]
+    writers: Writers
     envelope: str
     plugins: tuple[str, ...]
     min_us: int
@@ -199,7 +208,7 @@ class RowMaker:
         if key not in self._decoders:
             text = self._format.writers.get(key)
             if text is None:
-                raise SchemaError(f"no schema is registered as {_key_text(key)}")
+                raise SchemaError(f"no schema is registered as {describe(key)}")
             self._decoders[key] = PayloadDecoder(text, self._reader)
         return self._decoders[key]
 
@@ -272,9 +281,3 @@ def _among(rows: Iterable[int], length: int) -> pa.Array:
 def _numbers(length: int) -> pa.Array:
     """Returns 0, 1, 2, … as uint64, without making a Python object for each."""
     return pc.indices_nonzero(pa.repeat(True, length))
-
-
-def _key_text(key: SchemaKey) -> str:
-    if key.schema_id is not None:
-        return f"id {key.schema_id}"
-    return f"md5 {key.md5.hex()}" if key.md5 is not None else f"fingerprint {(key.fingerprint or b'').hex()}"

@@ -15,11 +15,11 @@ from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, Ep
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, SchemaError
-from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.log import SchemaEntry, TopicSchemaLog, newest_first, writers_by_key
+from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.options import AvroOptions
+from klamm.schemas.table import SchemaTable
 
 from ..columnar.job import ReadTasks
 from ..lake.config import LakeConfig
@@ -40,10 +40,10 @@ _SAMPLES: Final = 8
 
 @dataclass(frozen=True)
 class TopicSchemas:
-    """`reader` determines the lake's columns; `writers` are all schemas of the cluster, by each of their keys."""
+    """`reader` determines the lake's columns; `writers` has all schemas of the cluster."""
 
     reader: str
-    writers: dict[SchemaKey, str]
+    writers: SchemaTable
 
 
 class ClusterTopics:
@@ -121,8 +121,8 @@ class ClusterTopics:
             raise ConfigError(f"topics.{topic}.serde: a load reads avro, or raw bytes without a serde; not {serde}")
         said = self._settings.topic_format(topic)
         options = AvroOptions.model_validate(dict(said.options))
-        entries = TopicSchemaLog(self._client, options.schemas_topic).read()
-        return TopicSchemas(said.schema or _latest(topic, options, entries), writers_by_key(entries))
+        table = SchemaTable(TopicSchemaLog(self._client, options.schemas_topic).read())
+        return TopicSchemas(said.schema or _latest(topic, options, table), table)
 
     def tasks(self, ranges: list[OffsetRange]) -> ReadTasks:
         options = ReadOptions(
@@ -147,11 +147,14 @@ def _density(headers: Sequence[BatchHeader]) -> float | None:
     return sum(h.size for h in headers) / (headers[-1].next_offset - headers[0].base_offset)
 
 
-def _latest(topic: str, options: AvroOptions, entries: Sequence[SchemaEntry]) -> str:
+def _latest(topic: str, options: AvroOptions, table: SchemaTable) -> str:
     subject = options.subject or f"{topic}-value"
-    versions = newest_first(entries, subject)
+    versions = table.newest_first(subject)
     if not versions:
         raise SchemaError(
             f"topic {topic}: no schema is registered as {subject}; name its file in topics.{topic}.schema"
         )
-    return versions[0].text
+    try:
+        return table.read(versions[0]).text
+    except SchemaError as error:
+        raise SchemaError(f"topic {topic}: {error}; name a schema that can be read in topics.{topic}.schema") from error

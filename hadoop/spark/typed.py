@@ -7,6 +7,8 @@ version that has this type, so that a stream survives a version that is register
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
@@ -15,7 +17,7 @@ from pyspark.sql.types import DataType, StructType
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.producer.arrow import Rows, read_rows
 from klamm.core.errors import SchemaError
-from klamm.core.interfaces.envelope import Envelope, SchemaKey
+from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
 from klamm.core.interfaces.serde import ArrowSerializer, Serializer
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
@@ -23,10 +25,10 @@ from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.reader import ColumnReader
 from klamm.schemas.columns.writer import ColumnWriter
-from klamm.schemas.fingerprint import registered
-from klamm.schemas.log import SchemaEntry, TopicSchemaLog, newest_first, writers_by_key
+from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.parsing import parse
 from klamm.schemas.serde import row_writer
+from klamm.schemas.table import SchemaTable, describe
 
 from ..options import SourceOptions, Typing
 from .cluster import connect_source, find_partitions
@@ -37,30 +39,35 @@ class RegisteredSchemas:
 
     def __init__(self, client: ClusterClient, typing: Typing, plugins: tuple[str, ...]) -> None:
         self._log = TopicSchemaLog(client, typing.schemas_topic)
-        self._entries: list[SchemaEntry] | None = None
-        self._writers: dict[SchemaKey, str] = {}
+        self._table: SchemaTable | None = None
         self.envelope: Envelope = plugin_host(plugins).envelopes.create(typing.envelope)
 
-    def versions(self, topic: str) -> list[SchemaEntry]:
-        """Returns the schemas of the topic's values, newest first; raises `SchemaError` if there is none."""
-        found = newest_first(self._entries or self._read(), f"{topic}-value")
+    def versions(self, topic: str) -> Iterator[RegisteredSchema]:
+        """Yields the schemas of the topic's values that can be read, newest first. Raises `SchemaError` if there is
+        none, or the newest cannot be read.
+        """
+        table = self._table or self._read()
+        found = table.newest_first(f"{topic}-value")
         if not found:
             raise SchemaError(f"topic {topic}: no schema is registered as {topic}-value; klamm.typed needs one")
-        return found
+        for entry in found:
+            try:
+                yield table.read(entry)
+            except SchemaError as error:
+                if entry is found[0]:
+                    raise SchemaError(f"topic {topic}: {error}") from error
 
     def writer_of(self, prefix: bytes) -> str:
         """Returns the text of the schema that a payload was written with."""
         key = self.envelope.parse(prefix)
-        if key not in self._writers:
-            self._read()
-        if key not in self._writers:
-            raise SchemaError(f"no schema is registered as {key}")
-        return self._writers[key]
+        text = (self._table or self._read()).get(key) or self._read().get(key)
+        if text is None:
+            raise SchemaError(f"no schema is registered as {describe(key)}")
+        return text
 
-    def _read(self) -> list[SchemaEntry]:
-        self._entries = self._log.read()
-        self._writers = writers_by_key(self._entries)
-        return self._entries
+    def _read(self) -> SchemaTable:
+        self._table = SchemaTable(self._log.read())
+        return self._table
 
 
 def spark_type(topic: str, avro: AvroType) -> DataType:
@@ -75,7 +82,7 @@ def value_type(options: SourceOptions, typing: Typing) -> DataType:
     with connect_source(options) as client:
         schemas = RegisteredSchemas(client, typing, options.plugins)
         topics = sorted({tp.topic for tp in find_partitions(client, options).partitions})
-        kinds = {topic: spark_type(topic, parse_type(schemas.versions(topic)[0].text)) for topic in topics}
+        kinds = {topic: spark_type(topic, parse_type(next(schemas.versions(topic)).text)) for topic in topics}
     return _one_type(kinds)
 
 
@@ -138,8 +145,8 @@ class TypedStructs:
     def rows(self, topic: str, table: pa.RecordBatch) -> Rows:
         """Returns the encoded rows. Raises `SchemaError`, which names the first row that does not match the schema."""
         if topic not in self._writers:
-            newest = self._schemas.versions(topic)[0]
-            prefix = self._schemas.envelope.prefix(registered(newest.schema_id, newest.text))
+            newest = next(self._schemas.versions(topic))
+            prefix = self._schemas.envelope.prefix(newest)
             columnar = _columnar(newest.text)
             serialize = row_writer(topic, parse(newest.text), prefix)
             self._writers[topic] = serialize, None if columnar is None else (prefix, columnar)

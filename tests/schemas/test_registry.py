@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.schemas.claims import SchemaIdClaims
 from klamm.schemas.compatibility import Compatibility
-from klamm.schemas.log import SchemaEntry, read_entry
+from klamm.schemas.log import SchemaEntry, read_entries
 from klamm.schemas.registry import SchemaRegistry
 from klammtest.schemas import MemoryLog, embedded, registry
 
@@ -123,22 +124,46 @@ def test_a_fingerprint_that_would_name_two_schemas_is_refused(coordination: Coor
 
 
 def test_stray_records_are_logged_and_passed_over(coordination: Coordination, caplog: pytest.LogCaptureFixture) -> None:
-    assert list(read_entry(b"{", b"{", "_schemas-0@0")) == []
-    assert list(read_entry(b'{"keytype":"SCHEMA"}', b'{"id": 1}', "_schemas-0@1")) == []
+    assert list(read_entries(b"{", b"{", "_schemas-0@0", [])) == []
+    assert list(read_entries(b'{"keytype":"SCHEMA"}', b'{"id": 1}', "_schemas-0@1", [])) == []
     assert "_schemas-0@0" in caplog.text
     assert "_schemas-0@1" in caplog.text
     for key, value in ((None, b"x"), (b'{"keytype":"NOOP"}', b""), (b'{"keytype":"SCHEMA"}', None)):
-        assert list(read_entry(key, value, "_schemas-0@2")) == []
-    log = MemoryLog()
-    log.append(SchemaEntry("t-value", 1, 1, '"no type"'))
-    log.append(SchemaEntry("t-value", 2, 2, schema("a")))
-    assert registry(coordination, log).lookup(SchemaKey(schema_id=2)).schema_id == 2
-    assert "schema 1 of t-value" in caplog.text
+        assert list(read_entries(key, value, "_schemas-0@2", [])) == []
 
 
 def test_an_entry_is_what_it_is_read_back_as() -> None:
     entry = SchemaEntry("a/b-value", 3, 12, schema("a"))
-    assert list(read_entry(entry.key(), entry.value(), "")) == [entry]
+    assert list(read_entries(entry.key(), entry.value(), "", [])) == [entry]
+
+
+def test_a_schema_that_cannot_be_read_stops_nothing_else(coordination: Coordination) -> None:
+    """Issue 29, A1."""
+    log = MemoryLog()
+    log.append(SchemaEntry("orders-value", 1, 1, '"no type"'))
+    log.append(SchemaEntry("t-value", 1, 2, schema("a")))
+    made = registry(coordination, log)
+    assert made.lookup(SchemaKey(schema_id=2)).schema_id == 2
+    with pytest.raises(SchemaError, match=r"^schema 1 \(orders-value, version 1\) cannot be read: .*unknown type"):
+        made.lookup(SchemaKey(schema_id=1))
+    assert made.register("t-value", schema("a", record="S"), Compatibility.NONE).schema_id == 3  # 1 is not given again
+    with pytest.raises(SchemaError, match="orders-value: not BACKWARD compatible: version 1 cannot be checked"):
+        made.register("orders-value", schema("b"))
+    assert made.register("orders-value", schema("b"), Compatibility.NONE).schema_id == 4
+    assert [(e.version, e.schema_id) for e in made.versions("orders-value")] == [(1, 1), (2, 4)]
+
+
+def test_a_deleted_version_is_not_compared_and_may_be_registered_again(coordination: Coordination) -> None:
+    """Issue 29, A11."""
+    log = MemoryLog()
+    made = registry(coordination, log)
+    made.register("t-value", schema("a"))
+    made.register("t-value", schema("a", "b"), Compatibility.NONE)
+    log.append(replace(log.entries[-1], deleted=True))
+    made.register("t-value", schema("a", record="R"), Compatibility.FULL)  # as version 1
+    assert made.lookup(SchemaKey(schema_id=2)).text == schema("a", "b")
+    again = made.register("t-value", schema("a", "b"), Compatibility.NONE)
+    assert (again.schema_id, [entry.version for entry in made.versions("t-value")]) == (2, [1, 2, 3])
 
 
 def test_threads_at_once_agree(coordination: Coordination) -> None:

@@ -1,0 +1,140 @@
+"""What others write to the schemas topic: it fails only where a record needs it, and what they deleted is not new."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from klamm.core.errors import SchemaError
+from klamm.core.interfaces.envelope import SchemaKey
+from klamm.core.records.partition import TopicPartition
+from klamm.schemas.fingerprint import fingerprint, md5
+from klamm.schemas.log import SchemaEntry, _Entries
+from klamm.schemas.parsing import parse
+from klamm.schemas.table import SchemaTable
+
+
+def record(*fields: dict[str, Any], name: str = "Order", **more: Any) -> str:
+    return json.dumps({"type": "record", "name": name, "fields": list(fields), **more})
+
+
+def decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+READABLE = {
+    "a wrong default": record({"name": "note", "type": "string", "default": None}),
+    "a default of no branch": record({"name": "a", "type": ["null", "int"], "default": "x"}),
+    "NaN": record({"name": "a", "type": "double", "default": "NaN"}),
+    "a scale above the precision": record({"name": "a", "type": decimal(2, 5)}),
+    "a negative scale": record({"name": "a", "type": decimal(5, -2)}),
+    "no precision": record({"name": "a", "type": {"type": "bytes", "logicalType": "decimal"}}),
+    "a precision in text": record({"name": "a", "type": {**decimal(5, 2), "precision": "5"}}),
+    "a logical type of another kind": record({"name": "a", "type": {"type": "string", "logicalType": "date"}}),
+    "an unknown logical type": record({"name": "a", "type": {"type": "string", "logicalType": "of nobody"}}),
+    "names": record({"name": "a-b", "type": "int"}, name="é 1"),
+    "a text over 256 KiB": record({"name": "a", "type": "int", "doc": "x" * 300_000}),
+}
+UNREADABLE = {
+    "no JSON": ("{", "not JSON"),
+    "no type": (record({"name": "a", "type": "Missing"}), "field a: unknown type 'Missing'"),
+    "no fields": ('{"type":"record","name":"R"}', "'fields' is missing"),
+    "a name twice": (record({"name": "a", "type": {"type": "fixed", "name": "Order", "size": 1}}), "defined twice"),
+    "a number": ("3", "3 is no type"),
+}
+
+
+@pytest.mark.parametrize("text", READABLE.values(), ids=READABLE)
+def test_what_avro_lets_a_reader_ignore_is_read(text: str) -> None:
+    """Issue 29, A1."""
+    table = SchemaTable([SchemaEntry("orders-value", 1, 7, text)])
+    found = table.find(SchemaKey(schema_id=7))
+    assert found is not None
+    assert found.text == text
+    assert table.find(SchemaKey(md5=md5(text))) == table.find(SchemaKey(fingerprint=fingerprint(text))) == found
+
+
+@pytest.mark.parametrize(("text", "why"), UNREADABLE.values(), ids=UNREADABLE)
+def test_an_entry_fails_only_where_it_is_named(text: str, why: str) -> None:
+    """Issue 29, A1: `writers_by_key` failed for every topic, without subject and id."""
+    good = record({"name": "a", "type": "int"})
+    table = SchemaTable([SchemaEntry("orders-value", 2, 7, text), SchemaEntry("t-value", 1, 8, good)])
+    for one in (table, pickle.loads(pickle.dumps(table))):
+        for key in (SchemaKey(schema_id=8), SchemaKey(md5=md5(good)), SchemaKey(fingerprint=fingerprint(good))):
+            assert one.get(key) == good
+        for key in (SchemaKey(schema_id=7), SchemaKey(md5=md5(text))):
+            with pytest.raises(SchemaError, match=rf"^schema 7 \(orders-value, version 2\) cannot be read: .*{why}"):
+                one.get(key)
+        assert one.get(SchemaKey(schema_id=9)) is one.get(SchemaKey(fingerprint=b"?" * 8)) is None
+
+
+MONEY = json.dumps({"type": "fixed", "name": "Money", "namespace": "shop", "size": 8})
+ITEM = record({"name": "price", "type": "Money"}, {"name": "next", "type": ["null", "Item"]}, name="shop.Item")
+CART = record({"name": "items", "type": {"type": "array", "items": "shop.Item"}}, {"name": "tip", "type": "shop.Money"})
+REFERRING = [
+    SchemaEntry("money", 3, 1, MONEY),
+    SchemaEntry("item", 1, 2, ITEM, (("shop.Money", "money", 3),)),
+    SchemaEntry("cart-value", 1, 3, CART, (("shop.Item", "item", 1), ("shop.Money", "money", 3))),
+]
+
+
+def test_references_are_written_out() -> None:
+    """Issue 29, A1: Confluent's schema references."""
+    table = SchemaTable(REFERRING)
+    text = table.get(SchemaKey(schema_id=3))
+    assert text is not None
+    root = parse(text).root  # it needs no other text
+    item = root.fields[0].type.inner
+    assert (item.name, item.fields[0].type.size, item.fields[1].type.branches[1]) == ("shop.Item", 8, item)
+    assert root.fields[1].type is item.fields[0].type
+    assert table.get(SchemaKey(md5=md5(CART))) == text  # the MD5 is that of the text as registered
+
+
+def test_a_reference_that_is_missing_is_named() -> None:
+    with pytest.raises(SchemaError, match=r"schema 2 .*: its reference shop.Money \(money, version 3\) is not in the"):
+        SchemaTable(REFERRING[1:]).get(SchemaKey(schema_id=2))
+    mutual = [SchemaEntry(a, 1, i, '"X"', (("X", b, 1),)) for i, (a, b) in enumerate([("a", "b"), ("b", "a")], 1)]
+    with pytest.raises(SchemaError, match=r"its references contain a, version 1, itself"):
+        SchemaTable(mutual).get(SchemaKey(schema_id=1))
+
+
+def confluent(kind: str, number: int | None = None, **value: Any) -> tuple[bytes, bytes | None]:
+    key = {"keytype": kind, "subject": "t-value", **({} if number is None else {"version": number}), "magic": 1}
+    return json.dumps(key).encode(), json.dumps({"subject": "t-value", **value}).encode() if value else None
+
+
+def registered(version: int, text: str = '"int"', **more: Any) -> tuple[bytes, bytes | None]:
+    return confluent("SCHEMA", version, version=version, id=version, schema=text, **more)
+
+
+THREE = [registered(1), registered(2, '"long"'), registered(3, '"string"')]
+
+
+@pytest.mark.parametrize(
+    ("records", "left"),
+    [
+        (THREE, [3, 2, 1]),
+        ([*THREE, registered(3, '"string"', deleted=True)], [2, 1]),
+        ([*THREE, confluent("DELETE_SUBJECT", None, version=2)], [3]),
+        ([*THREE, confluent("SCHEMA", 3)], [2, 1]),
+        ([*THREE, registered(2, '"long"', deleted=True), registered(2, '"long"')], [3, 2, 1]),
+        ([*THREE, registered(4, 'syntax = "proto3";', schemaType="PROTOBUF")], [4, 3, 2, 1]),
+    ],
+    ids=["none", "deleted", "subject", "tombstone", "registered again", "protobuf"],
+)
+def test_a_deleted_version_is_never_the_newest_and_is_found_by_its_id(
+    records: list[tuple[bytes, bytes | None]], left: list[int]
+) -> None:
+    """Issue 29, A11: a lake got the withdrawn column."""
+    entries = _Entries()
+    for offset, (key, value) in enumerate(records):
+        entries.apply(TopicPartition("_schemas", 0), offset, 0, key, value)
+    table = SchemaTable(entries.entries)
+    assert [entry.version for entry in table.newest_first("t-value")] == left
+    assert [table.get(SchemaKey(schema_id=i)) for i in (1, 2, 3)] == ['"int"', '"long"', '"string"']
+    if 4 in left:
+        with pytest.raises(SchemaError, match=r"schema 4 .*: it is PROTOBUF, not Avro"):
+            table.get(SchemaKey(schema_id=4))
