@@ -31,7 +31,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -243,12 +243,12 @@ class Follower:
         led = {p: topic_id for p, topic_id in self._logs.partitions().items() if self._audits(p.topic)}
         gone = [p for p, followed in self._followed.items() if p not in led or led[p] != followed.topic_id]
         self._leave(gone)
-        new = sorted(led.keys() - self._followed.keys())
-        if not new:
-            return
-        stored = self._logs.committed(GROUP, new)
-        for partition in new:
-            topic_id, found = led[partition], stored.get(partition)
+        self._follow({partition: led[partition] for partition in sorted(led.keys() - self._followed.keys())})
+
+    def _follow(self, new: Mapping[TopicPartition, UUID | None]) -> None:
+        stored = self._logs.committed(GROUP, new) if new else {}
+        for partition, topic_id in new.items():
+            found = stored.get(partition)
             if found is not None and None not in (found.topic_id, topic_id) and found.topic_id != topic_id:
                 log.info("broker audit: %s was created again: it is counted from its beginning", partition)
                 found = None
@@ -271,15 +271,16 @@ class Follower:
         self.behind = True
 
     def _read_piece(self, partition: TopicPartition) -> bool:
-        """Counts a piece; returns True if it has counted records and the log holds more."""
+        """Counts a piece; returns True if the log may hold more that can be counted now."""
         followed = self._followed[partition]
         read = self._logs.read(partition, followed.position, PIECE)
         if read.topic_id != followed.topic_id:
             return False  # deleted and created again since this pass began: the next pass detects it
-        if read.leader_epoch != followed.epoch:
-            if partition in self._uncommitted:  # counts of the former epoch: they are published before a range begins
-                self.behind = True
-                return False
+        if followed.epoch not in (None, read.leader_epoch):  # perhaps another broker has led meanwhile, and has counted
+            self._leave([partition])
+            self._follow({partition: followed.topic_id})
+            return True
+        if followed.epoch is None:
             self._begin(partition, followed, read)
         if read.log_start_offset > followed.position or read.high_watermark < followed.position:
             self._jump(partition, followed, read)
@@ -299,7 +300,7 @@ class Follower:
         return begin < followed.position < read.high_watermark
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
-        """Begins with the first read, or with the first under another leader epoch.
+        """Begins with the first read in a leader epoch.
 
         Records that were deleted before this tier saw the partition are not counted. A cut is published at once,
         because perhaps nothing is ever written after it.

@@ -24,7 +24,7 @@ from klamm.plugins.audit.comparison.rules import tier_counts
 from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.counting import broker_tier, origins
-from klamm.plugins.audit.counting.broker_tier import GROUP, BrokerTier
+from klamm.plugins.audit.counting.broker_tier import GROUP, BrokerTier, Follower
 from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventWindow
 from klamm.plugins.audit.query import absent_topics
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity, mark_of
@@ -564,8 +564,36 @@ def test_a_leader_epoch_that_begins_within_a_pass_loses_no_count(monkeypatch: py
     tier = follower(logs, topic)
     while tier.advance() and tier.behind:
         pass
-    assert [(event.from_offset, event.to_offset, event.epoch) for event in topic.events] == [(0, 10, 0), (0, 30, 1)]
+    assert [(event.from_offset, event.to_offset, event.epoch) for event in topic.events] == [(0, 20, 1), (20, 30, 1)]
     assert counted(topic) == ({0: 30}, [])
+
+
+def keeping_its_position(patch: pytest.MonkeyPatch) -> None:
+    """As it was: a leader that leads again continues where it stopped before."""
+    original = Follower._read_piece
+
+    def read_piece(self: Follower, partition: TopicPartition) -> bool:
+        self._followed[partition].epoch = None
+        return original(self, partition)
+
+    patch.setattr(Follower, "_read_piece", read_piece)
+
+
+@guarantee("C9", "a leader that leads again counts on from where the others stopped", plant=keeping_its_position)
+def test_a_leader_that_leads_again_within_a_pass_continues_where_the_other_stopped() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 10, producer="p")
+    first, second = follower(logs, topic), follower(logs, topic)
+    first.advance()
+    for _ in range(2):
+        logs.leader_epoch += 1
+        logs.append([WINDOW_MS] * 10, producer="p")
+        second.advance()
+    logs.leader_epoch += 1  # the first leader leads again, and has made no pass in between
+    logs.append([WINDOW_MS] * 10, producer="p")
+    first.advance()
+    assert [(event.from_offset, event.to_offset) for event in topic.events] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert counted(topic) == ({0: 10, WINDOW_MS: 30}, [])
 
 
 class CutOff(MemoryLogs):

@@ -1,0 +1,382 @@
+"""Applications of a history: they drive the production code as `klamm.Producer`, `klamm.Consumer` and `klamm load` do.
+
+What they did is recorded beside it, and is the truth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from uuid import UUID
+
+from klamm.core.errors import DeliveryError
+from klamm.core.interfaces.audit import AuditIdentity, RangeCount, WindowCount
+from klamm.hadoop.lake.layout import AUDIT, TopicLayout
+from klamm.hadoop.load.audit import LoadAudit, LoadAuditor
+from klamm.plugins.audit.counting.origins import mark
+from klamm.plugins.audit.counting.producer import KlammProducerAudit
+from klamm.plugins.audit.counting.ranges import KlammRangeAudit
+
+from .world import TOPIC, WINDOW_MS, Crash, Part, Row, World, window_of
+
+INTERVAL_S: Final = 240
+FOREIGN: Final = ""
+Offset = tuple[UUID, int, int]
+"""Topic id, partition, offset."""
+
+
+class Sender:
+    """An application with `klamm.Producer`. `acknowledged` are its records by window, whatever it has told."""
+
+    def __init__(self, world: World, name: str, ahead_ms: int = 0) -> None:
+        self.world = world
+        self.name = name
+        self.ahead_ms = ahead_ms
+        self.alive = True
+        self.closed = False
+        self.acknowledged: Counter[int] = Counter()
+        self.died_ms = -1
+        self.sent: set[int] = set()
+        self.in_flight: list[tuple[tuple[tuple[int, int, int], ...], bool]] = []
+        """Batches whose outcome the application has not got yet: (counts, whether they are acknowledged)."""
+        self.identity = AuditIdentity("producer", name, "host", "app")
+        self.audit = KlammProducerAudit(
+            self.identity, world.audit.publish, window_ms=WINDOW_MS, interval_s=INTERVAL_S,
+            clock_ms=lambda: world.now_ms + ahead_ms, clock=lambda: world.now_ms / 1000,
+        )  # fmt: skip
+        self.next_ms = world.now_ms
+
+    def turn(self) -> None:
+        """What its audit's thread does by now: it publishes when it is woken, and after each interval."""
+        audit = self.audit
+        if not self.alive:
+            return
+        heartbeat = False
+        if self.world.now_ms >= self.next_ms:
+            heartbeat = audit._thread is not None and not audit._wake.is_set()
+        elif not audit._wake.is_set():
+            return
+        audit._wake.clear()
+        self.next_ms = self.world.now_ms + INTERVAL_S * 1000
+        try:
+            audit._send(final=False, heartbeat=heartbeat)
+        except DeliveryError:
+            pass
+        except Crash:
+            self.kill()
+
+    def send(
+        self, part: Part, stamps: Sequence[int], *, stored: int = 1, acknowledged: bool = True, slow: bool = False
+    ) -> bool:
+        """Sends one batch, which the log stores `stored` times. `slow`: the application gets the outcome later.
+        Returns False if the audit lets it wait."""
+        if not self.audit.begin(TOPIC):
+            self.turn()
+            if not self.alive or not self.audit.begin(TOPIC):
+                return False
+        windows = Counter(map(window_of, stamps))
+        counted = tuple((start, count, count) for start, count in windows.items())
+        headers = mark(self.identity, part.place, counted, WINDOW_MS)
+        for start, count, size in counted:
+            self.audit.attempted(TOPIC, start, size, count)
+        rows = [Row(self.name, window_of(stamp), stamp) for stamp in stamps]
+        for _ in range(stored):
+            self.world.append(part, rows, headers)
+        self.sent |= windows.keys()
+        self.audit.end(TOPIC)
+        self.in_flight.append((counted, acknowledged))
+        if not slow:
+            self.hear()
+        return True
+
+    def hear(self) -> None:
+        """The application gets the outcomes."""
+        for counted, acknowledged in self.in_flight:
+            for start, count, size in counted:
+                if acknowledged:
+                    self.acknowledged[start] += count
+                    self.audit.acknowledged(TOPIC, start, size, count)
+                else:
+                    self.audit.failed(TOPIC, count)
+        self.in_flight.clear()
+
+    def kill(self) -> None:
+        if self.alive:
+            self.alive, self.died_ms = False, self.world.now_ms
+
+    def close(self) -> None:
+        """`Producer.close`; if the audit topic refuses the last event, the producer looks killed."""
+        if not self.alive:
+            return
+        self.hear()
+        try:
+            self.audit.close()
+            self.closed = True
+        except (DeliveryError, Crash):
+            pass
+        self.kill()
+
+
+class NoThread:
+    """Replaces the thread of `KlammProducerAudit`, whose work `Sender.turn` does in virtual time."""
+
+    def __init__(self, **_: object) -> None:
+        return
+
+    def start(self) -> None:
+        return
+
+    def join(self, _: float) -> None:
+        return
+
+
+class Group:
+    """A consumer group of one member. `began` is where it began to read, by topic id and partition; `received` are the
+    records that a member was given; `committed` survives members."""
+
+    def __init__(self, world: World, name: str, *, latest: bool = False) -> None:
+        self.world = world
+        self.name = name
+        self.latest = latest
+        self.ended = False
+        self.epoch = 0
+        self.committed: dict[tuple[UUID, int], int] = {}
+        self.began: dict[tuple[UUID, int], int] = {}
+        self.received: set[Offset] = set()
+        self.set_back: set[Offset] = set()
+        self.jumped: set[Offset] = set()
+        """Records that were deleted before it read them."""
+        self.published: dict[tuple[UUID, int], int] = {}
+        self.untold: set[Offset] = set()
+        """Records whose counts were lost with a member, because the audit topic had refused them."""
+        self.positions: dict[int, int] = {}
+        self.topic_id = world.topic_id
+        self.join()
+
+    def join(self) -> None:
+        """A new member owns all partitions; what the one before it had not committed is read again."""
+        identity = AuditIdentity("consumer", self.name, "host", "app")
+        world = self.world
+        self.epoch += 1
+        for key, committed in self.committed.items():
+            begin = self.published.get(key, self.began[key])
+            self.untold |= {(*key, offset) for offset in range(begin, committed)}
+            self.published[key] = committed
+        self.topic_id = world.topic_id
+        self.positions = {}
+        self.ranges = KlammRangeAudit(identity, world.audit.publish, window_ms=WINDOW_MS, clock_ms=lambda: world.now_ms)
+
+    def _place(self, part: Part) -> None:
+        """Finds where to begin: at the committed offset, else by `auto.offset.reset`."""
+        key = self.world.topic_id, part.number
+        begin = self.committed.get(key)
+        if begin is None:
+            begin = part.log.end if self.latest else part.log.start
+        if begin < part.log.start or begin > part.log.end:
+            begin = self._reset(part, begin)
+        if key not in self.began:
+            self.began[key] = begin
+        self.positions[part.number] = begin
+        self.ranges.start(part.place, begin, topic_id=key[0], epoch=self.epoch)
+
+    def _reset(self, part: Part, position: int) -> int:
+        """`auto.offset.reset` after the log has lost the position."""
+        begin = part.log.end if self.latest else part.log.start
+        key = self.world.topic_id, part.number
+        if begin > position:
+            self.jumped |= {(*key, offset) for offset in range(position, begin)}
+        return begin
+
+    def poll(self, part: Part, records: int) -> None:
+        if self.topic_id != self.world.topic_id:  # the consumer finds that the topic was created again
+            self.join()
+        if part.number not in self.positions:
+            self._place(part)
+        position = self.positions[part.number]
+        if position < part.log.start or position > part.log.end:
+            position = self._reset(part, position)
+            self.positions[part.number] = position
+            self.ranges.start(part.place, position, topic_id=self.topic_id, epoch=self.epoch)
+        end = min(position + records, part.log.end)
+        if end <= position:
+            return
+        rows = part.rows[position:end]
+        self.ranges.count(part.place, range(position, end), [row.stamp_ms for row in rows], [1] * len(rows))
+        first = max(position, self.committed.get((self.topic_id, part.number), 0))  # below it is a replay (R10)
+        self.received |= {(self.topic_id, part.number, offset) for offset in range(first, end)}
+        self.positions[part.number] = end
+
+    def commit(self, *, ahead: int = 0, refused: bool = False) -> None:
+        """Commits the positions; `ahead`: the application commits records that it has not got. `refused`: the commit
+        does not succeed, though its events are stored."""
+        if self.topic_id != self.world.topic_id:
+            return
+        ends = {}
+        for part in self.world.parts:
+            if part.number in self.positions:
+                ends[part.place] = min(self.positions[part.number] + ahead, part.log.end)
+        if not ends:
+            return
+        try:
+            self.ranges.publish(ends)
+            self.published |= {(self.topic_id, place.partition): end for place, end in ends.items()}
+        except DeliveryError:
+            pass  # an audit that fails is passed over
+        except Crash:
+            self.join()
+            return
+        if refused:
+            return
+        for place, end in ends.items():
+            self.committed[self.topic_id, place.partition] = end
+            self.positions[place.partition] = max(self.positions[place.partition], end)
+        self.ranges.committed(ends)
+
+    def seek(self, part: Part, offset: int) -> None:
+        """The application moves its position, back or forward."""
+        if part.number not in self.positions or self.topic_id != self.world.topic_id:
+            return
+        self.ranges.seek(part.place, offset)
+        self.positions[part.number] = offset
+
+    def cut(self, part: Part, end: int) -> None:
+        """The log has lost what is after `end`; the consumer finds it by the leader epoch, and goes on there."""
+        key = self.world.topic_id, part.number
+        self.received = {at for at in self.received if at[:2] != key or at[2] < end}
+        for offsets in (self.committed, self.published):
+            if offsets.get(key, 0) > end:
+                offsets[key] = end
+        if self.positions.get(part.number, 0) > end:
+            self.positions[part.number] = end
+            self.ranges.start(part.place, end, topic_id=key[0], epoch=self.epoch)
+        if self.began.get(key, 0) > end:
+            self.began[key] = end
+
+    def set_offset(self, part: Part, offset: int) -> None:
+        """`klamm groups reset` of a group without members; the next member begins there."""
+        key = self.world.topic_id, part.number
+        committed = self.committed.get(key)
+        if committed is None:
+            return
+        if offset < committed:
+            self.set_back |= {(*key, at) for at in range(offset, committed)}
+        self.committed[key] = offset
+        self.join()
+
+
+class Lakes:
+    """The file system of the lakes: a `Publisher` as far as audits need it."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+
+    def read(self, path: str) -> bytes | None:
+        return self.contents.get(path)
+
+    def names(self, path: str) -> list[str]:
+        prefix = f"{path}/"
+        return sorted({name[len(prefix) :].partition("/")[0] for name in self.contents if name.startswith(prefix)})
+
+    def make(self, path: str) -> None:
+        return
+
+    def write(self, path: str, data: bytes) -> None:
+        self.contents[path] = data
+
+    def move(self, source: str, target: str, *, copied: bool = False) -> None:
+        for path in [path for path in self.contents if path.startswith(f"{source}/")]:
+            self.contents[target + path[len(source) :]] = self.contents[path]
+            if not copied:
+                del self.contents[path]
+
+
+class Lake:
+    """One topic's directory below `root`, filled by the loads of one sink. `loaded` counts its rows by offset, `ends`
+    where the next load begins."""
+
+    def __init__(self, world: World, files: Lakes, audit: Any, root: str, sink: str) -> None:
+        self.world = world
+        self.files = files
+        self.layout = TopicLayout(root, TOPIC)
+        self.sink = sink
+        self.loads = 0
+        self.topic_id: UUID | None = None
+        self.ends: dict[int, int] = {}
+        self.loaded: Counter[Offset] = Counter()
+        self.skipped: set[Offset] = set()
+        """Records that were deleted before it loaded them."""
+        self.quarantined: set[Offset] = set()
+        publisher: Any = files
+        self.auditor = LoadAuditor(audit, sink, _no_client, publisher, watermarks=False)
+
+    def load(self, *, loses: bool = False, doubles: bool = False, crash: bool = False) -> bool:
+        """Makes one load of everything that is new. `loses`, `doubles`: one of its rows. `crash`: it ends before its
+        audit event is sent; the next load sends it. Returns False if the topic is another one now."""
+        self.send()
+        world = self.world
+        if not self.loads:
+            self.topic_id = world.topic_id
+        if self.topic_id is None or self.topic_id != world.topic_id:
+            return False  # `klamm load` refuses it
+        counts, lost = [], []
+        spoilt = False
+        for part in world.parts:
+            begin = self.ends.get(part.number, 0)
+            start, end = max(begin, part.log.start), part.log.end
+            key = self.topic_id, part.number
+            if start > begin:
+                lost.append(RangeCount(part.place, begin, start, (), self.topic_id))
+                self.skipped |= {(*key, offset) for offset in range(begin, start)}
+            if end <= start and start == begin:
+                continue
+            windows: Counter[int] = Counter()
+            for offset in range(start, end):
+                copies = 1
+                if not spoilt and (loses or doubles):
+                    spoilt, copies = True, 2 if doubles else 0
+                windows[part.rows[offset].window] += copies
+                self.loaded[(*key, offset)] += copies
+            held = tuple(WindowCount(window, count, count) for window, count in sorted(windows.items()))
+            counts.append(RangeCount(part.place, start, end, held, self.topic_id))
+            self.ends[part.number] = end
+        if counts or lost or not self.loads:
+            self.loads += 1
+            self.write(counts, lost)
+            if not crash:
+                self.send()
+        return True
+
+    def write(self, counts: list[RangeCount], lost: list[RangeCount]) -> None:
+        topic = TOPIC, self.topic_id
+        audit = LoadAudit.of(
+            self.sink, topic, self.loads, str(UUID(int=self.world.chance.getrandbits(128))), WINDOW_MS, counts, lost
+        )
+        self.files.write(f"{self.layout.load(self.loads)}/{AUDIT}", audit.to_bytes())
+
+    def send(self) -> None:
+        with suppress(DeliveryError, Crash):
+            self.auditor.send_missing(self.layout)
+
+
+@contextmanager
+def _no_client() -> Any:
+    yield None
+
+
+class AuditOfLoads:
+    """`klamm.core.interfaces.audit.Audit` for a `LoadAuditor`."""
+
+    topic = "__klamm_audit"
+    window_ms = WINDOW_MS
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def audits(self, topic: str) -> bool:
+        return topic == TOPIC
+
+    def ranges(self, identity: AuditIdentity, _: object) -> KlammRangeAudit:
+        publish: Any = self.world.audit.publish
+        return KlammRangeAudit(identity, publish, window_ms=WINDOW_MS, clock_ms=lambda: self.world.now_ms)

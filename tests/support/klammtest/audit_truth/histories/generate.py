@@ -1,0 +1,349 @@
+"""The steps of a history, drawn from its seed.
+
+Most histories have one to three kinds of trouble, some have none, so that what is found has one cause and most counts
+can be proved. At the end everything that can settle settles: producers close, brokers and the coordination are
+available, tiers catch up, and time passes until the horizon is behind the last record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from klamm.plugins.audit.comparison.range_coverage import TierKey
+
+from .actors import FOREIGN, INTERVAL_S, AuditOfLoads, Group, Lake, Lakes, Sender
+from .judge import Judge
+from .known import Known
+from .world import BROKERS, LATENESS_MS, WINDOW_MS, Crash, Part, Row, World, window_of
+
+PURE: Final = 0.15
+TROUBLES: Final = (
+    "late records", "lost records", "doubled records", "unsure records", "killed producers", "failing audit topic",
+    "leaders", "cut-off leaders", "coordination", "broker crashes", "unclean leaders", "created again", "retention",
+    "seeking groups", "set-back groups", "members", "lossy loads", "slow loads", "foreign producers", "wrong clocks",
+    "latest groups",
+)  # fmt: skip
+
+
+class History:
+    """One history. `wrong`: what a report said and is not true."""
+
+    def __init__(self, seed: str) -> None:
+        chance = self.chance = Random(seed)
+        self.encoded = chance.random() < 0.05
+        world = self.world = World(chance, chance.choice((1, 1, 2)), encoded=self.encoded)
+        self.known = Known(world)
+        self.troubles: set[str] = set()
+        if chance.random() >= PURE:
+            self.troubles.update(chance.sample(TROUBLES, chance.choice((1, 1, 2, 2, 3))))
+        self.files = Lakes()
+        self.wrong: list[str] = []
+        self.steps: list[str] = []
+        self.expect: set[TierKey] = set()
+        self.names = 0
+        for _ in range(chance.choice((1, 1, 2))):
+            self._begin_producer()
+        self._turns(all_of_them=True)
+        if chance.random() < 0.7:
+            self._begin_group("billing")
+            self.expect.add(TierKey("consumer", "billing"))
+        if chance.random() < 0.6:
+            self.known.lakes.append(Lake(world, self.files, AuditOfLoads(world), "/lake", "lake"))
+
+    def has(self, trouble: str) -> bool:
+        return trouble in self.troubles
+
+    def run(self) -> None:
+        chance = self.chance
+        for n in range(chance.randrange(15, 40)):
+            step = chance.choices(self._choices(), self._weights())[0]
+            self.steps.append(step.__name__)
+            step()
+            self._pass(chance.randrange(1_000, 150_000))
+            self._turns()
+            if n % 12 == 11:
+                self._check(final=False)
+        self.settle()
+        self._check(final=True)
+
+    def settle(self) -> None:
+        world, known = self.world, self.known
+        world.away = world.audit.refuses = False
+        world.audit.crash_after = None
+        for part in world.parts:
+            if part.leader < 0:
+                world.elect(part, self.chance.randrange(BROKERS))
+        for broker in world.brokers:
+            broker.crash_before_commit = broker.crash_after_commit = False
+            broker.learn()
+        for sender in known.senders:
+            sender.close()
+        for _ in range(2):
+            self._turns(all_of_them=True)
+        for group in known.groups:
+            if not group.ended:
+                for part in world.parts:
+                    group.poll(part, 1000)
+                group.commit()
+        for lake in known.lakes:
+            lake.load()
+            lake.send()
+        self._pass(2 * LATENESS_MS + 2 * WINDOW_MS + 4 * INTERVAL_S * 1000)
+
+    def _check(self, *, final: bool) -> None:
+        judge = Judge(self.known, self.expect, final=final)
+        self.wrong += judge.judge()
+        self.last = judge
+
+    def _pass(self, ms: int) -> None:
+        """Lets time pass; producers send their events in between, a part of them."""
+        self.world.now_ms += ms
+        for sender in self.known.senders:
+            sender.turn()
+
+    def _turns(self, *, all_of_them: bool = False) -> None:
+        for broker in self.world.brokers:
+            if broker.led and (all_of_them or self.chance.random() < 0.6):
+                broker.turn()
+
+    # -- steps
+
+    def _choices(self) -> list[Callable[[], None]]:
+        return [step for step, _, trouble in STEPS_OF(self) if not trouble or trouble in self.troubles]
+
+    def _weights(self) -> list[float]:
+        return [weight for _, weight, trouble in STEPS_OF(self) if not trouble or trouble in self.troubles]
+
+    def _part(self) -> Part:
+        return self.chance.choice(self.world.parts)
+
+    def _begin_producer(self) -> None:
+        self.names += 1
+        ahead = self.chance.choice((-1, 1)) * 2 * LATENESS_MS if self.has("wrong clocks") else 0
+        self.known.senders.append(Sender(self.world, f"p{self.names}", ahead))
+
+    def _begin_group(self, name: str, *, latest: bool = False) -> None:
+        group = Group(self.world, name, latest=latest)
+        self.known.groups.append(group)
+        for part in self.world.parts:
+            group.poll(part, 1)
+        group.commit()
+
+    def _stamps(self, ahead_ms: int = 0) -> list[int]:
+        """Timestamps of a batch: mostly of now, sometimes late."""
+        chance, now = self.chance, self.world.now_ms + ahead_ms
+        count = chance.choice((1, 2, 3, 5))
+        stamps = [now - chance.randrange(2_000) for _ in range(count)]
+        if chance.random() < 0.1:  # a batch of several windows
+            stamps[-1] = now - chance.randrange(LATENESS_MS // 2)
+        if self.has("late records") and chance.random() < 0.4:
+            late = chance.choice((LATENESS_MS // 2, LATENESS_MS - 5_000, 3 * LATENESS_MS, -1))
+            stamps[0] = -1 if late < 0 else now - late
+            if late > LATENESS_MS:
+                self.known.too_late.add(window_of(stamps[0]))
+        return stamps
+
+    def send(self) -> None:
+        chance = self.chance
+        living = [sender for sender in self.known.senders if sender.alive]
+        if not living:
+            self._begin_producer()
+            living = self.known.senders[-1:]
+        part = self._part()
+        if part.leader < 0:
+            return
+        sender = chance.choice(living)
+        stored, acknowledged = 1, True
+        if self.has("lost records") and chance.random() < 0.15:
+            stored = 0
+        elif self.has("doubled records") and chance.random() < 0.15:
+            stored = 2
+        elif self.has("unsure records") and chance.random() < 0.2:
+            stored, acknowledged = chance.choice((0, 1)), False
+        slow = chance.random() < 0.2
+        if sender.send(part, self._stamps(sender.ahead_ms), stored=stored, acknowledged=acknowledged, slow=slow):
+            sender.turn()
+
+    def hear(self) -> None:
+        for sender in self.known.senders:
+            if sender.alive:
+                sender.hear()
+
+    def send_foreign(self) -> None:
+        part = self._part()
+        if part.leader >= 0:
+            self.world.append(part, [Row(FOREIGN, window_of(stamp), stamp) for stamp in self._stamps()])
+
+    def close_producer(self) -> None:
+        self.chance.choice(self.known.senders).close()
+
+    def kill_producer(self) -> None:
+        self.chance.choice(self.known.senders).kill()
+
+    def refuse(self) -> None:
+        self.world.audit.refuses = not self.world.audit.refuses
+
+    def move_leader(self) -> None:
+        self.world.elect(self._part(), self.chance.randrange(BROKERS))
+
+    def cut_off(self) -> None:
+        part = self._part()
+        if part.leader >= 0:
+            former = self.world.brokers[part.leader]
+            former.cut_off = True
+            if self.chance.random() < 0.8:
+                self.world.elect(part, (part.leader + 1) % BROKERS, told=False)
+
+    def reconnect(self) -> None:
+        """Brokers that were cut off reach the coordination; they learn later that they do not lead."""
+        for broker in self.world.brokers:
+            if broker.cut_off:
+                broker.cut_off = False
+                broker.turn()
+                broker.learn()
+
+    def lose_coordination(self) -> None:
+        self.world.away = not self.world.away
+
+    def crash_broker(self) -> None:
+        chance, world = self.chance, self.world
+        part = self._part()
+        if part.leader < 0:
+            return
+        broker = world.brokers[part.leader]
+        kind = chance.choice(("at once", "published", "before", "after"))
+        if kind == "published":
+            world.audit.crash_after = 1
+        broker.crash_before_commit, broker.crash_after_commit = kind == "before", kind == "after"
+        if kind != "at once":
+            broker.turn()
+            world.audit.crash_after = None
+            broker.crash_before_commit = broker.crash_after_commit = False
+        broker.start()
+        if chance.random() < 0.5:
+            world.elect(part, chance.randrange(BROKERS))
+
+    def send_on(self) -> None:
+        self.poll()
+
+    def poll(self) -> None:
+        groups = [group for group in self.known.groups if not group.ended]
+        if groups:
+            group = self.chance.choice(groups)
+            group.poll(self._part(), self.chance.randrange(1, 12))
+            if self.chance.random() < 0.6:
+                group.commit()
+
+    def commit(self) -> None:
+        for group in self.known.groups:
+            if not group.ended:
+                group.commit()
+
+    def change_member(self) -> None:
+        chance = self.chance
+        groups = [group for group in self.known.groups if not group.ended]
+        if groups:
+            group = chance.choice(groups)
+            if chance.random() < 0.5:
+                group.commit(refused=True)
+            elif chance.random() < 0.3:
+                self.world.audit.crash_after = 1
+                group.commit()
+                self.world.audit.crash_after = None
+            group.join()
+
+    def seek(self) -> None:
+        groups = [group for group in self.known.groups if not group.ended]
+        if groups:
+            part = self._part()
+            self.chance.choice(groups).seek(part, self.chance.randrange(part.log.start, part.log.end + 1))
+
+    def set_back(self) -> None:
+        groups = [group for group in self.known.groups if not group.ended]
+        if groups:
+            part = self._part()
+            self.chance.choice(groups).set_offset(part, self.chance.randrange(part.log.start, part.log.end + 1))
+
+    def load(self) -> None:
+        if not self.known.lakes:
+            return
+        chance, lossy = self.chance, self.has("lossy loads")
+        lake = self.known.lakes[-1]
+        spoil = chance.random() if lossy else 1.0
+        lake.load(loses=spoil < 0.2, doubles=0.2 <= spoil < 0.4, crash=self.has("slow loads") and chance.random() < 0.4)
+
+    def load_again(self) -> None:
+        self.load()
+
+    def delete_old(self) -> None:
+        part = self._part()
+        if part.log.end <= part.log.start:
+            return
+        offset = self.chance.randrange(part.log.start, part.log.end) + 1
+        stored = self.world.store.get(part.place)
+        if stored is None or stored.topic_id != self.world.topic_id:
+            return
+        self.world.delete_before(part, offset)
+        counted = stored.offset
+        if part.log.start > counted:
+            self.known.causes.uncounted.append((self.world.topic_id, part.number, counted, part.log.start))
+
+    def create_again(self) -> None:
+        if self.world.life < 2 and self.chance.random() < 0.5:
+            self._turns(all_of_them=True)
+            stored = [self.world.store.get(part.place) for part in self.world.parts]
+            ends = [part.log.end for part in self.world.parts]
+            if [found.offset if found and found.topic_id == self.world.topic_id else 0 for found in stored] == ends:
+                self.world.create_again()
+
+    def elect_unclean(self) -> None:
+        part = self._part()
+        world = self.world
+        if part.leader < 0 or part.log.end == part.log.start:
+            return
+        end, key = part.log.end, (world.topic_id, part.number)
+        least = max([part.log.start, *(lake.ends.get(part.number, 0) for lake in self.known.lakes)])
+        keeps = self.chance.randrange(min(least, end), end + 1)
+        world.elect(part, (part.leader + 1) % BROKERS, keeps=keeps)
+        cut = part.log.end
+        if cut < end:
+            self.known.causes.cut.append((*key, cut, end))
+            for group in self.known.groups:
+                group.cut(part, cut)
+
+    def begin_latest(self) -> None:
+        if len(self.known.groups) < 3:
+            self.names += 1
+            self._begin_group(f"g{self.names}", latest=True)
+
+
+def STEPS_OF(history: History) -> list[tuple[Callable[[], None], float, str]]:
+    h = history
+    return [
+        (h.send, 10, ""),
+        (h.hear, 2, ""),
+        (h.close_producer, 0.3, ""),
+        (h.poll, 5, ""),
+        (h.commit, 2, ""),
+        (h.load, 2.5, ""),
+        (h.send_foreign, 4, "foreign producers"),
+        (h.kill_producer, 1, "killed producers"),
+        (h.refuse, 2, "failing audit topic"),
+        (h.move_leader, 3, "leaders"),
+        (h.cut_off, 2, "cut-off leaders"),
+        (h.reconnect, 2, "cut-off leaders"),
+        (h.lose_coordination, 2, "coordination"),
+        (h.crash_broker, 3, "broker crashes"),
+        (h.elect_unclean, 1, "unclean leaders"),
+        (h.create_again, 1, "created again"),
+        (h.delete_old, 2, "retention"),
+        (h.seek, 2, "seeking groups"),
+        (h.set_back, 1, "set-back groups"),
+        (h.change_member, 3, "members"),
+        (h.begin_latest, 1, "latest groups"),
+    ]
+
+
+_ = Crash

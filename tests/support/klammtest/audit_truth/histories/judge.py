@@ -1,0 +1,203 @@
+"""Compares a report with the truth. Every difference is one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from klamm.core.interfaces.audit import NO_WINDOW
+from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.range_coverage import TierKey
+
+from .actors import FOREIGN, Group, Lake, Offset
+from .known import Known, Span
+from .world import LATENESS_MS, TOPIC, WINDOW_MS
+
+PRODUCERS = TierKey("producer")
+GOOD = frozenset({"complete", "settled", "not compared"})
+
+
+@dataclass
+class Verdicts:
+    """Counts of a campaign: `cells` by (tier, state) at the ends of histories; `excused`: unknown cells by reason."""
+
+    cells: Counter[tuple[str, str]] = field(default_factory=Counter)
+    passed: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is true of a tier in one window. `short`, `over`: records too few, and too many. `late`: records that it may
+    still count. `held`: whether anything is demanded."""
+
+    short: int = 0
+    over: int = 0
+    late: int = 0
+    held: bool = True
+
+    @property
+    def good(self) -> bool:
+        return not (self.short or self.over or self.late)
+
+
+def report_of(known: Known, expect: Iterable[TierKey]) -> TopicAudit:
+    world = known.world
+    [audit] = compare(world.audit.events, world.now_ms, tuple(expect), (TOPIC,), LATENESS_MS, world.ends())
+    return audit
+
+
+class Judge:
+    """Judges one report. `final`: everything that can settle has settled."""
+
+    def __init__(self, known: Known, expect: Iterable[TierKey], *, final: bool) -> None:
+        self.known = known
+        self.expect = frozenset(expect)
+        self.final = final
+        self.audit = report_of(known, self.expect)
+        self.broker = next(tier for tier in self.audit.tiers if tier.tier == "broker")
+        self.stored, self.told, self.acknowledged = known.stored(), known.told(), known.acknowledged()
+        self.wrong: list[str] = []
+        self.wanted: dict[TierKey, dict[int, Wanted]] = {self.broker: self._broker()}
+        self.excused: dict[TierKey, set[int]] = {}
+        self.partial: dict[TierKey, set[int]] = {}
+        for group in known.groups:
+            if not group.ended and group.began:
+                self._group(group)
+        for lake in known.lakes:
+            if ("hadoop", lake.sink) in known.owners():
+                self._lake(lake)
+        if final:
+            self._excuse()
+
+    def judge(self) -> list[str]:
+        windows = {window.start_ms: window for window in self.audit.windows}
+        for tier, wanted in self.wanted.items():
+            if tier not in self.audit.tiers:
+                if tier in self.expect or tier == self.broker:
+                    self.wrong.append(f"{tier} is not in the report")
+                continue
+            for start, want in wanted.items():
+                window = windows.get(start)
+                if window is None:
+                    if want.short and self.final and self.stored[start]:
+                        self.wrong.append(f"window {start} is not in the report")
+                    continue
+                self._cell(tier, start, str(window.cells[tier].state), want)
+        self._watermark()
+        return self.wrong
+
+    # -- what is true
+
+    def _broker(self) -> dict[int, Wanted]:
+        wanted = {}
+        for start in self.stored.keys() | self.acknowledged.keys() | self.told.keys():
+            stored, acknowledged = Counter(self.stored.get(start)), Counter(self.acknowledged.get(start))
+            del stored[FOREIGN]
+            told = Counter(self.told.get(start))
+            late = 0 if self.final else (acknowledged - told).total()
+            wanted[start] = Wanted((acknowledged - stored).total(), (stored - acknowledged).total(), late)
+        return wanted
+
+    def _group(self, group: Group) -> None:
+        tier = TierKey("consumer", group.name)
+        wanted = {}
+        furthest: dict[tuple[object, int], int] = {}
+        for topic_id, number, offset in group.received:
+            furthest[topic_id, number] = max(furthest.get((topic_id, number), 0), offset + 1)
+        for (topic_id, number), offset in group.committed.items():
+            furthest[topic_id, number] = max(furthest.get((topic_id, number), 0), offset)
+        for start, offsets in self.known.demanded(group).items():
+            lacks = [at for at in offsets if at not in group.received]
+            passed = sum(at[2] < furthest.get(at[:2], 0) for at in lacks)
+            wanted[start] = Wanted(passed, 0, len(lacks) - passed)
+        for start in self.stored.keys() - wanted.keys():
+            wanted[start] = Wanted(held=False)
+        self.wanted[tier] = wanted
+        spans: list[Span] = [(topic_id, number, at, at + 1) for (topic_id, number), at in group.began.items()]
+        self.partial[tier] = self.known.enclosing(spans)
+        if self.final:
+            spans = [*_spans(group.set_back | group.jumped | group.untold), *self.known.causes.cut]
+            self.excused[tier] = self.known.enclosing(spans, *tier)
+
+    def _lake(self, lake: Lake) -> None:
+        tier = TierKey("hadoop", lake.sink)
+        wanted = {}
+        for start, offsets in self.known.demanded_of(lake).items():
+            mine = [at for at in offsets if at[0] == lake.topic_id and at[2] < lake.ends.get(at[1], 0)]
+            more = sum(lake.loaded[at] for at in mine) - len(mine)  # records are compared by number
+            wanted[start] = Wanted(max(-more, 0), max(more, 0), len(offsets) - len(mine))
+        self.wanted[tier] = wanted
+        self.partial[tier] = set()
+        if self.final:
+            self.excused[tier] = self.known.enclosing(_spans(lake.skipped), *tier)
+
+    def _excuse(self) -> None:
+        producers = self.known.doubted_of_producers()
+        broker = self.known.doubted_at_broker()
+        for excused in self.excused.values():
+            excused |= broker
+        self.excused[self.broker] = broker | producers
+        self.excused[PRODUCERS] = producers
+
+    # -- the report
+
+    def _cell(self, tier: TierKey, start: int, state: str, want: Wanted) -> None:
+        right = True
+        if state == State.COMPLETE:
+            right = want.good
+            if tier == self.broker and not self.final:
+                right = not want.short or bool(want.late)
+        elif state == State.MISSING:
+            right = want.short > 0 or (self.final and want.late > 0)
+        elif state == State.DUPLICATED:
+            right = want.over > 0
+        elif state == "late":
+            right = want.late > 0
+        elif state == "not compared":
+            right = not want.held or start in self.partial.get(tier, ())
+        elif self.final:
+            right = state == State.UNKNOWN and start in self.excused.get(tier, ())
+        if not right:
+            when = "at the end" if self.final else "meanwhile"
+            self.wrong.append(f"{when}: {tier} is {state} in {start}: {want}; {self._why(tier, start)}")
+
+    def _why(self, tier: TierKey, start: int) -> str:
+        found = [f"{p.tier} {p.kind}: {p.text}" for p in self.audit.problems if p.touches(start)]
+        return "; ".join(found[:3]) or "no problem"
+
+    def _watermark(self) -> None:
+        mark = self.audit.watermark_ms
+        tiers = {self.broker} | {tier for tier in self.wanted if tier in self.expect or tier.tier == "hadoop"}
+        starts = sorted(start for start in self.stored.keys() | self.told.keys() if start != NO_WINDOW)
+        bad = [s for s in starts if any(not self._good(self.wanted[tier].get(s)) for tier in tiers)]
+        if mark is not None and bad and mark > bad[0]:
+            self.wrong.append(
+                f"the watermark {mark} is after {bad[0]}, which is not complete: {self._bad(bad[0], tiers)}"
+            )
+        if self.final:
+            doubtful = [s for s in starts if s in bad or any(s in self.excused.get(tier, ()) for tier in tiers)]
+            doubtful += [s for s in starts if s in self.excused[PRODUCERS]]
+            sure = [s + WINDOW_MS for s in starts if not doubtful or s < min(doubtful)]
+            if sure and (mark is None or mark < sure[-1]):
+                self.wrong.append(f"the watermark {mark} stands before {sure[-1]}")
+
+    def _good(self, want: Wanted | None) -> bool:
+        return want is None or want.good
+
+    def _bad(self, start: int, tiers: Iterable[TierKey]) -> str:
+        return "; ".join(f"{t} {w}" for t in tiers if (w := self.wanted[t].get(start)) is not None and not w.good)
+
+
+def _spans(offsets: Iterable[Offset]) -> Iterator[Span]:
+    """Joins offsets to spans."""
+    span: Span | None = None
+    for topic_id, number, offset in sorted(offsets):
+        if span is not None and span[:2] == (topic_id, number) and span[3] == offset:
+            span = (*span[:3], offset + 1)
+            continue
+        if span is not None:
+            yield span
+        span = topic_id, number, offset, offset + 1
+    if span is not None:
+        yield span

@@ -1,0 +1,180 @@
+"""What is true of a history, computed from the logs and from what the applications did, not from what was counted.
+
+Which counts may be unknown is computed, too: from what happened (`Causes`), by the rules of docs/audit.md. Only there
+are events used: the rules name the broker tier's ranges.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from klamm.core.interfaces.audit import NO_WINDOW
+from klamm.plugins.audit.counting.broker_tier import GROUP
+from klamm.plugins.audit.event import BROKER, CONSUMER, HADOOP, PRODUCER, AuditEvent
+
+from .actors import INTERVAL_S, Group, Lake, Offset, Sender
+from .world import LATENESS_MS, WINDOW_MS, Part, World
+
+EVERY: frozenset[int] | None = None
+Span = tuple[UUID, int, int, int]
+"""Topic id, partition, [from, to)."""
+
+
+@dataclass
+class Causes:
+    """What happened that the rules name as a reason for an unknown count."""
+
+    uncounted: list[Span] = field(default_factory=list)
+    """Offsets that were deleted, or could not be read, before the broker tier counted them."""
+    cut: list[Span] = field(default_factory=list)
+    """Offsets that an unclean election has cut off."""
+    untold: list[tuple[AuditEvent, int]] = field(default_factory=list)
+    """Events that the audit topic has lost, and when."""
+    retained_from: int | None = None
+    """Since when the audit topic has its events: those before were deleted."""
+
+
+@dataclass
+class Known:
+    """The applications of a history. `too_late`: windows with records that were sent later than the lateness allows."""
+
+    world: World
+    senders: list[Sender] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    lakes: list[Lake] = field(default_factory=list)
+    causes: Causes = field(default_factory=Causes)
+    too_late: set[int] = field(default_factory=set)
+
+    def parts(self) -> Iterator[tuple[UUID, Part]]:
+        for topic_id, parts in [*self.world.ended, (self.world.topic_id, self.world.parts)]:
+            for part in parts:
+                yield topic_id, part
+
+    def stored(self) -> dict[int, Counter[str]]:
+        """Returns the stored records by window and producer."""
+        found: dict[int, Counter[str]] = defaultdict(Counter)
+        for _, part in self.parts():
+            for row in part.rows:
+                found[row.window][row.source] += 1
+        return found
+
+    def acknowledged(self) -> dict[int, Counter[str]]:
+        found: dict[int, Counter[str]] = defaultdict(Counter)
+        for sender in self.senders:
+            for window, count in sender.acknowledged.items():
+                found[window][sender.name] += count
+        return found
+
+    def told(self) -> dict[int, Counter[str]]:
+        """Returns the acknowledged records that the producers' stored events report."""
+        last: dict[tuple[str, int], AuditEvent] = {}
+        for event in self.world.audit.events:
+            if event.tier == PRODUCER:
+                last[event.owner, event.from_offset] = event
+        found: dict[int, Counter[str]] = defaultdict(Counter)
+        for (owner, _), event in last.items():
+            for window in event.windows:
+                found[window.start_ms][owner] += window.records
+        return found
+
+    # -- readers
+
+    def demanded(self, group: Group) -> dict[int, list[Offset]]:
+        """Returns the records that a group must have received, by window (R3)."""
+        found: dict[int, list[Offset]] = defaultdict(list)
+        begun_ids = {topic_id for topic_id, _ in group.began}
+        for topic_id, part in self.parts():
+            begin = group.began.get((topic_id, part.number))
+            if begin is None:
+                if topic_id != self.world.topic_id and topic_id not in begun_ids:
+                    continue  # it was replaced before the group began
+                begin = 0
+            for offset in range(begin, len(part.rows)):
+                found[part.rows[offset].window].append((topic_id, part.number, offset))
+        return found
+
+    def demanded_of(self, lake: Lake) -> dict[int, list[Offset]]:
+        """Returns the records that a lake must have (R4)."""
+        found: dict[int, list[Offset]] = defaultdict(list)
+        seen = False
+        for topic_id, part in self.parts():
+            seen = seen or topic_id == lake.topic_id
+            if seen:
+                for offset, row in enumerate(part.rows):
+                    found[row.window].append((topic_id, part.number, offset))
+        return found
+
+    # -- which counts may be unknown
+
+    def ranges(
+        self, topic_id: UUID, partition: int, owners: Collection[tuple[str, str]] = ((BROKER, GROUP),)
+    ) -> list[AuditEvent]:
+        """Returns the ranges of a partition, by their beginnings."""
+        found = [
+            event
+            for event in self.world.audit.events
+            if (event.tier, event.owner) in owners and event.partition == partition and event.topic_id == str(topic_id)
+        ]
+        return sorted(found, key=lambda event: event.from_offset)
+
+    def enclosing(self, spans: Iterable[Span], tier: str = BROKER, owner: str = "") -> set[int]:
+        """Returns the windows of the ranges in which these offsets lie, the broker tier's and those of an owner, and
+        the windows of their records."""
+        windows: set[int] = set()
+        parts = {(topic_id, part.number): part for topic_id, part in self.parts()}
+        for topic_id, number, begin, end in spans:
+            for event in self.ranges(topic_id, number, {(BROKER, GROUP), (tier, owner)}):
+                if event.from_offset < end and event.to_offset > begin:
+                    windows |= {window.start_ms for window in event.windows}
+            rows = parts[topic_id, number].rows[begin:end]
+            windows |= {row.window for row in rows}
+        return windows
+
+    def owners(self) -> set[tuple[str, str]]:
+        """Returns the groups and sinks that have counted."""
+        return {(event.tier, event.owner) for event in self.world.audit.events if event.tier in (CONSUMER, HADOOP)}
+
+    def doubted_at_broker(self) -> set[int]:
+        """Returns the windows in which the broker tier's counts may be unknown."""
+        windows: set[int] = set()
+        every = {row.window for _, part in self.parts() for row in part.rows}
+        every |= {window for sender in self.senders for window in sender.sent}
+        for topic_id, number, begin, end in [*self.causes.uncounted, *self.causes.cut]:
+            ranges = [event for event in self.ranges(topic_id, number) if event.windows]
+            before = [event for event in ranges if event.to_offset <= begin][-1:]
+            after = [event for event in ranges if event.from_offset >= end][:1]
+            touching = [event for event in ranges if event.from_offset < end and event.to_offset > begin]
+            sides = [window.start_ms for event in (*before, *after, *touching) for window in event.windows]
+            low = min(sides) if before else NO_WINDOW
+            high = max(sides) if after else max(every, default=0)
+            windows |= {window for window in every if low <= window <= high or window == NO_WINDOW}
+            for reader in self.owners():
+                windows |= self.enclosing([(topic_id, number, begin, end)], *reader)
+        return windows
+
+    def doubted_of_producers(self) -> set[int]:
+        """Returns the windows in which a killed producer may have counted (R18)."""
+        windows: set[int] = set()
+        stored, told = self.stored(), self.told()
+        last: dict[str, AuditEvent] = {}
+        for event in self.world.audit.events:
+            if event.tier == PRODUCER:
+                last[event.owner] = event
+        for sender in self.senders:
+            final = last.get(sender.name)
+            if sender.alive or (final is not None and final.final):
+                continue
+            windows |= {w for w in stored if stored[w][sender.name] > told.get(w, Counter())[sender.name]}
+            if final is None:
+                windows |= sender.sent
+            elif not final.quiet:
+                near = LATENESS_MS + (PATIENCE + 1) * INTERVAL_S * 1000
+                windows |= {w for w in stored if final.seen_ms - near - WINDOW_MS < w < final.seen_ms + near}
+                windows |= sender.sent
+        return windows
+
+
+PATIENCE = 3
