@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
 from klamm.core.errors import DeliveryError
 from klamm.core.interfaces.audit import AuditIdentity, RangeCount, WindowCount
-from klamm.hadoop.lake.layout import AUDIT, TopicLayout
+from klamm.hadoop.lake.layout import AUDIT, OFFSETS, TopicLayout
+from klamm.hadoop.lake.manifest import Manifest, PartitionRange, lake_origin, last_manifest
 from klamm.hadoop.load.audit import LoadAudit, LoadAuditor
 from klamm.plugins.audit.counting.origins import mark
 from klamm.plugins.audit.counting.producer import KlammProducerAudit
@@ -267,7 +269,7 @@ class Group:
 
 
 class Lakes:
-    """The file system of the lakes: a `Publisher` as far as audits need it."""
+    """The file system of the lakes: a `Publisher` as far as the audit of loads needs one."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
@@ -291,73 +293,122 @@ class Lakes:
             if not copied:
                 del self.contents[path]
 
+    def remove(self, source: str) -> None:
+        for path in [path for path in self.contents if path.startswith(f"{source}/")]:
+            del self.contents[path]
+
+
+@dataclass
+class Content:
+    """What a lake holds after a load: its rows by offset, where the next load begins, and the offsets that were deleted
+    before it loaded them."""
+
+    loaded: Counter[Offset] = field(default_factory=Counter)
+    ends: dict[int, int] = field(default_factory=dict)
+    skipped: set[Offset] = field(default_factory=set)
+
+    def copy(self) -> Content:
+        return Content(Counter(self.loaded), dict(self.ends), set(self.skipped))
+
 
 class Lake:
-    """One topic's directory below `root`, filled by the loads of one sink. `loaded` counts its rows by offset, `ends`
-    where the next load begins."""
+    """One topic's directory, filled by the loads of one sink as `klamm load` does it, without Spark. `history` has its
+    content after each load. `live`: loads go on there."""
 
-    def __init__(self, world: World, files: Lakes, audit: Any, root: str, sink: str) -> None:
+    def __init__(self, world: World, files: Lakes, root: str, sink: str) -> None:
         self.world = world
         self.files = files
         self.layout = TopicLayout(root, TOPIC)
         self.sink = sink
-        self.loads = 0
+        self.live = True
         self.topic_id: UUID | None = None
-        self.ends: dict[int, int] = {}
-        self.loaded: Counter[Offset] = Counter()
-        self.skipped: set[Offset] = set()
-        """Records that were deleted before it loaded them."""
-        self.quarantined: set[Offset] = set()
+        self.history: list[Content] = [Content()]
         publisher: Any = files
+        audit: Any = AuditOfLoads(world)
+        self._publisher = publisher
         self.auditor = LoadAuditor(audit, sink, _no_client, publisher, watermarks=False)
+
+    @property
+    def now(self) -> Content:
+        return self.history[-1]
+
+    @property
+    def loads(self) -> int:
+        return len(self.history) - 1
 
     def load(self, *, loses: bool = False, doubles: bool = False, crash: bool = False) -> bool:
         """Makes one load of everything that is new. `loses`, `doubles`: one of its rows. `crash`: it ends before its
-        audit event is sent; the next load sends it. Returns False if the topic is another one now."""
+        audit event is sent; the next load sends it. Returns False if there is nothing new."""
         self.send()
         world = self.world
         if not self.loads:
             self.topic_id = world.topic_id
         if self.topic_id is None or self.topic_id != world.topic_id:
             return False  # `klamm load` refuses it
+        content = self.now.copy()
+        spoil = 0 if loses else 2 if doubles else 1
         counts, lost = [], []
-        spoilt = False
         for part in world.parts:
-            begin = self.ends.get(part.number, 0)
-            start, end = max(begin, part.log.start), part.log.end
-            key = self.topic_id, part.number
+            begin, end = content.ends.get(part.number, 0), part.log.end
+            if end < begin:
+                return False  # the log was cut, and `klamm load` refuses it
+            start, key = max(begin, part.log.start), (self.topic_id, part.number)
             if start > begin:
                 lost.append(RangeCount(part.place, begin, start, (), self.topic_id))
-                self.skipped |= {(*key, offset) for offset in range(begin, start)}
-            if end <= start and start == begin:
-                continue
+                content.skipped |= {(*key, offset) for offset in range(begin, start)}
             windows: Counter[int] = Counter()
             for offset in range(start, end):
-                copies = 1
-                if not spoilt and (loses or doubles):
-                    spoilt, copies = True, 2 if doubles else 0
-                windows[part.rows[offset].window] += copies
-                self.loaded[(*key, offset)] += copies
+                windows[part.rows[offset].window] += spoil
+                content.loaded[(*key, offset)] += spoil
+                spoil = 1
             held = tuple(WindowCount(window, count, count) for window, count in sorted(windows.items()))
             counts.append(RangeCount(part.place, start, end, held, self.topic_id))
-            self.ends[part.number] = end
-        if counts or lost or not self.loads:
-            self.loads += 1
-            self.write(counts, lost)
-            if not crash:
-                self.send()
+            content.ends[part.number] = end
+        if self.loads and content.ends == self.now.ends:
+            return False
+        self._publish(content, counts, lost)
+        if not crash:
+            self.send()
         return True
 
-    def write(self, counts: list[RangeCount], lost: list[RangeCount]) -> None:
-        topic = TOPIC, self.topic_id
-        audit = LoadAudit.of(
-            self.sink, topic, self.loads, str(UUID(int=self.world.chance.getrandbits(128))), WINDOW_MS, counts, lost
-        )
-        self.files.write(f"{self.layout.load(self.loads)}/{AUDIT}", audit.to_bytes())
+    def _publish(self, content: Content, counts: list[RangeCount], lost: list[RangeCount]) -> None:
+        chance, number, job = self.world.chance, self.loads + 1, f"{self.world.chance.getrandbits(64):x}"
+        last = last_manifest(self._publisher, self.layout)
+        lake = lake_origin(self._publisher, self.layout, last, f"{chance.getrandbits(64):x}")
+        partitions = {number: PartitionRange.of(0, end) for number, end in content.ends.items()}
+        manifest = Manifest(
+            topic=TOPIC, topic_id=self.topic_id, load=number, job_id=job, created_ms=0, rows=0, files=0,
+            partitions=partitions, lake=lake,
+        )  # fmt: skip
+        audit = LoadAudit.of(self.sink, (TOPIC, self.topic_id), number, job, WINDOW_MS, counts, lost)
+        if last is None or last.lake != lake:
+            with suppress(DeliveryError, Crash):
+                self.auditor.announce(TOPIC, self.topic_id, min(partitions), lake)
+        self.files.write(f"{self.layout.load(number)}/{OFFSETS}", manifest.to_bytes())
+        self.files.write(f"{self.layout.load(number)}/{AUDIT}", audit.to_bytes())
+        self.history.append(content)
 
     def send(self) -> None:
         with suppress(DeliveryError, Crash):
             self.auditor.send_missing(self.layout)
+
+    def remove_last(self) -> None:
+        """Somebody removes the newest load by hand; the next one loads its offsets again."""
+        if self.loads > 1:
+            self.files.remove(self.layout.load(self.loads))
+            self.history.pop()
+
+    def move(self, root: str) -> None:
+        target = TopicLayout(root, TOPIC)
+        self.files.move(self.layout.base, target.base)
+        self.layout = target
+
+    def copy(self, root: str) -> Lake:
+        """Returns a lake in a copy of the directory, which loads of the same sink fill."""
+        made = Lake(self.world, self.files, root, self.sink)
+        self.files.move(self.layout.base, made.layout.base, copied=True)
+        made.history, made.topic_id = [content.copy() for content in self.history], self.topic_id
+        return made
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from klamm.plugins.audit.comparison.range_coverage import TierKey
+from klamm.plugins.audit.comparison.tiers import TierKey
 
-from .actors import FOREIGN, INTERVAL_S, AuditOfLoads, Group, Lake, Lakes, Sender
+from .actors import FOREIGN, INTERVAL_S, Group, Lake, Lakes, Sender
 from .judge import Judge
 from .known import Known
 from .world import BROKERS, LATENESS_MS, WINDOW_MS, Crash, Part, Row, World, window_of
@@ -50,7 +50,7 @@ class History:
             self._begin_group("billing")
             self.expect.add(TierKey("consumer", "billing"))
         if chance.random() < 0.6:
-            self.known.lakes.append(Lake(world, self.files, AuditOfLoads(world), "/lake", "lake"))
+            self.known.lakes.append(Lake(world, self.files, "/lake", "lake"))
 
     def has(self, trouble: str) -> bool:
         return trouble in self.troubles
@@ -304,7 +304,7 @@ class History:
         if part.leader < 0 or part.log.end == part.log.start:
             return
         end, key = part.log.end, (world.topic_id, part.number)
-        least = max([part.log.start, *(lake.ends.get(part.number, 0) for lake in self.known.lakes)])
+        least = max([part.log.start, *(lake.now.ends.get(part.number, 0) for lake in self.known.lakes)])
         keeps = self.chance.randrange(min(least, end), end + 1)
         world.elect(part, (part.leader + 1) % BROKERS, keeps=keeps)
         cut = part.log.end

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
-from klamm.plugins.audit.comparison.range_coverage import TierKey
+from klamm.plugins.audit.comparison.tiers import TierKey
 
 from .actors import FOREIGN, Group, Lake, Offset
 from .known import Known, Span
@@ -64,9 +64,10 @@ class Judge:
         for group in known.groups:
             if not group.ended and group.began:
                 self._group(group)
-        for lake in known.lakes:
-            if ("hadoop", lake.sink) in known.owners():
-                self._lake(lake)
+        for sink in {lake.sink for lake in known.lakes}:
+            live = [lake for lake in known.lakes if lake.sink == sink and lake.live and lake.loads]
+            if ("hadoop", sink) in known.owners() and live:
+                self._lake(live[-1])
         if final:
             self._excuse()
 
@@ -124,13 +125,13 @@ class Judge:
         tier = TierKey("hadoop", lake.sink)
         wanted = {}
         for start, offsets in self.known.demanded_of(lake).items():
-            mine = [at for at in offsets if at[0] == lake.topic_id and at[2] < lake.ends.get(at[1], 0)]
-            more = sum(lake.loaded[at] for at in mine) - len(mine)  # records are compared by number
+            mine = [at for at in offsets if at[0] == lake.topic_id and at[2] < lake.now.ends.get(at[1], 0)]
+            more = sum(lake.now.loaded[at] for at in mine) - len(mine)  # records are compared by number
             wanted[start] = Wanted(max(-more, 0), max(more, 0), len(offsets) - len(mine))
         self.wanted[tier] = wanted
         self.partial[tier] = set()
         if self.final:
-            self.excused[tier] = self.known.enclosing(_spans(lake.skipped), *tier)
+            self.excused[tier] = self.known.enclosing(_spans(lake.now.skipped), *tier)
 
     def _excuse(self) -> None:
         producers = self.known.doubted_of_producers()

@@ -18,7 +18,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import rewrite_base
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.plugins.audit.comparison.range_coverage import LogEnd, Place
+from klamm.plugins.audit.comparison.tiers import LogEnd, Place
 from klamm.plugins.audit.counting.broker_tier import GROUP, Follower
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import AuditEvent, decode_event
