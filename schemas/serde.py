@@ -75,7 +75,7 @@ class AvroSerde:
         registered, envelope = self._registered(topic)
         return row_writer(topic, parse(registered.text), envelope.prefix(registered))
 
-    def arrow_serializer(self, topic: str) -> tuple[bytes, ColumnWriter] | None:
+    def arrow_serializer(self, topic: str) -> ColumnWriter | None:
         """Returns the serializer for the columns of a table; None if columns cannot have the schema's types. Needs
         pyarrow.
         """
@@ -84,10 +84,9 @@ class AvroSerde:
 
         registered, envelope = self._registered(topic)
         try:
-            writer = ColumnWriter(parse_type(registered.text))
+            return ColumnWriter(parse_type(registered.text), envelope.prefix(registered))
         except SchemaError:  # a type that contains itself
             return None
-        return envelope.prefix(registered), writer
 
     def arrow_deserializer(self, topic: str) -> ColumnReader | None:
         """Returns the deserializer to columns; `record.class` is ignored. Needs pyarrow."""

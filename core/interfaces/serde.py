@@ -5,7 +5,7 @@ A serde that raises refuses the one record: the error is on its future, or comes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -34,16 +34,30 @@ Serializer = Callable[[Any], "bytes | None"]
 
 Deserializer = Callable[["bytes | None"], Any]
 
-ArrowSerializer = tuple[bytes, Callable[["pa.Array"], "pa.Array | None"]]
-"""The prefix of each payload, and a function of a struct array that returns the payloads as (large) binary. It returns
-None if it cannot guarantee the same bytes as the serializer of single records; that one is then called, and reports the
-value that is wrong.
-"""
-
 ArrowDeserializer = Callable[["pa.Array"], "tuple[pa.Array, KlammError | None] | None"]
 """Converts payloads (binary) to the values before the first that cannot be decoded, and that one's error. None: the
 records are decoded one by one.
 """
+
+
+class ArrowSerializer(Protocol):
+    """Converts rows, given as a struct array with a field for each column, to payloads. `prefix` is the prefix of each
+    payload."""
+
+    @property
+    def prefix(self) -> bytes: ...
+
+    def payloads(self, rows: pa.Array) -> pa.Array | None:
+        """Returns the payloads as (large) binary, without the prefix. Returns None if it cannot guarantee the same
+        bytes as the serializer of single values; that one is then called for each of `values`, and reports the value
+        that is wrong.
+        """
+        ...
+
+    def values(self, rows: pa.Array) -> Sequence[Any]:
+        """Returns the rows as the serializer of single values takes them; raises `SchemaError` for a row or a column
+        that no value stands for."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -147,16 +147,15 @@ class TypedStructs:
         if topic not in self._writers:
             newest = next(self._schemas.versions(topic))
             prefix = self._schemas.envelope.prefix(newest)
-            columnar = _columnar(newest.text)
             serialize = row_writer(topic, parse(newest.text), prefix)
-            self._writers[topic] = serialize, None if columnar is None else (prefix, columnar)
+            self._writers[topic] = serialize, _columnar(newest.text, prefix)
         serialize, arrow = self._writers[topic]
         (found,) = read_rows(topic, table, None, None, serialize, arrow, typed=True)
         return found
 
 
-def _columnar(text: str) -> ColumnWriter | None:
+def _columnar(text: str, prefix: bytes) -> ColumnWriter | None:
     try:
-        return ColumnWriter(parse_type(text))
+        return ColumnWriter(parse_type(text), prefix)
     except SchemaError:  # a type that contains itself
         return None

@@ -2,13 +2,15 @@
 
 - Every column is nullable: Spark reads and writes Parquet like that, and a tombstone is a row of nulls.
 - `timestamp-millis/-micros` are `timestamp[us, UTC]`, their `local-` forms without a zone, `date` is a date, `decimal`
-  a decimal128; Spark has no column type for a time of day, nanoseconds or a duration: they keep their stored type.
-- A union of null and one type is that type. A union of several is a struct `member0`, `member1`, … of which at most
-  one is set, as Spark's own Avro reader has it.
+  of up to 38 digits a decimal128; Spark has no column type for a time of day, nanoseconds, a duration or a UUID: they
+  keep their stored type, and so do longer decimals.
+- A union of null and one type is that type. A union of several is a struct `member0`, `member1`, … of its branches but
+  null, as Spark's own Avro has it. One member is set; none is set for null.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -31,23 +33,28 @@ _PRIMITIVE: Final[dict[str, pa.DataType]] = {
 }
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 LOCAL: Final = pa.timestamp("us")
-LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
-    ("int", "date"): pa.date32(),
-    ("long", "timestamp-millis"): TIMESTAMP,
-    ("long", "timestamp-micros"): TIMESTAMP,
-    ("long", "local-timestamp-millis"): LOCAL,
-    ("long", "local-timestamp-micros"): LOCAL,
+_LOGICAL: Final[dict[str, pa.DataType]] = {
+    "date": pa.date32(),
+    "timestamp-millis": TIMESTAMP,
+    "timestamp-micros": TIMESTAMP,
+    "local-timestamp-millis": LOCAL,
+    "local-timestamp-micros": LOCAL,
 }
 
 
 def is_decimal(avro: AvroType) -> bool:
-    """Returns True for a decimal that Arrow can hold; an invalid one is read as its bytes, as Avro requires."""
-    return (
-        avro.kind in ("bytes", "fixed")
-        and avro.logical == "decimal"
-        and 0 < avro.precision <= MAX_PRECISION
-        and 0 <= avro.scale <= avro.precision
-    )
+    """Returns True for a decimal that Arrow can hold."""
+    return avro.logical == "decimal" and avro.precision <= MAX_PRECISION
+
+
+def arrow_type(avro: AvroType) -> pa.DataType:
+    """Returns the column's type."""
+    return _type(avro, _column)
+
+
+def stored_type(avro: AvroType) -> pa.DataType:
+    """Returns the type of a column of values as they are stored: logical types are numbers, bytes and texts."""
+    return _type(avro, physical_type)
 
 
 def physical_type(avro: AvroType) -> pa.DataType:
@@ -55,27 +62,29 @@ def physical_type(avro: AvroType) -> pa.DataType:
     return _PRIMITIVE[avro.kind]
 
 
-def arrow_type(avro: AvroType) -> pa.DataType:
-    """Returns the column's type."""
+def _column(avro: AvroType) -> pa.DataType:
     if is_decimal(avro):
         return pa.decimal128(avro.precision, avro.scale)
+    return _LOGICAL.get(avro.logical, _PRIMITIVE[avro.kind])
+
+
+def _type(avro: AvroType, leaf: Callable[[AvroType], pa.DataType]) -> pa.DataType:
     if avro.kind in _PRIMITIVE:
-        return LOGICAL.get((avro.kind, avro.logical), _PRIMITIVE[avro.kind])
+        return leaf(avro)
     if avro.kind == "array":
-        return pa.list_(pa.field("element", arrow_type(avro.inner)))
+        return pa.list_(pa.field("element", _type(avro.inner, leaf)))
     if avro.kind == "map":
-        return pa.map_(pa.string(), pa.field("value", arrow_type(avro.inner)))
+        return pa.map_(pa.string(), pa.field("value", _type(avro.inner, leaf)))
     if avro.kind == "record":
-        return pa.struct([pa.field(field.name, arrow_type(field.type)) for field in avro.fields])
+        return pa.struct([pa.field(field.name, _type(field.type, leaf)) for field in avro.fields])
     if avro.kind == "union":
-        return _union_type(avro)
+        values = avro.values
+        if len(values) < 2:
+            return _type(values[0], leaf) if values else pa.null()
+        return pa.struct([pa.field(name, _type(branch, leaf)) for name, branch in members(avro)])
     raise SchemaError(f"unknown Avro type {avro.kind!r}")
 
 
-def _union_type(avro: AvroType) -> pa.DataType:
-    values = avro.values
-    if not values:
-        return pa.null()
-    if len(values) == 1:
-        return arrow_type(values[0])
-    return pa.struct([pa.field(f"member{i}", arrow_type(branch)) for i, branch in enumerate(values)])
+def members(avro: AvroType) -> list[tuple[str, AvroType]]:
+    """Returns the struct's fields of a union of several."""
+    return [(f"member{number}", branch) for number, branch in enumerate(avro.values)]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
 
 from ..parsing import rendered
+from ..resolution import resolve
 from . import native
-from .arrowtype import arrow_type
+from .apply import apply, never
+from .arrowtype import arrow_type, stored_type
 from .avrotype import AvroType, parse_type
-from .pyvalue import converter
-from .resolve import resolve
+from .stored import stored_reader
 
 Read = Callable[[pa.Array], pa.Array]
 
@@ -35,20 +34,22 @@ class Decoded:
 
 
 class PayloadDecoder:
-    """Payloads of one writer's schema, as columns of the reader's. `SchemaError` when the two cannot be resolved."""
+    """Payloads of one writer's schema, as columns of the reader's. Raises `SchemaError` for a writer's schema that
+    contains itself."""
 
     def __init__(self, writer_text: str, reader: AvroType) -> None:
         self._writer = parse_type(writer_text)
-        self._reader = reader
         self._type = arrow_type(reader)
+        self._plan = resolve(self._writer, reader)
+        self._never = never(self._plan)
         self.native = native.can_decode(self._writer)
-        slow = self._python()
-        self._read = self._native(json.dumps(rendered(self._writer, evolution=False)), slow) if self.native else slow
-        resolve(pa.nulls(0, arrow_type(self._writer)), self._writer, reader)
+        self._read = self._native() if self.native else self._python()
 
     def decode(self, payloads: Sequence[bytes] | pa.Array) -> Decoded:
         """Decodes all of `payloads`, of which none is null, to one array. A bad payload is found by bisection."""
         given = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.binary())
+        if self._never is not None:
+            return Decoded(pa.nulls(len(given), self._type), dict.fromkeys(range(len(given)), self._never))
         bad: dict[int, str] = {}
         parts = self._halves(given, 0, bad)
         rows = pa.concat_arrays(parts) if parts else pa.nulls(0, self._type)
@@ -58,7 +59,7 @@ class PayloadDecoder:
         if not len(payloads):
             return []
         try:
-            return [resolve(self._read(payloads), self._writer, self._reader)]
+            return [apply(self._plan, self._read(payloads))]
         except SchemaError as error:
             if len(payloads) == 1:
                 bad[first] = str(error)
@@ -69,8 +70,9 @@ class PayloadDecoder:
             *self._halves(payloads[middle:], first + middle, bad),
         ]
 
-    def _native(self, text: str, slow: Read) -> Read:
-        target = arrow_type(self._writer)
+    def _native(self) -> Read:
+        slow, target = self._python(), stored_type(self._writer)
+        text = json.dumps(rendered(self._writer, evolution=False))
 
         def read(payloads: pa.Array) -> pa.Array:
             rows = native.decode(payloads, text, target)
@@ -79,13 +81,11 @@ class PayloadDecoder:
         return read
 
     def _python(self) -> Read:
-        schema = parse_schema(_render(self._writer, set()))
-        convert, target = converter(self._writer), arrow_type(self._writer)
+        read_one, target = stored_reader(self._writer), stored_type(self._writer)
 
         def read(payloads: pa.Array) -> pa.Array:
             try:
-                values = [_read_one(raw, schema) for raw in payloads.to_pylist()]
-                return pa.array(values if convert is None else [convert(v) for v in values], target)
+                return pa.array([read_one(raw) for raw in payloads.to_pylist()], target)
             except SchemaError:
                 raise
             except Exception as error:  # fastavro may raise any exception on damaged bytes
@@ -98,31 +98,3 @@ def without_prefix(values: pa.Array, size: int) -> pa.Array:
     """Each value without its first bytes; null stays null."""
     whole = pa.concat_arrays([values]) if values.offset else values  # pyarrow 26 cannot slice a part of an array
     return pc.binary_slice(whole, size, _LONGEST)
-
-
-def _read_one(raw: bytes, schema: Any) -> Any:
-    stream = io.BytesIO(raw)
-    value = schemaless_reader(stream, schema, None, return_named_type=True)
-    if stream.tell() != len(raw):
-        raise SchemaError(f"{len(raw) - stream.tell()} bytes left over after the payload")
-    return value
-
-
-def _render(avro: AvroType, seen: set[str]) -> Any:
-    """The schema without logical types, aliases and defaults, so that fastavro returns values as they are stored."""
-    if avro.name:
-        if avro.name in seen:
-            return avro.name
-        seen.add(avro.name)
-    if avro.kind == "record":
-        fields = [{"name": f.name, "type": _render(f.type, seen)} for f in avro.fields]
-        return {"type": "record", "name": avro.name, "fields": fields}
-    if avro.kind == "enum":
-        return {"type": "enum", "name": avro.name, "symbols": list(avro.symbols)}
-    if avro.kind == "fixed":
-        return {"type": "fixed", "name": avro.name, "size": avro.size}
-    if avro.kind in ("array", "map"):
-        return {"type": avro.kind, "items" if avro.kind == "array" else "values": _render(avro.inner, seen)}
-    if avro.kind == "union":
-        return [_render(branch, seen) for branch in avro.branches]
-    return avro.kind

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
-from .arrowtype import TIMESTAMP, arrow_type
+from ..defaults import default_value
+from .apply import default_column, list_offsets
+from .arrowtype import TIMESTAMP, arrow_type, members
 from .avrotype import MISSING, AvroField, AvroType
-from .resolve import field_default, list_offsets
 
 DAYS: Final = (-719_162, 2_932_896)
 """The range of `date` in days: the years 1 to 9999, as in Python."""
@@ -33,7 +34,12 @@ class Misfit(Exception):
 def check_zones(kind: pa.DataType, avro: AvroType, at: str = "") -> None:
     """Raises `SchemaError` where a timestamp without a zone would become an instant: the writer of single rows would
     interpret it in the machine's own time zone."""
-    if avro.kind == "union":
+    if avro.kind == "union" and len(avro.values) > 1 and pa.types.is_struct(kind):
+        types = {field.name: field.type for field in kind}
+        for name, branch in members(avro):
+            if name in types:
+                check_zones(types[name], branch, f"{at}.{name}" if at else name)
+    elif avro.kind == "union":
         # In a union of several branches, a local time has a branch of its own, or none.
         clocks = any(branch.logical.startswith("local-timestamp") for branch in avro.values)
         for branch in () if clocks else avro.values:
@@ -141,18 +147,17 @@ def _record(array: pa.Array, avro: AvroType, live: pa.Array | None) -> pa.Array:
     columns = dict(zip(names, array.flatten(), strict=True))
     inside = live if live is None or not array.null_count else pc.and_(live, pc.is_valid(array))
     children = [
-        fit(columns[f.name], f.type, inside) if f.name in columns else _default(f, len(array), avro)
-        for f in avro.fields
+        fit(columns[f.name], f.type, inside) if f.name in columns else _default(f, len(array)) for f in avro.fields
     ]
     mask = pc.is_null(array) if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(arrow_type(avro)), mask=mask)
 
 
-def _default(field: AvroField, rows: int, avro: AvroType) -> pa.Array:
+def _default(field: AvroField, rows: int) -> pa.Array:
     if field.default is MISSING:
         raise Misfit
     try:
-        return field_default(field, rows, avro)
+        return default_column(field.type, default_value(field.type, field.default), rows)
     except SchemaError as error:
         raise Misfit from error
 

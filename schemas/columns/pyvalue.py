@@ -1,148 +1,122 @@
-"""Converts fastavro's values, and the JSON of defaults, to the Python values that Arrow builds arrays from."""
+"""Converts rows of Arrow columns to the Python values that the serializer of single values takes.
+
+The struct of a union of several (`arrowtype`) becomes (branch name, value), so that each value is written to the branch
+that is set. A struct is never taken for a map.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from decimal import Context, Decimal
 from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
-from .arrowtype import is_decimal
-from .avrotype import MAX_PRECISION, MISSING, AvroType
+from ..model import AvroType, describe, under
+from .arrowtype import members
 
-Convert = Callable[[Any], Any]
-
-_DIGITS: Final = Context(prec=MAX_PRECISION + 1)
-_THOUSAND: Final = 1000
-_MILLIS: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
-# For a value of this Python type: the branch of the first of these kinds that the union has. The wider kind comes
-# first, because fastavro does not say which of two branches a number had.
-_BRANCHES: Final[dict[type, tuple[str, ...]]] = {
-    bool: ("boolean",),
-    int: ("long", "int"),
-    float: ("double", "float"),
-    str: ("string", "enum"),
-    bytes: ("bytes", "fixed"),
-    list: ("array",),
-    dict: ("map", "record"),
-}
+_UNITS: Final = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 
-def converter(avro: AvroType) -> Convert | None:
-    """Returns a function that converts a value of `avro`, read without logical types and with `return_named_type`, for
-    `pa.array(…, arrow_type(avro))`; None when no conversion is needed."""
-    if is_decimal(avro):
-        return lambda raw: Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-avro.scale, _DIGITS)
-    if avro.kind == "long" and avro.logical in _MILLIS:
-        return lambda raw: raw * _THOUSAND
-    if avro.kind == "array":
-        return _list(converter(avro.inner))
-    if avro.kind == "map":
-        return _map(converter(avro.inner))
-    if avro.kind == "record":
-        return _record(avro)
-    if avro.kind == "union":
-        return _union(avro)
-    return None
-
-
-def _list(item: Convert | None) -> Convert | None:
-    return None if item is None else lambda raw: [item(v) for v in raw]
-
-
-def _map(item: Convert | None) -> Convert:
-    # Arrow takes a map as pairs.
-    return lambda raw: [(k, v if item is None else item(v)) for k, v in raw.items()]
-
-
-def _record(avro: AvroType) -> Convert | None:
-    inner = {f.name: c for f in avro.fields if (c := converter(f.type)) is not None}
-    if not inner:
-        return None
-    return lambda raw: {name: inner[name](value) if name in inner else value for name, value in raw.items()}
-
-
-def _union(avro: AvroType) -> Convert:
-    values = avro.values
-    if len(values) == 1:
-        only = converter(values[0])
-
-        def optional(raw: Any) -> Any:
-            plain = raw[1] if isinstance(raw, tuple) else raw
-            return plain if plain is None or only is None else only(plain)
-
-        return optional
-
-    inner = [converter(branch) for branch in values]
-
-    def member(raw: Any) -> Any:
-        if raw is None:
-            return None
-        index = _branch_of(raw, values)
-        plain = raw[1] if isinstance(raw, tuple) else raw
-        convert = inner[index]
-        return {f"member{index}": plain if convert is None else convert(plain)}
-
-    return member
-
-
-def _branch_of(raw: Any, branches: tuple[AvroType, ...]) -> int:
-    if isinstance(raw, tuple):
-        for index, branch in enumerate(branches):
-            if branch.name == raw[0]:
-                return index
-    else:
-        for kind in _BRANCHES.get(type(raw), ()):
-            for index, branch in enumerate(branches):
-                if branch.kind == kind:
-                    return index
-    raise SchemaError(f"a value of type {type(raw).__name__} is in no branch of its union")
-
-
-def default_value(avro: AvroType, default: Any) -> Any:
-    """Returns a default's JSON as fastavro would read it (design: a union's default is of the first branch that accepts
-    it).
+def python_values(array: pa.Array, avro: AvroType, at: str = "") -> list[Any]:
+    """Returns a value for each row. Raises `SchemaError` for a column whose type is no form of `avro`, and for a row
+    with none or several members of its union; `at` is the field's path.
     """
-    if avro.kind in ("bytes", "fixed"):
-        return default.encode("latin-1")
-    if avro.kind in ("float", "double"):
-        return float(default)
-    if avro.kind == "array":
-        return [default_value(avro.inner, v) for v in default]
-    if avro.kind == "map":
-        return {k: default_value(avro.inner, v) for k, v in default.items()}
-    if avro.kind == "record":
-        return {f.name: default_value(f.type, _field_default(avro, f.name, f.default, default)) for f in avro.fields}
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
     if avro.kind == "union":
-        return _union_default(avro, default)
-    return default
+        if len(avro.values) > 1 and pa.types.is_struct(kind):
+            return _branches(array, avro, at)
+        if len(avro.values) == 1:
+            return python_values(array, avro.values[0], at)
+    elif avro.kind == "record" and pa.types.is_struct(kind):
+        return _records(array, avro, at)
+    elif avro.kind == "map":
+        if pa.types.is_struct(kind):
+            raise _wrong(at, f"{kind} is no map; cast the column to map<string, …>")
+        if pa.types.is_map(kind):
+            return _maps(array, avro, at)
+    elif avro.kind == "array" and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return _lists(array, python_values(array.flatten(), avro.inner, under(at, "[]")))
+    elif pa.types.is_timestamp(kind) and kind.unit in _UNITS:
+        return _times(array, avro)
+    return list(array.to_pylist(maps_as_pydicts="strict"))
 
 
-def _field_default(avro: AvroType, name: str, own: Any, given: Any) -> Any:
-    value = given.get(name, own)
-    if value is MISSING:
-        raise SchemaError(f"the default of record {avro.name} has no field {name}")
-    return value
+def _wrong(at: str, what: str) -> SchemaError:
+    return SchemaError(f"field {at}: {what}" if at else what)
 
 
-def _union_default(avro: AvroType, default: Any) -> Any:
-    for branch in avro.branches:
-        if _takes(branch, default):
-            value = default_value(branch, default)
-            return (branch.name, value) if branch.name else value
-    raise SchemaError(f"the default {default!r} is in no branch of its union")
+def _branches(array: pa.StructArray, union: AvroType, at: str) -> list[Any]:
+    names = [name for name, _ in members(union)]
+    if sorted(field.name for field in array.type) != sorted(names):
+        form = ", ".join(f"{name}: {describe(branch)}" for name, branch in members(union))
+        raise _wrong(at, f"{array.type} is no {describe(union)}, whose column is struct<{form}>")
+    valid = pc.is_valid(array)
+    found: list[Any] = [None] * len(array)
+    count = [0] * len(array)
+    for name, branch in members(union):
+        column = array.field(name)
+        there = pc.and_(valid, pc.is_valid(column))
+        rows = pc.indices_nonzero(there)
+        for row, value in zip(
+            rows.to_pylist(), python_values(column.filter(there), branch, under(at, name)), strict=True
+        ):
+            found[row] = (branch.branch_name, value)
+            count[row] += 1
+    if max(count, default=0) > 1:
+        set_ = [name for name in names if array.field(name)[count.index(max(count))].is_valid]
+        raise _wrong(at, f"{' and '.join(set_)} are set; of a union's members one is")
+    if 0 in count and not union.optional:
+        raise _wrong(at, f"no member of the union is set, and {describe(union)} has no null")
+    return found
 
 
-def _takes(branch: AvroType, default: Any) -> bool:
-    if isinstance(default, bool):
-        return branch.kind == "boolean"
-    if default is None:
-        return branch.kind == "null"
-    if branch.kind == "enum":
-        return default in branch.symbols
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "int": int, "long": int, "float": (int, float), "double": (int, float), "string": str, "bytes": str,
-        "fixed": str, "array": list, "map": dict, "record": dict,
-    }  # fmt: skip
-    return branch.kind in kinds and isinstance(default, kinds[branch.kind])
+def _records(array: pa.StructArray, record: AvroType, at: str) -> list[Any]:
+    types = {field.name: field.type for field in record.fields}
+    names = [field.name for field in array.type]
+    rows = [i for i, ok in enumerate(pc.is_valid(array).to_pylist()) if ok]
+    live = array.filter(pc.is_valid(array)) if array.null_count else array
+    columns = [
+        python_values(column, types[name], under(at, name)) if name in types else column.to_pylist()
+        for name, column in zip(names, live.flatten(), strict=True)
+    ]
+    found: list[Any] = [None] * len(array)
+    for number, row in enumerate(rows):
+        found[row] = {name: column[number] for name, column in zip(names, columns, strict=True)}
+    return found
+
+
+def _lists(array: pa.Array, items: list[Any]) -> list[Any]:
+    lengths = pc.list_value_length(array).to_pylist()
+    found: list[Any] = []
+    first = 0
+    for length in lengths:
+        found.append(None if length is None else items[first : first + length])
+        first += length or 0
+    return found
+
+
+def _maps(array: pa.MapArray, avro: AvroType, at: str) -> list[Any]:
+    pairs = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+    keys, values = pairs.flatten().flatten()
+    entries = list(zip(keys.to_pylist(), python_values(values, avro.inner, under(at, "{}")), strict=True))
+    found = []
+    for row in _lists(pairs, entries):
+        made = None if row is None else dict(row)
+        if made is not None and len(made) < len(row):
+            raise _wrong(at, "a key occurs twice in a map")
+        found.append(made)
+    return found
+
+
+def _times(array: pa.Array, avro: AvroType) -> list[Any]:
+    """Returns datetimes; those that Python lacks as numbers of the type's unit, which the serializer judges."""
+    try:
+        return list(array.to_pylist())
+    except (ValueError, OverflowError):
+        micros = [None if one is None else one * _UNITS[array.type.unit] for one in array.cast(pa.int64()).to_pylist()]
+        millis = avro.logical.endswith("-millis")
+        return [one if one is None or not millis else one // 1000 for one in micros]

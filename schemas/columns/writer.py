@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,20 +12,26 @@ from ..parsing import rendered
 from . import native
 from .avrotype import AvroType
 from .fit import Misfit, check_zones, fit
+from .pyvalue import python_values
 
 ROWS: Final = 65_536
 """Rows that are written at a time, so that their payloads stay below the 2 GiB of one Arrow array."""
 
 
 class ColumnWriter:
-    """Writes rows with one schema."""
+    """Writes rows with one schema: a `klamm.core.interfaces.serde.ArrowSerializer`."""
 
-    def __init__(self, avro: AvroType) -> None:
+    def __init__(self, avro: AvroType, prefix: bytes) -> None:
+        self.prefix = prefix
         self._text = json.dumps(rendered(avro, evolution=False))
         self._avro = avro
         self._fields = native.fields(self._text) if native.can_decode(avro) else None
 
-    def __call__(self, rows: pa.Array) -> pa.Array | None:
+    def values(self, rows: pa.Array) -> list[Any]:
+        """Returns the rows as the serializer of single values takes them; see `pyvalue`."""
+        return python_values(rows, self._avro)
+
+    def payloads(self, rows: pa.Array) -> pa.Array | None:
         """The payload of each row of a struct array, null for a null row, as binary or large binary. Returns None if
         the rows must be written one by one, which gives the same bytes or an error that names the row. Raises
         `SchemaError` for a timestamp without a zone where the schema has an instant."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import ConfigError, DeliveryError, KlammError, SchemaError
 
@@ -145,16 +145,30 @@ def _values(
         wrapped = False
     rows = chunk.column("value") if wrapped else chunk.to_struct_array()
     if columnar is not None:
-        prefix, write = columnar
-        payloads = write(rows)
+        payloads = columnar.payloads(rows)
         if payloads is not None:
-            return prefix, payloads
-    return b"", pa.array([_one(topic, row, first + i, serialize) for i, row in enumerate(rows)], pa.binary())
+            return columnar.prefix, payloads
+    values = _python_values(topic, rows, first, columnar)
+    return b"", pa.array([_one(topic, value, first + i, serialize) for i, value in enumerate(values)], pa.binary())
 
 
-def _one(topic: str, row: pa.Scalar, number: int, serialize: Serializer) -> bytes | None:
+def _python_values(topic: str, rows: pa.Array, first: int, columnar: ArrowSerializer | None) -> Iterable[Any]:
+    if columnar is None:
+        return (row.as_py(maps_as_pydicts="strict") for row in rows)
     try:
-        return serialize(row.as_py(maps_as_pydicts="strict"))
+        return columnar.values(rows)
+    except SchemaError as error:
+        for number in range(len(rows)):
+            try:
+                columnar.values(rows[number : number + 1])
+            except SchemaError as reason:
+                raise SchemaError(f"row {first + number}: topic {topic}: {reason}") from error
+        raise
+
+
+def _one(topic: str, value: Any, number: int, serialize: Serializer) -> bytes | None:
+    try:
+        return serialize(value)
     except SchemaError as error:
         raise SchemaError(f"row {number}: {error}") from error
     except Exception as error:  # a serde is a plugin and may raise anything

@@ -125,7 +125,7 @@ def written(one: AvroSerde, rows: pa.Array) -> list[bytes | None] | None:
     """As `Producer.send_arrow` does, less the prefix."""
     columnar = one.arrow_serializer("t")
     assert columnar is not None
-    payloads = columnar[1](rows)
+    payloads = columnar.payloads(rows)
     return None if payloads is None else payloads.to_pylist()
 
 
