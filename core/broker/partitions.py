@@ -13,7 +13,7 @@ from .replication.replica import Replica
 class Partitions:
     """The replicas by name and by topic id. One is added once its log is open, and removed before its log is closed.
 
-    Iteration, `find` and `find_by_id` give the partitions that this broker leads.
+    Iteration and `find` give the partitions that this broker leads.
     """
 
     def __init__(self, metrics: BrokerMetrics) -> None:
@@ -29,9 +29,11 @@ class Partitions:
     def __iter__(self) -> Iterator[Replica]:
         return iter([replica for replica in self._replicas.values() if replica.leader_epoch >= 0])
 
-    def find(self, topic: str, partition: int) -> Replica | None:
-        """Returns the replica if this broker leads the partition."""
-        found = self._replicas.get((topic, partition))
+    def find(self, topic: str | bytes, partition: int) -> Replica | None:
+        """Returns the replica if this broker leads the partition. `topic`: its name, or the 16 bytes of its id."""
+        found = (
+            self._replicas.get((topic, partition)) if isinstance(topic, str) else self._by_id.get((topic, partition))
+        )
         return None if found is None or found.leader_epoch < 0 else found
 
     def replicas(self) -> list[Replica]:

@@ -33,6 +33,7 @@ RETRIED: Final = frozenset(
         ErrorCode.kafka_storage_error,
         ErrorCode.not_enough_replicas,
         ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_id,
         ErrorCode.unknown_topic_or_partition,
     }
 )
@@ -64,6 +65,7 @@ class _Refused(NamedTuple):
 
 class RefusedBatches:
     """Belongs to the event loop. `known` is nearly always empty: only if it is not, `behind` need be called.
+    `topic`: its name, or the 16 bytes of its id: a producer names it one way or the other.
 
     At most `MOST` producers of a partition are known: beyond it the oldest refusal is forgotten, and the batches behind
     that one are checked by the log alone, as at a broker without this class.
@@ -75,7 +77,9 @@ class RefusedBatches:
         self._early: Final[dict[bytes, tuple[int, float]]] = {}
         """The leader epoch in which a batch came before those that precede it, and when the first such one came."""
 
-    def is_early(self, topic: str, partition: int, batch: memoryview, leader_epoch: int, stored: Stored) -> bool:
+    def is_early(
+        self, topic: str | bytes, partition: int, batch: memoryview, leader_epoch: int, stored: Stored
+    ) -> bool:
         """Call it for a batch that is out of order in the log, and whose producer has stored nothing in this leader
         epoch. Returns True if an earlier leader may still have what is missing before it: the batch is then to be
         refused as by a broker that does not lead."""
@@ -100,7 +104,7 @@ class RefusedBatches:
         header = _header(batch)
         return header is not None and header.base_sequence != 0 and stored(header.producer_id) is None
 
-    def note(self, topic: str, partition: int, batch: memoryview, error: ErrorCode) -> None:
+    def note(self, topic: str | bytes, partition: int, batch: memoryview, error: ErrorCode) -> None:
         """Takes note of a refusal; the first refused batch of a producer counts."""
         if error not in RETRIED or (header := _header(batch)) is None:
             return
@@ -119,7 +123,7 @@ class RefusedBatches:
         if len(self.known) > MOST:
             del self.known[next(iter(self.known))]
 
-    def behind(self, topic: str, partition: int, batch: memoryview, stored: Stored) -> ErrorCode | None:
+    def behind(self, topic: str | bytes, partition: int, batch: memoryview, stored: Stored) -> ErrorCode | None:
         """Returns the error of the refused batch that this one follows; None if it goes to the log: it is the refused
         one, sent again, or the log expects it or has it. `stored` looks into the partition's log.
         """
@@ -161,9 +165,10 @@ def _header(batch: memoryview) -> BatchHeader | None:
     return None if header.producer_id == NO_PRODUCER_ID or header.base_sequence == NO_SEQUENCE else header
 
 
-def _key(topic: str, partition: int, header: BatchHeader) -> bytes:
+def _key(topic: str | bytes, partition: int, header: BatchHeader) -> bytes:
     """Returns a key of 28 bytes: the name of a topic that does not exist may be of any length."""
-    return _KEY.pack(blake2b(topic.encode(), digest_size=16).digest(), header.producer_id, partition)
+    name = topic.encode() if isinstance(topic, str) else topic
+    return _KEY.pack(blake2b(name, digest_size=16).digest(), header.producer_id, partition)
 
 
 def _after(sequence: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from ..cluster.cluster import Cluster
 from ..cluster.image import ClusterImage
@@ -11,6 +12,7 @@ from ..config.sections.broker import BrokerConfig
 from ..errors import ErrorCode
 from ..log.manager import LogManager
 from ..process_log import ProcessLog
+from ..protocol.current_leader import CurrentLeader
 from ..records.codecs import CodecTable
 from ..records.partition import TopicPartition
 from .access import AccessControl
@@ -69,6 +71,19 @@ class Services:
     def broker_id(self) -> int:
         return self.config.broker_id
 
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Returns the name of the topic with this id (16 bytes); None if this broker knows none."""
+        known = self.image.topic_by_id(UUID(bytes=topic_id))
+        return None if known is None else known.name
+
+    def current_leader(self, topic: str | bytes, partition: int) -> CurrentLeader | None:
+        """Returns the leader of a partition (KIP-951), as this broker last read it; None if it knows none. `topic`: its
+        name or the 16 bytes of its id."""
+        image = self.image
+        known = image.topics.get(topic) if isinstance(topic, str) else image.topic_by_id(UUID(bytes=topic))
+        found = None if known is None else known.partitions.get(partition)
+        return None if found is None else CurrentLeader(found.leader, found.leader_epoch)
+
     def led(self, topic: str, partition: int, leader_epoch: int = -1) -> Replica | ErrorCode:
         """Returns the partition if it is led here and the client's epoch (-1: none given) is the current one (KIP-320);
         else the error.
@@ -93,9 +108,13 @@ class Services:
             return ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
         return found
 
-    def not_led(self, topic: str, partition: int) -> ErrorCode:
-        """Returns why a partition that is not led here is refused."""
-        known = self.image.topics.get(topic)
+    def not_led(self, topic: str | bytes, partition: int) -> ErrorCode:
+        """Returns why a partition that is not led here is refused. `topic`: its name or the 16 bytes of its id; a topic
+        that is unknown may be one that this broker has not read yet."""
+        if isinstance(topic, str):
+            known = self.image.topics.get(topic)
+        elif (known := self.image.topic_by_id(UUID(bytes=topic))) is None:
+            return ErrorCode.unknown_topic_id
         if known is None or partition not in known.partitions:
             return ErrorCode.unknown_topic_or_partition
         return ErrorCode.not_leader_or_follower

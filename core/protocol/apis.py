@@ -49,9 +49,9 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
-# Upper ends: no topic ids in Produce; no KIP-848 in the group APIs, but for the topic ids of OffsetCommit 10.
+# Upper ends: no KIP-848 in the group APIs, but for the topic ids of OffsetCommit 10.
 SERVED: dict[ApiKey, tuple[int, int]] = {
-    ApiKey.PRODUCE: (3, 9),
+    ApiKey.PRODUCE: (3, 13),
     ApiKey.FETCH: (4, 18),
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (0, 12),
@@ -95,6 +95,7 @@ SPOKEN: dict[ApiKey, tuple[int, int]] = {
     ApiKey.API_VERSIONS: (0, 3),
 }
 """The versions that Klamm's own client speaks. Fetch 13 names topics by their ids; Fetch 16 and Produce 10 return the
-new leader (KIP-951); Produce 13, which names topics by their ids, is not spoken. ApiVersions 4 tells
-our client nothing more, and a Kafka broker before 3.9 refuses it first.
+new leader (KIP-951). Produce 13, which names topics by their ids, is not spoken: a batch for a topic that was created
+again is sent to the new one either way, as by Kafka's producer. ApiVersions 4 tells our client nothing more, and a
+Kafka broker before 3.9 refuses it first.
 """

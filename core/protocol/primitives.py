@@ -67,6 +67,10 @@ class Reader:
             raise ProtocolError(f"a null string before byte {self.position}")
         return text
 
+    def uuid(self) -> bytes:
+        """Reads an id, as its 16 bytes."""
+        return bytes(self._take(16))
+
     def nullable_bytes(self) -> memoryview | None:
         """Reads bytes as a view into the frame, not a copy."""
         size = self._uvarint() - 1 if self._flexible else self.int32()
@@ -107,6 +111,11 @@ def string(text: str | None, flexible: bool) -> bytes:
         return b"\0" if flexible else b"\xff\xff"
     data = text.encode()
     return (write_uvarint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
+
+
+def tagged(number: int, field: bytes) -> bytes:
+    """Returns one encoded tagged field, without the count that comes before all of them."""
+    return write_uvarint(number) + write_uvarint(len(field)) + field
 
 
 def array(count: int, flexible: bool) -> bytes:

@@ -64,10 +64,12 @@ def seal(
     /,
 ) -> None: ...
 def partitions(keys: Binary | None, rows: int, partitions: int, /) -> bytes: ...
-def read_fast_produce_request(frame: Buffer, /) -> tuple[int, int, str, int, int, str, int, CheckedBatch] | None: ...
+def read_fast_produce_request(
+    frame: Buffer, /
+) -> tuple[int, int, str, int, int, str | bytes, int, CheckedBatch] | None: ...
 def write_fast_produce_response(
     version: int,
-    topic: str,
+    topic: str | bytes,
     correlation_id: int,
     partition: int,
     base_offset: int,

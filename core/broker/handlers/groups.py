@@ -60,7 +60,7 @@ async def _coordinator(services: Services, request: Request, key: str, of_groups
         node_id = await services.groups.find_coordinator(key)
     except KlammError as error:
         node_id, message = NO_LEADER, str(error)
-    for node, host, port, _ in nodes(services, request):
+    for node, host, port, _ in nodes(services, request.listener):
         if node == node_id:
             return {**row, "node_id": node, "host": host, "port": port, "error_code": ErrorCode.none}
     return {**row, "error_code": ErrorCode.coordinator_not_available, "error_message": message}

@@ -15,6 +15,7 @@ from ...config.sections.topic_settings import name_problem
 from ...errors import ErrorCode, KlammError, ProtocolError
 from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.apis import ApiKey
+from ...protocol.current_leader import NodeEndpoint
 from ...protocol.messages import Entity
 from ..internal_topics import ensure_topic
 from ..network.context import Request
@@ -107,7 +108,7 @@ def _respond(services: Services, request: Request, topics: Iterable[Entity]) -> 
     image = services.image
     brokers = tuple(
         request.part("MetadataResponseBroker", node_id=node, host=host, port=port, rack=rack)
-        for node, host, port, rack in nodes(services, request)
+        for node, host, port, rack in nodes(services, request.listener)
     )
     return request.respond(
         brokers=brokers,
@@ -122,15 +123,15 @@ def _respond(services: Services, request: Request, topics: Iterable[Entity]) -> 
     )
 
 
-def nodes(services: Services, request: Request) -> list[tuple[int, str, int, str | None]]:
-    """Returns (id, host, port, rack) of each live broker, by the listener that received the request; brokers without
-    that listener are left out, as in Kafka.
+def nodes(services: Services, listener: str) -> list[NodeEndpoint]:
+    """Returns each live broker's address by the listener that received the request; brokers without that listener are
+    left out, as in Kafka.
     """
     found = []
     for node in sorted(services.image.brokers.values(), key=lambda broker: broker.id):
-        endpoint = node.endpoints.get(request.listener)
-        if node.id == services.broker_id and request.listener in services.advertised:
-            host, port = services.advertised[request.listener]
+        endpoint = node.endpoints.get(listener)
+        if node.id == services.broker_id and listener in services.advertised:
+            host, port = services.advertised[listener]
             found.append((node.id, host, port, node.rack))
         elif endpoint is not None:
             found.append((node.id, endpoint.host, endpoint.port, node.rack))

@@ -15,12 +15,14 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic_ns
 from typing import Any
+from uuid import UUID
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.errors import FencedLeaderEpochError, OutOfOrderSequenceError, RecordValidationError, WouldBlockError
 from ...log.partition_log import AppendResult
 from ...protocol.apis import ApiKey
+from ...protocol.current_leader import PRODUCE_FROM as LEADERS_FROM
 from ...protocol.headers import response_frame
 from ...protocol.messages import Buffer
 from ...protocol.produce.fast_path import write_fast_produce_response
@@ -34,6 +36,7 @@ from ..network.context import ConnectionContext, Request
 from ..network.delayed_reply import DelayedReply
 from ..replication.replica import Replica
 from ..services import Services
+from .metadata import nodes
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +65,10 @@ def produce_fast(
     """
     version, correlation_id, _, acks, _, topic, partition, checked = fast
     outcome: Appended | Produced | None
-    if services.access.enforced and not _may_write(services, Request.of_fast_path(fast, connection), topic):
-        outcome = Produced(topic, partition, ErrorCode.topic_authorization_failed)
+    if services.access.enforced and (
+        refused := _write_refusal(services, Request.of_fast_path(fast, connection), topic)
+    ):
+        outcome = Produced(topic, partition, refused)
     else:
         outcome = _append_now(services, topic, partition, checked[0], acks, checked)
         if isinstance(outcome, tuple):
@@ -77,7 +82,7 @@ def produce_fast(
     request, outcomes = Request.of_fast_path(fast, connection), _Outcomes()
     if outcome is None:
         return _produce_rest(services, request, as_produce_request(fast), outcomes, 0)
-    outcomes.add(outcome)
+    outcomes.add(topic, outcome)
     return _respond(services, request, acks, outcomes.all)
 
 
@@ -93,7 +98,7 @@ def produce(services: Services, request: Request) -> Response | DelayedReply | C
         outcome = _append_if_allowed(services, request, part, message.acks)
         if outcome is None:
             return _produce_rest(services, request, message, outcomes, index)
-        outcomes.add(outcome)
+        outcomes.add(part.topic, outcome)
     if outcomes.uncommitted and message.acks == -1:
         return _commit(services, request, message, outcomes)
     return _respond(services, request, message.acks, outcomes.all)
@@ -112,6 +117,7 @@ class _FastCommit(DelayedReply):
         "_led",
         "_services",
         "_time_ms",
+        "_topic",
         "_version",
         "deadline",
     )
@@ -123,7 +129,7 @@ class _FastCommit(DelayedReply):
         led, result, epoch = appended
         self.is_ready, self.frame, self.on_ready, self.begun_ns = False, None, None, 0
         self._services, self._connection, self._led = services, connection, led
-        self._version, self._correlation_id = fast[0], fast[1]
+        self._version, self._correlation_id, self._topic = fast[0], fast[1], fast[5]
         self._base_offset, self._time_ms = result[0], result[2]
         self._error: ErrorCode = ErrorCode.none
         self._appended_ns = monotonic_ns()
@@ -139,15 +145,14 @@ class _FastCommit(DelayedReply):
 
     def answer(self) -> bytes:
         led, connection = self._led, self._connection
-        topic, partition = led.name
+        topic, partition = self._topic, led.name.partition
         if self._error is ErrorCode.none:
             return write_fast_produce_response(
                 self._version, topic, self._correlation_id, partition, self._base_offset, self._time_ms,
                 led.log.log_start_offset, connection.throttle_ms,
             )  # fmt: skip
         failed = Produced(topic, partition, self._error, message=_UNCOMMITTED[self._error])
-        self._services.metrics.count_error(ApiKey.PRODUCE, self._error)
-        body = [write_produce_response([failed], self._version, connection.throttle_ms)]
+        body = _written(self._services, connection, self._version, [failed])
         return b"".join(response_frame(ApiKey.PRODUCE, self._version, self._correlation_id, body))
 
 
@@ -180,7 +185,7 @@ async def _produce_rest(
         outcome: Appended | Produced | None = None
         if index:
             outcome = _append_if_allowed(services, request, part, message.acks)
-        outcomes.add(outcome or await _append_later(services, part, message.acks))
+        outcomes.add(part.topic, outcome or await _append_later(services, part, message.acks))
     if outcomes.uncommitted and message.acks == -1:
         await _commit(services, request, message, outcomes).outcome()
     return _respond(services, request, message.acks, outcomes.all)
@@ -194,16 +199,20 @@ def _refusal(message: ProduceRequest) -> ErrorCode | None:
     return None
 
 
-def _may_write(services: Services, request: Request, topic: str) -> bool:
-    return services.access.allows(request, AclOperation.WRITE, ResourceType.TOPIC, topic)
+def _write_refusal(services: Services, request: Request, topic: str | bytes) -> ErrorCode | None:
+    """Returns why the client may not write to the topic, if it may not."""
+    name = topic if isinstance(topic, str) else services.topic_name(topic)
+    if name is None:
+        return ErrorCode.unknown_topic_id
+    return services.access.refusal(request, AclOperation.WRITE, ResourceType.TOPIC, name)
 
 
 def _append_if_allowed(
     services: Services, request: Request, part: ProducePartition, acks: int
 ) -> Appended | Produced | None:
     """Calls `_append_now` if the client may write to the topic."""
-    if services.access.enforced and not _may_write(services, request, part.topic):
-        return Produced(part.topic, part.partition, ErrorCode.topic_authorization_failed)
+    if services.access.enforced and (refused := _write_refusal(services, request, part.topic)):
+        return Produced(part.topic, part.partition, refused)
     begun = monotonic_ns()
     outcome = _append_now(services, part.topic, part.partition, part.batch, acks)
     if monotonic_ns() - begun > LONG_NS:
@@ -212,7 +221,12 @@ def _append_if_allowed(
 
 
 def _append_now(
-    services: Services, topic: str, partition: int, batch: memoryview, acks: int, checked: CheckedBatch | None = None
+    services: Services,
+    topic: str | bytes,
+    partition: int,
+    batch: memoryview,
+    acks: int,
+    checked: CheckedBatch | None = None,
 ) -> Appended | Produced | None:
     """Appends the batch on the event loop if this broker may accept it; the client's permission was checked before, and
     the log checks the content.
@@ -225,18 +239,20 @@ def _append_now(
         return _not_led(services, topic, partition, batch)
     size = len(batch)
     if size < HEADER_SIZE:
-        return _failed(services, led, batch, BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}"))
+        wrong = BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}")
+        return _failed(services, led, topic, batch, wrong)
     if acks == -1 and not led.commits_alone and (refused := _under_min_isr(led)) is not None:
-        return _failed(services, led, batch, refused)
+        return _failed(services, led, topic, batch, refused)
     before = services.refused_batches
     if before.known and (code := before.behind(topic, partition, batch, led.log.last_sequence)) is not None:
         return Produced(topic, partition, code, message=f"{led.name}: {_BEHIND}")
     if led.is_new_leader and led.still_new_leader() and before.lacks_first(batch, led.log.last_sequence):
-        return _failed(services, led, batch, BrokerError(ErrorCode.not_leader_or_follower, f"{led.name}: {_EARLY}"))
+        early = BrokerError(ErrorCode.not_leader_or_follower, f"{led.name}: {_EARLY}")
+        return _failed(services, led, topic, batch, early)
     validation, appends = services.validation, services.workers.appends
     if size > appends.on_loop_bytes and appends.needs_worker(size):
         return None
-    if validation.enforced and validation.applies_to(topic):
+    if validation.enforced and validation.applies_to(led.name.topic):
         return None
     try:
         epoch = led.leader_epoch
@@ -244,7 +260,7 @@ def _append_now(
     except WouldBlockError:
         return None
     except KlammError as error:
-        return _failed(services, led, batch, error)
+        return _failed(services, led, topic, batch, error)
     led.appended(size, result)
     return led, result, epoch
 
@@ -267,12 +283,12 @@ async def _append_later(services: Services, part: ProducePartition, acks: int) -
     if led is None:
         return _not_led(services, part.topic, part.partition, part.batch)
     if acks == -1 and (refused := _under_min_isr(led)) is not None:
-        return _failed(services, led, part.batch, refused)
+        return _failed(services, led, part.topic, part.batch, refused)
     epoch, appended = led.leader_epoch, partial(led.appended, len(part.batch))
     try:
         result = await services.workers.disk_then(appended, _open_and_append, services, led, part.batch, epoch)
     except KlammError as error:
-        return _failed(services, led, part.batch, error)
+        return _failed(services, led, part.topic, part.batch, error)
     return led, result, epoch
 
 
@@ -283,33 +299,33 @@ def _open_and_append(services: Services, led: Replica, batch: memoryview, leader
     return led.log.append_as_leader(batch, leader_epoch)
 
 
-def _not_led(services: Services, topic: str, partition: int, batch: memoryview) -> Produced:
+def _not_led(services: Services, topic: str | bytes, partition: int, batch: memoryview) -> Produced:
     code = services.not_led(topic, partition)
     services.refused_batches.note(topic, partition, batch, code)
     return Produced(topic, partition, code)
 
 
-def _failed(services: Services, led: Replica, batch: memoryview, error: KlammError) -> Produced:
+def _failed(services: Services, led: Replica, topic: str | bytes, batch: memoryview, error: KlammError) -> Produced:
+    """`topic`: as the request names it."""
     led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(batch), error)
     named = error.record_errors if isinstance(error, RecordValidationError) else ()
     start = led.log.log_start_offset if named else -1
-    topic, partition = led.name
+    partition = led.name.partition
     # A Produce names no leader epoch, so no client expects that its own is old: librdkafka would give the batch up.
     deposed = isinstance(error, FencedLeaderEpochError)
-    code = ErrorCode.not_leader_or_follower if deposed or _is_early(services, led, batch, error) else error.code
+    code = ErrorCode.not_leader_or_follower if deposed or _is_early(services, led, topic, batch, error) else error.code
     services.refused_batches.note(topic, partition, batch, code)
     return Produced(topic, partition, code, log_start_offset=start, message=str(error), record_errors=named)
 
 
-def _is_early(services: Services, led: Replica, batch: memoryview, error: KlammError) -> bool:
+def _is_early(services: Services, led: Replica, topic: str | bytes, batch: memoryview, error: KlammError) -> bool:
     """Returns True if the batches before this one may be on their way to an earlier leader."""
     if not isinstance(error, OutOfOrderSequenceError) or len(led.replicas) == 1:
         return False
     if led.log.has_of_latest_epoch(BatchHeader.parse(batch).producer_id):
         return False
-    topic, partition = led.name
-    return services.refused_batches.is_early(topic, partition, batch, led.leader_epoch, led.log.last_sequence)
+    return services.refused_batches.is_early(topic, led.name.partition, batch, led.leader_epoch, led.log.last_sequence)
 
 
 class _Outcomes:
@@ -321,13 +337,14 @@ class _Outcomes:
         """Of each batch that other replicas must have: its index in `all`, its partition, leader epoch and end."""
         self._room = MAX_RECORD_ERRORS
 
-    def add(self, outcome: Appended | Produced) -> None:
+    def add(self, topic: str | bytes, outcome: Appended | Produced) -> None:
+        """`topic`: as the request names it."""
         if isinstance(outcome, tuple):
             led, result, epoch = outcome
             if not led.commits_alone:
                 self.uncommitted.append((len(self.all), led, epoch, result[1] + 1))
             outcome = Produced(
-                led.name.topic,
+                topic,
                 led.name.partition,
                 base_offset=result.base_offset,
                 log_append_time_ms=result.log_append_time_ms,
@@ -341,13 +358,28 @@ class _Outcomes:
 
 def _respond(services: Services, request: Request, acks: int, outcomes: Sequence[Produced]) -> Response:
     """Returns the response. With acks=0 there is none; an error then closes the connection, which tells the client."""
-    for outcome in outcomes:
-        if outcome.error is not ErrorCode.none:
-            services.metrics.count_error(ApiKey.PRODUCE, outcome.error)
+    written = _written(services, request.connection, request.version, outcomes)
     if acks != 0:
-        return [write_produce_response(outcomes, request.version, request.throttle_ms)]
+        return written
     failed = next((o for o in outcomes if o.error is not ErrorCode.none), None)
     if failed is not None:
         what = failed.message or failed.error.name.upper()
-        raise ProtocolError(f"Produce with acks=0 failed for {failed.topic}-{failed.partition}: {what}")
+        topic = failed.topic if isinstance(failed.topic, str) else f"topic id {UUID(bytes=failed.topic)}"
+        raise ProtocolError(f"Produce with acks=0 failed for {topic}-{failed.partition}: {what}")
     return None
+
+
+def _written(
+    services: Services, connection: ConnectionContext, version: int, outcomes: Sequence[Produced]
+) -> list[Buffer]:
+    """Returns the encoded body, with the leaders of partitions that this broker does not lead; counts the errors."""
+    leaders: set[int] = set()
+    for outcome in outcomes:
+        if outcome.error is not ErrorCode.none:
+            services.metrics.count_error(ApiKey.PRODUCE, outcome.error)
+        if outcome.error is ErrorCode.not_leader_or_follower and version >= LEADERS_FROM:
+            outcome.leader = services.current_leader(outcome.topic, outcome.partition)
+            if outcome.leader is not None:
+                leaders.add(outcome.leader.leader_id)
+    known = [node for node in nodes(services, connection.listener) if node[0] in leaders] if leaders else ()
+    return [write_produce_response(outcomes, version, connection.throttle_ms, known)]

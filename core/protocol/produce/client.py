@@ -1,4 +1,5 @@
-"""Produce requests of clients (v3 to v12), encoded here: the record batches are pieces of the request, not copies.
+"""Produce requests of clients (v3 to v12, without topic ids), encoded here: the record batches are pieces of the
+request, not copies.
 
 The rest costs a fifth of the generated writer's time, on the thread that sends all of a producer's requests. (Reading
 the response here, field by field, would not be faster than kio.)

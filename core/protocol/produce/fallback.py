@@ -14,23 +14,24 @@ from ...errors import ProtocolError
 from ...records.checked_batch import check_batch
 from ...records.header import Buffer
 from ..bounds_check import read_uvarint
-from .request import FastProduceRequest
+from .request import FLEXIBLE_FROM, TOPIC_IDS_FROM, FastProduceRequest
 
 _PRODUCE: Final = 0
-_FIRST, _FLEXIBLE = 3, 9
+_FIRST, _LAST = 3, 13
 _HEADER = struct.Struct(">hhih")
 _BEFORE_TOPIC = struct.Struct(">hhiih")
 _AFTER_TOPIC = struct.Struct(">iii")
-_COMPACT_BEFORE_TOPIC = struct.Struct(">BBhiBB")  # no tags, null, acks, time-out, 1 topic, its length + 1
+_COMPACT_BEFORE_TOPIC = struct.Struct(">BBhiB")  # no tags, null, acks, time-out, 1 topic
 _COMPACT_AFTER_TOPIC = struct.Struct(">Bi")
 _NO_TAGS = b"\0\0\0"  # of the partition, the topic, the request
 _ONE = 2  # compact arrays and strings say one more than their length
 _LONGEST_COMPACT: Final = 126
 """The most bytes of a name whose length takes one byte."""
 _LONGEST_TOPIC: Final = 255
+_ID: Final = 16
 
 _Parts = tuple[int, int, bytes, int, memoryview]
-"""Acks, time-out in ms, topic, partition, batch."""
+"""Acks, time-out in ms, name or id of the topic, partition, batch."""
 
 
 def read_fast_produce_request(frame: Buffer, /) -> FastProduceRequest | None:
@@ -42,10 +43,11 @@ def read_fast_produce_request(frame: Buffer, /) -> FastProduceRequest | None:
     view = memoryview(frame)
     try:
         api_key, version, correlation_id, client = _HEADER.unpack_from(view)
-        if api_key != _PRODUCE or not _FIRST <= version <= _FLEXIBLE:
+        if api_key != _PRODUCE or not _FIRST <= version <= _LAST:
             return None
         at = _HEADER.size + max(client, 0)
-        parts = _read_compact(view, at) if version == _FLEXIBLE else _read_legacy(view, at)
+        by_id = version >= TOPIC_IDS_FROM
+        parts = _read_compact(view, at, by_id) if version >= FLEXIBLE_FROM else _read_legacy(view, at)
         if parts is None:
             return None
         acks, timeout_ms, topic, partition, batch = parts
@@ -53,7 +55,8 @@ def read_fast_produce_request(frame: Buffer, /) -> FastProduceRequest | None:
         checked = check_batch(batch)
         if acks not in (1, -1) or checked is None:
             return None
-        return version, correlation_id, client_id, acks, timeout_ms, topic.decode(), partition, checked
+        asked = topic if by_id else topic.decode()
+        return version, correlation_id, client_id, acks, timeout_ms, asked, partition, checked
     except (struct.error, UnicodeDecodeError, IndexError, ProtocolError):
         return None
 
@@ -72,13 +75,16 @@ def _read_legacy(view: memoryview, at: int) -> _Parts | None:
     return acks, timeout_ms, bytes(view[topic_at:topic_end]), partition, view[start : start + size]
 
 
-def _read_compact(view: memoryview, at: int) -> _Parts | None:
+def _read_compact(view: memoryview, at: int, by_id: bool) -> _Parts | None:
     """Reads a flexible version, as `_read_legacy` does."""
-    tags, transactional, acks, timeout_ms, topics, name = _COMPACT_BEFORE_TOPIC.unpack_from(view, at)
-    if tags or transactional or topics != _ONE or not 1 < name <= _LONGEST_COMPACT + 1:
+    tags, transactional, acks, timeout_ms, topics = _COMPACT_BEFORE_TOPIC.unpack_from(view, at)
+    topic_at, size_of_topic = at + _COMPACT_BEFORE_TOPIC.size, _ID
+    if not by_id:
+        size_of_topic = view[topic_at] - 1
+        topic_at += 1
+    if tags or transactional or topics != _ONE or not 0 < size_of_topic <= _LONGEST_COMPACT:
         return None
-    topic_at = at + _COMPACT_BEFORE_TOPIC.size
-    topic_end = topic_at + name - 1
+    topic_end = topic_at + size_of_topic
     partitions, partition = _COMPACT_AFTER_TOPIC.unpack_from(view, topic_end)
     size, start = read_uvarint(view, topic_end + _COMPACT_AFTER_TOPIC.size)
     end = start + size - 1
@@ -89,7 +95,7 @@ def _read_compact(view: memoryview, at: int) -> _Parts | None:
 
 def write_fast_produce_response(
     version: int,
-    topic: str,
+    topic: str | bytes,
     correlation_id: int,
     partition: int,
     base_offset: int,
@@ -98,18 +104,22 @@ def write_fast_produce_response(
     throttle_ms: int,
     /,
 ) -> bytes:
-    """Returns the whole frame of the response to a stored batch; raises `ValueError` for values that do not fit into
-    one.
+    """Returns the whole frame of the response to a stored batch, with the topic's name or the 16 bytes of its id.
+
+    Raises `ValueError` for values that do not fit into one.
     """
-    name = topic.encode()
-    longest = _LONGEST_COMPACT if version == _FLEXIBLE else _LONGEST_TOPIC
-    if not _FIRST <= version <= _FLEXIBLE or len(name) > longest:
+    by_id, flexible = version >= TOPIC_IDS_FROM, version >= FLEXIBLE_FROM
+    name = topic.encode() if isinstance(topic, str) else topic
+    longest = _LONGEST_COMPACT if flexible else _LONGEST_TOPIC
+    wrong_topic = by_id == isinstance(topic, str) or len(name) > longest or (by_id and len(name) != _ID)
+    if not _FIRST <= version <= _LAST or wrong_topic:
         raise ValueError(_NO_RESPONSE)
     try:
-        if version == _FLEXIBLE:
-            compact = _compact_response(len(name))
+        if flexible:
+            compact = _compact_response(len(name), by_id)
+            sized = (name,) if by_id else (len(name) + 1, name)
             return compact.pack(
-                compact.size - 4, correlation_id, _ONE, len(name) + 1, name, _ONE, partition, 0, base_offset,
+                compact.size - 4, correlation_id, _ONE, *sized, _ONE, partition, 0, base_offset,
                 log_append_time_ms, log_start_offset, 1, 0, throttle_ms,
             )  # fmt: skip
         form = _response(version, len(name))
@@ -135,6 +145,6 @@ def _response(version: int, topic_size: int) -> struct.Struct:
 
 
 @cache
-def _compact_response(topic_size: int) -> struct.Struct:
+def _compact_response(topic_size: int, by_id: bool) -> struct.Struct:
     """As `_response`; the zeros between are sections without tagged fields."""
-    return struct.Struct(f">iixBB{topic_size}sBihqqqBBxxix")
+    return struct.Struct(f">iixB{'' if by_id else 'B'}{topic_size}sBihqqqBBxxix")

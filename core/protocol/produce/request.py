@@ -1,4 +1,4 @@
-"""Produce requests (v3 to v9). The records of a request are views into its frame, not copies, so that the broker can
+"""Produce requests (v3 to v13). The records of a request are views into its frame, not copies, so that the broker can
 rewrite a batch in place and write it.
 
 A test compares the reading with kio, for every version.
@@ -13,18 +13,21 @@ from ...records.checked_batch import CheckedBatch
 from ..primitives import Reader
 
 FLEXIBLE_FROM = 9
+TOPIC_IDS_FROM = 13
+"""From this version on, topics are named by their ids (KIP-516)."""
 
-FastProduceRequest = tuple[int, int, str, int, int, str, int, CheckedBatch]
+FastProduceRequest = tuple[int, int, str, int, int, str | bytes, int, CheckedBatch]
 """A Produce request of one batch for one partition, read by the fast path: version, correlation id, client id ("" for
-null), acks (1 or -1), time-out in ms, topic, partition, and the batch, which has been checked."""
+null), acks (1 or -1), time-out in ms, topic (its name, or the 16 bytes of its id), partition, and the batch, which has
+been checked."""
 _NO_BATCH: Final = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class ProducePartition:
-    """The part of a request for one partition."""
+    """The part of a request for one partition. `topic`: its name, or the 16 bytes of its id."""
 
-    topic: str
+    topic: str | bytes
     partition: int
     records: memoryview | None
 
@@ -51,7 +54,7 @@ def read_produce_request(frame: bytearray, offset: int, version: int) -> Produce
     acks, timeout_ms = reader.int16(), reader.int32()
     partitions: list[ProducePartition] = []
     for _ in range(reader.count()):
-        topic = reader.string()
+        topic = reader.uuid() if version >= TOPIC_IDS_FROM else reader.string()
         for _ in range(reader.count()):
             partitions.append(ProducePartition(topic, reader.int32(), reader.nullable_bytes()))
             reader.tags()

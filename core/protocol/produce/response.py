@@ -1,4 +1,4 @@
-"""Produce responses (v3 to v9), encoded here: a tenth of the generated writer's cost.
+"""Produce responses (v3 to v13), encoded here: a tenth of the generated writer's cost.
 
 A test compares the bytes with kio's, for every version.
 """
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import ErrorCode
+from ..current_leader import PRODUCE_FROM as LEADERS_FROM
+from ..current_leader import CurrentLeader, NodeEndpoint, node_endpoints
 from ..primitives import INT32, array, string
 from .request import FLEXIBLE_FROM
 
@@ -17,11 +19,12 @@ _PARTITION = struct.Struct(">ihqq")
 _PARTITION_WITH_START = struct.Struct(">ihqqq")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Produced:
-    """The outcome for one partition. Offsets and times are -1 on error; `log_append_time_ms` -1 with CreateTime."""
+    """The outcome for one partition. `topic`: as the request names it. Offsets and times are -1 on error;
+    `log_append_time_ms` -1 with CreateTime."""
 
-    topic: str
+    topic: str | bytes
     partition: int
     error: ErrorCode = ErrorCode.none
     base_offset: int = -1
@@ -30,22 +33,28 @@ class Produced:
     message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()
     """The records for which the batch was refused (KIP-467): each by its index in the batch, with the reason."""
+    leader: CurrentLeader | None = None
+    """Where the partition is led, if this broker does not lead it (KIP-951); sent from version 10 on."""
 
 
-def write_produce_response(outcomes: Sequence[Produced], version: int, throttle_ms: int = 0) -> bytes:
-    """The body of a response. Outcomes of one topic must stand together."""
+def write_produce_response(
+    outcomes: Sequence[Produced], version: int, throttle_ms: int = 0, nodes: Sequence[NodeEndpoint] = ()
+) -> bytes:
+    """The body of a response. `nodes`: the addresses of the leaders that the outcomes name."""
     flexible = version >= FLEXIBLE_FROM
-    topics: dict[str, list[Produced]] = {}
+    topics: dict[str | bytes, list[Produced]] = {}
     for outcome in outcomes:
         topics.setdefault(outcome.topic, []).append(outcome)
     tags = b"\0" if flexible else b""
     parts = [array(len(topics), flexible)]
     for topic, partitions in topics.items():
-        parts += [string(topic, flexible), array(len(partitions), flexible)]
+        name = topic if isinstance(topic, bytes) else string(topic, flexible)
+        parts += [name, array(len(partitions), flexible)]
         for p in partitions:
-            parts += [_partition(p, version, flexible), tags]
+            leader = None if version < LEADERS_FROM else p.leader
+            parts += [_partition(p, version, flexible), tags if leader is None else b"\1" + leader.field(0)]
         parts.append(tags)
-    parts += [INT32.pack(throttle_ms), tags]
+    parts += [INT32.pack(throttle_ms), node_endpoints(nodes) if version >= LEADERS_FROM else tags]
     return b"".join(parts)
 
 

@@ -4,6 +4,9 @@
 
 #define FIRST_VERSION 3
 #define FLEXIBLE 9
+#define TOPIC_IDS 13
+#define LAST_VERSION 13
+#define ID 16
 #define CLIENT_AT 10
 #define LONGEST_COMPACT 126
 #define MOST_BYTES (512 * 1024)
@@ -44,12 +47,13 @@ static int find_compact_parts(const uint8_t *p, int64_t size, Request *r) {
     int64_t at = r->client_end;
     if (size - at < 10)
         return 0;
-    int name = p[at + 9];
+    int by_id = r->version >= TOPIC_IDS;
+    int name = by_id ? ID + 1 : p[at + 9];
     r->acks = get_i16(p + at + 2);
     r->timeout_ms = get_i32(p + at + 4);
     if (p[at] || p[at + 1] || p[at + 8] != 2 || name <= 1 || name > LONGEST_COMPACT + 1)
         return 0;
-    r->topic = at + 10;
+    r->topic = at + 10 - by_id;
     r->topic_end = r->topic + name - 1;
     if (size - r->topic_end < 5 || p[r->topic_end] != 2)
         return 0;
@@ -79,9 +83,9 @@ static int is_one_batch(const uint8_t *p, int64_t size, Request *r) {
     r->correlation_id = get_i32(p + 4);
     int client = get_i16(p + 8);
     r->client_end = CLIENT_AT + (client > 0 ? client : 0);
-    if (r->version < FIRST_VERSION || r->version > FLEXIBLE)
+    if (r->version < FIRST_VERSION || r->version > LAST_VERSION)
         return 0;
-    if (!(r->version == FLEXIBLE ? find_compact_parts : find_parts)(p, size, r))
+    if (!(r->version >= FLEXIBLE ? find_compact_parts : find_parts)(p, size, r))
         return 0;
     return r->acks == 1 || r->acks == -1;
 }
@@ -176,13 +180,15 @@ static PyObject *read_request(PyObject *frame, const uint8_t *p, int64_t size) {
         return NULL;
     if (client == NULL)
         return Py_NewRef(Py_None);
-    if (decode(p + r.topic, r.topic_end - r.topic, &topic)) {
+    if (r.version >= TOPIC_IDS)
+        topic = PyBytes_FromStringAndSize((const char *)p + r.topic, ID);
+    else if (decode(p + r.topic, r.topic_end - r.topic, &topic) == 0 && topic == NULL) {
         Py_DECREF(client);
-        return NULL;
+        return Py_NewRef(Py_None);
     }
     if (topic == NULL) {
         Py_DECREF(client);
-        return Py_NewRef(Py_None);
+        return NULL;
     }
     return fast_request(frame, &r, client, topic, crc, b);
 }
@@ -214,11 +220,13 @@ static uint8_t *put_zeros(uint8_t *p, int count) {
 enum { CORRELATION, PARTITION, BASE, TIME, START, THROTTLE, NUMBERS };
 
 static uint8_t *write_response(uint8_t *p, int version, const int64_t *n, const char *topic, int64_t size) {
+    int flexible = version >= FLEXIBLE;
     p = put_i32(p, n[CORRELATION]);
-    if (version == FLEXIBLE) {
+    if (flexible) {
         *p++ = 0;
         *p++ = 2;
-        *p++ = (uint8_t)(size + 1);
+        if (version < TOPIC_IDS)
+            *p++ = (uint8_t)(size + 1);
     } else {
         p = put_i32(p, 1);
         put_u16(p, (uint16_t)size);
@@ -226,7 +234,7 @@ static uint8_t *write_response(uint8_t *p, int version, const int64_t *n, const 
     }
     memcpy(p, topic, (size_t)size);
     p += size;
-    if (version == FLEXIBLE)
+    if (flexible)
         *p++ = 2;
     else
         p = put_i32(p, 1);
@@ -234,7 +242,7 @@ static uint8_t *write_response(uint8_t *p, int version, const int64_t *n, const 
     p = put_i64(put_i64(p, n[BASE]), n[TIME]);
     if (version >= 5)
         p = put_i64(p, n[START]);
-    if (version == FLEXIBLE) {
+    if (flexible) {
         *p++ = 1; /* no errors of records */
         p = put_zeros(p, 3);
     } else if (version >= 8) {
@@ -243,22 +251,29 @@ static uint8_t *write_response(uint8_t *p, int version, const int64_t *n, const 
         p += 2;
     }
     p = put_i32(p, n[THROTTLE]);
-    return version == FLEXIBLE ? put_zeros(p, 1) : p;
+    return flexible ? put_zeros(p, 1) : p;
 }
 
 PyObject *native_write_fast_produce_response(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     int64_t n[NUMBERS];
     Py_ssize_t size;
+    char *id;
     (void)module;
-    if (count != NUMBERS + 2 || !PyUnicode_Check(args[1])) {
+    int by_id = count == NUMBERS + 2 && PyBytes_Check(args[1]);
+    if (count != NUMBERS + 2 || !(by_id || PyUnicode_Check(args[1]))) {
         PyErr_SetString(PyExc_TypeError, "write_fast_produce_response takes a version, a topic and six numbers");
         return NULL;
     }
     long version = PyLong_AsLong(args[0]);
-    const char *topic = PyUnicode_AsUTF8AndSize(args[1], &size);
+    const char *topic;
+    if (by_id)
+        topic = PyBytes_AsStringAndSize(args[1], &id, &size) < 0 ? NULL : id;
+    else
+        topic = PyUnicode_AsUTF8AndSize(args[1], &size);
     if (topic == NULL)
         return NULL;
-    int right = version >= FIRST_VERSION && version <= FLEXIBLE && size <= (version == FLEXIBLE ? LONGEST_COMPACT : 255);
+    int right = version >= FIRST_VERSION && version <= LAST_VERSION && by_id == (version >= TOPIC_IDS) &&
+                size <= (version >= FLEXIBLE ? LONGEST_COMPACT : 255) && (!by_id || size == ID);
     for (int i = 0; i < NUMBERS && !PyErr_Occurred(); i++) {
         n[i] = PyLong_AsLongLong(args[i + 2]);
         int narrow = i == CORRELATION || i == PARTITION || i == THROTTLE;

@@ -25,7 +25,7 @@ from klamm.core.client.network.request_router import Network
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, ProtocolError
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import SERVED, SPOKEN, ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
@@ -144,7 +144,8 @@ def test_the_lowest_and_the_highest_versions_work(
     """The lowest as against an old broker; between them each API's fields only grow."""
 
     def version(_: ClientConnection, api: ApiKey, max_version: int | None = None) -> int:
-        return SERVED[api][end] if max_version is None else min(SERVED[api][end], max_version)
+        served = min(SERVED[api][end], SPOKEN[api][1])
+        return served if max_version is None else min(served, max_version)
 
     monkeypatch.setattr(ClientConnection, "version", version)
     with ClusterClient(broker.bootstrap, codecs=codecs) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,9 @@ from klamm.core.protocol.produce.request import FastProduceRequest, as_produce_r
 from klamm.core.protocol.produce.response import Produced, write_produce_response
 from klamm.core.records.encode import encode_batch
 
-VERSIONS = range(3, 10)
+VERSIONS = range(3, 14)
+ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
+"""The id of every topic, which names it from version 13 on."""
 BATCH = encode_batch([(1_700_000_000_000, b"key", b"value", ())])
 READS = {"compiled": fast_path.read_fast_produce_request, "Python": fallback.read_fast_produce_request}
 WRITES = {"compiled": fast_path.write_fast_produce_response, "Python": fallback.write_fast_produce_response}
@@ -43,6 +46,7 @@ def frame(
         schema.part(
             "TopicProduceData",
             name=name,
+            topic_id=ID,
             partition_data=tuple(
                 schema.part("PartitionProduceData", index=index, records=records) for index, records in parts.items()
             ),
@@ -61,7 +65,7 @@ def test_one_batch_is_read(read: Read, version: int, client_id: str | None) -> N
     data = frame(version, topics={"töpic": {3: BATCH}}, acks=-1, client_id=client_id)
     found = read(data)
     assert found is not None
-    assert found[:7] == (version, 77, client_id or "", -1, 1000, "töpic", 3)
+    assert found[:7] == (version, 77, client_id or "", -1, 1000, "töpic" if version < 13 else ID.bytes, 3)
     batch = found[7][0]
     assert (bytes(batch), found[7][1:]) == (BATCH, (1, 1_700_000_000_000, 1_700_000_000_000, 0, -1, -1))
     batch[-1] ^= 1
@@ -82,6 +86,10 @@ def test_one_batch_is_read(read: Read, version: int, client_id: str | None) -> N
         frame(9, topics={"t": {0: BATCH}}, acks=0),
         frame(9, topics={"t": {0: BATCH}}, transactional_id="x"),
         bytearray(frame(9, topics={"t": {0: BATCH}})[:-1] + b"\x01\x07\x02ab"),
+        frame(13, topics={"t": {0: BATCH, 1: BATCH}}),
+        frame(13, topics={"t": {0: BATCH}, "u": {0: BATCH}}),
+        frame(13, topics={"t": {0: BATCH}}, transactional_id="x"),
+        bytearray(frame(13, topics={"t": {0: BATCH}})[:-1] + b"\x01\x07\x02ab"),
         frame(7, topics={"t": {0: BATCH, 1: BATCH}}),
         frame(7, topics={"t": {0: BATCH}, "u": {0: BATCH}}),
         frame(7, topics={"t": {0: None}}),
@@ -115,7 +123,7 @@ def test_what_is_read_of_a_damaged_frame_is_what_the_general_path_reads(
     if found is None:
         return
     header = read_request_header(damaged)
-    start = skip_tags(damaged, header.end) if header.api_version == 9 else header.end
+    start = skip_tags(damaged, header.end) if header.api_version >= 9 else header.end
     assert (header.api_key, header.api_version, header.correlation_id, header.client_id or "") == (0, *found[:3])
     assert as_produce_request(found) == read_produce_request(damaged, start, header.api_version)
 
@@ -123,7 +131,8 @@ def test_what_is_read_of_a_damaged_frame_is_what_the_general_path_reads(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("which", WRITES)
 def test_the_response_is_the_general_path_s(which: str, version: int) -> None:
-    outcome = Produced("töpic", 3, base_offset=7, log_append_time_ms=1234, log_start_offset=2)
+    topic = "töpic" if version < 13 else ID.bytes
+    outcome = Produced(topic, 3, base_offset=7, log_append_time_ms=1234, log_start_offset=2)
     body = write_produce_response([outcome], version, throttle_ms=9)
     expected = b"".join(response_frame(ApiKey.PRODUCE, version, 77, [body]))
-    assert WRITES[which](version, "töpic", 77, 3, 7, 1234, 2, 9) == expected
+    assert WRITES[which](version, topic, 77, 3, 7, 1234, 2, 9) == expected

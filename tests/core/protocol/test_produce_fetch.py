@@ -13,12 +13,17 @@ from hypothesis import strategies as st
 from klamm.core.errors import ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.current_leader import CurrentLeader
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
 from klamm.core.protocol.produce.request import read_produce_request
 from klamm.core.protocol.produce.response import Produced, write_produce_response
 
 PRODUCE = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
 FETCH = range(SERVED[ApiKey.FETCH][0], SERVED[ApiKey.FETCH][1] + 1)
+
+
+IDS = {"first": UUID(int=1), "": UUID(int=2), "a": UUID(int=3), "b": UUID(int=4)}
+"""The ids of the topics, which name them from version 13 of both on."""
 
 
 def produce_request(version: int) -> bytes:
@@ -28,8 +33,8 @@ def produce_request(version: int) -> bytes:
         schema.part("PartitionProduceData", index=4, records=None),
     )
     topics = (
-        schema.part("TopicProduceData", name="first", partition_data=parts),
-        schema.part("TopicProduceData", name="", partition_data=()),
+        schema.part("TopicProduceData", name="first", topic_id=IDS["first"], partition_data=parts),
+        schema.part("TopicProduceData", name="", topic_id=IDS[""], partition_data=()),
     )
     return schema.encode(
         schema.build(transactional_id="tx", acks=-1, timeout=timedelta(milliseconds=1500), topic_data=topics)
@@ -41,7 +46,8 @@ def test_a_produce_request_is_read_as_kio_writes_it(version: int) -> None:
     frame = bytearray(b"head" + produce_request(version))
     request = read_produce_request(frame, 4, version)
     assert (request.transactional_id, request.acks, request.timeout_ms) == ("tx", -1, 1500)
-    assert [(p.topic, p.partition, p.records) for p in request.partitions] == [("first", 3, b"abc"), ("first", 4, None)]
+    first = "first" if version < 13 else IDS["first"].bytes
+    assert [(p.topic, p.partition, p.records) for p in request.partitions] == [(first, 3, b"abc"), (first, 4, None)]
     records = request.partitions[0].records
     assert records is not None
     records[0] = ord("X")
@@ -73,11 +79,13 @@ def test_unknown_tags_in_a_produce_request_are_skipped() -> None:
 @pytest.mark.parametrize("version", PRODUCE)
 def test_a_produce_response_is_written_as_kio_does(version: int) -> None:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    a, b = ("a", "b") if version < 13 else (IDS["a"].bytes, IDS["b"].bytes)
     outcomes = [
-        Produced("a", 0, base_offset=7, log_append_time_ms=int(now.timestamp() * 1000), log_start_offset=2),
-        Produced("a", 1, ErrorCode.corrupt_message, message="bad"),
-        Produced("a", 2, ErrorCode.invalid_record, message="bad", record_errors=((3, "no key"), (70_000, "größe"))),
-        Produced("b", 0, base_offset=0, log_start_offset=0),
+        Produced(a, 0, base_offset=7, log_append_time_ms=int(now.timestamp() * 1000), log_start_offset=2),
+        Produced(a, 1, ErrorCode.corrupt_message, message="bad"),
+        Produced(a, 2, ErrorCode.invalid_record, message="bad", record_errors=((3, "no key"), (70_000, "größe"))),
+        Produced(b, 0, base_offset=0, log_start_offset=0),
+        Produced(b, 1, ErrorCode.not_leader_or_follower, leader=CurrentLeader(7, 3)),
     ]
     schema = messages.response(ApiKey.PRODUCE, version)
 
@@ -89,16 +97,25 @@ def test_a_produce_response_is_written_as_kio_does(version: int) -> None:
             "PartitionProduceResponse", index=o.partition, error_code=o.error, base_offset=o.base_offset,
             log_append_time=now if o.log_append_time_ms >= 0 else None, log_start_offset=o.log_start_offset,
             record_errors=tuple(named(*r) for r in o.record_errors if version >= 8), error_message=o.message,
+            **({"current_leader": schema.part("LeaderIdAndEpoch", leader_id=7, leader_epoch=3)}
+               if o.leader and version >= 10 else {}),
         )  # fmt: skip
 
     topics = tuple(
         schema.part(
-            "TopicProduceResponse", name=t, partition_responses=tuple(part(o) for o in outcomes if o.topic == t)
+            "TopicProduceResponse",
+            name=name,
+            topic_id=IDS[name],
+            partition_responses=tuple(part(o) for o in outcomes if o.topic == topic),
         )
-        for t in ("a", "b")
+        for name, topic in (("a", a), ("b", b))
     )
-    expected = schema.encode(schema.build(responses=topics, throttle_time=timedelta(milliseconds=9)))
-    assert write_produce_response(outcomes, version, throttle_ms=9) == expected
+    nodes = [(7, "größe", 9092, "rack"), (8, "h", 1, None)] if version >= 10 else []
+    endpoints = tuple(schema.part("NodeEndpoint", node_id=n, host=h, port=p, rack=r) for n, h, p, r in nodes)
+    expected = schema.encode(
+        schema.build(responses=topics, throttle_time=timedelta(milliseconds=9), node_endpoints=endpoints)
+    )
+    assert write_produce_response(outcomes, version, throttle_ms=9, nodes=nodes) == expected
 
 
 @pytest.mark.parametrize("committed", [False, True])

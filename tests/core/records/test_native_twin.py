@@ -88,11 +88,20 @@ def test_a_fast_request_of_any_size_shows_its_batch_in_place() -> None:
 
 def test_a_response_takes_only_what_fits() -> None:
     twins = Twins(_native)
-    for wrong in ((10, "t", 1), (9, "t" * 127, 1), (3, "t" * 256, 1), (9, "t", 2**31), (9, "t", 2**70)):
+    wrong_topics = (
+        (14, "t"),
+        (9, "t" * 127),
+        (3, "t" * 256),
+        (9, bytes(16)),
+        (13, "t"),
+        (13, bytes(15)),
+        (13, bytes(17)),
+    )
+    for wrong in (*((*topic, 1) for topic in wrong_topics), (9, "t", 2**31), (9, "t", 2**70)):
         assert twins.same("write_fast_produce_response", *wrong, 1, 1, 1, 1, 1)[0] is ValueError
     for arguments in (
         (9, "t"),
-        (9, b"t", 1, 1, 1, 1, 1, 1),
+        (9, None, 1, 1, 1, 1, 1, 1),
         (9, "t", "1", 1, 1, 1, 1, 1),
         (9, "t", None, 1, 1, 1, 1, 1),
     ):

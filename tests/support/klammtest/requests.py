@@ -26,7 +26,9 @@ def produce_fields(
     acks: int = -1,
     version: int = 9,
     transactional_id: str | None = None,
+    topic_ids: Mapping[str, UUID] | None = None,
 ) -> dict[str, Any]:
+    """`topic_ids`: from version 13 on; a topic without one is named by the id of zeros."""
     topics: dict[str, list[Any]] = {}
     for (topic, partition), records in batches.items():
         data = part(ApiKey.PRODUCE, version, "PartitionProduceData", index=partition, records=records)
@@ -36,17 +38,32 @@ def produce_fields(
         "acks": acks,
         "timeout": timedelta(seconds=5),
         "topic_data": tuple(
-            part(ApiKey.PRODUCE, version, "TopicProduceData", name=topic, partition_data=tuple(parts))
+            part(
+                ApiKey.PRODUCE,
+                version,
+                "TopicProduceData",
+                name=topic,
+                topic_id=(topic_ids or {}).get(topic),
+                partition_data=tuple(parts),
+            )
             for topic, parts in topics.items()
         ),
     }
 
 
 def produce(
-    wire: WireClient, topic: str, records: bytes | None, partition: int = 0, acks: int = -1, version: int = 9
+    wire: WireClient,
+    topic: str,
+    records: bytes | None,
+    partition: int = 0,
+    acks: int = -1,
+    version: int = 9,
+    known_by: WireClient | None = None,
 ) -> Any:
-    """Produces to one partition and returns its result."""
-    answer = wire.call(ApiKey.PRODUCE, version, **produce_fields({(topic, partition): records}, acks, version))
+    """Produces to one partition and returns its result. `known_by`: who may read the topic's id, if another client."""
+    topic_ids = {topic: topic_id(known_by or wire, topic)} if version >= 13 else None
+    fields = produce_fields({(topic, partition): records}, acks, version, topic_ids=topic_ids)
+    answer = wire.call(ApiKey.PRODUCE, version, **fields)
     return answer.responses[0].partition_responses[0]
 
 
@@ -93,7 +110,7 @@ def fetch_fields(
 def fetch(wire: WireClient, topic: str, offset: int, partition: int = 0, version: int = 12, **more: Any) -> Any:
     """Fetches one partition and returns its part of the response."""
     if version >= 13:
-        more["topic_ids"] = {topic: metadata(wire, [topic], version=12).topics[0].topic_id}
+        more["topic_ids"] = {topic: topic_id(wire, topic)}
     answer = wire.call(ApiKey.FETCH, version, **fetch_fields({(topic, partition): offset}, version=version, **more))
     return answer.responses[0].partitions[0]
 
@@ -134,6 +151,12 @@ def metadata(wire: WireClient, topics: Sequence[str] | None, version: int = 9, *
         ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create,
         include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
     )  # fmt: skip
+
+
+def topic_id(wire: WireClient, topic: str) -> UUID:
+    """Returns the topic's id."""
+    found: UUID = metadata(wire, [topic], version=12).topics[0].topic_id
+    return found
 
 
 def alter_topic(wire: WireClient, topic: str, key: str, value: str) -> None:

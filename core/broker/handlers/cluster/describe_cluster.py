@@ -24,7 +24,7 @@ def describe_cluster(services: Services, request: Request) -> Entity:
         )
     brokers = tuple(
         request.part("DescribeClusterBroker", broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
-        for node, host, port, rack in nodes(services, request)
+        for node, host, port, rack in nodes(services, request.listener)
     )
     return request.respond(
         error_code=ErrorCode.none,

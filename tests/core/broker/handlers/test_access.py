@@ -73,8 +73,9 @@ def admin(broker: Broker) -> Iterator[WireClient]:
 @pytest.mark.parametrize("version", range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1))
 def test_produce_on_the_fast_path(guest: WireClient, admin: WireClient, version: int) -> None:
     for acks in (1, -1):
-        assert produce(guest, SECRET, batch(b"x"), version=version, acks=acks).error_code is NO_TOPIC
-        assert produce(guest, UNKNOWN, batch(b"x"), version=version, acks=acks).error_code is NO_TOPIC
+        assert produce(guest, SECRET, batch(b"x"), 0, acks, version, admin).error_code is NO_TOPIC
+        nowhere = produce(guest, UNKNOWN, batch(b"x"), 0, acks, version).error_code
+        assert nowhere is (NO_TOPIC if version < 13 else ErrorCode.unknown_topic_id)
         assert produce(guest, OPEN, batch(b"x"), version=version, acks=acks).error_code is NONE
         assert produce(admin, SECRET, batch(b"x"), version=version, acks=acks).error_code is NONE
 

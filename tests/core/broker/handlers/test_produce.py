@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -10,7 +10,7 @@ from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.header import BatchHeader, iter_headers
 from klammtest.broker import RunningBroker
-from klammtest.requests import batch, create_topic, fetch, new_topic, produce, produce_fields
+from klammtest.requests import batch, create_topic, fetch, new_topic, produce, produce_fields, topic_id
 from klammtest.wire import WireClient
 
 CODECS = Settings().codec_table()
@@ -129,3 +129,44 @@ def test_flush_messages_makes_records_visible_once_they_are_on_disk(wire: WireCl
     topic = new_topic(wire, flush_messages=1)
     assert produce(wire, topic, batch(b"a", b"b")).error_code is ErrorCode.none
     assert fetch(wire, topic, 0).high_watermark == 2
+
+
+def test_a_topic_id_names_one_topic_whatever_becomes_of_its_name(wire: WireClient) -> None:
+    """A deleted topic's id is UNKNOWN_TOPIC_ID, though a topic of its name exists again; at several partitions, with
+    acks=1 and -1, each is answered by the id that it was named by."""
+    topic = new_topic(wire)
+    former = topic_id(wire, topic)
+    wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(topic,), timeout=timedelta(seconds=10))
+    assert create_topic(wire, topic, 2).error_code is ErrorCode.none
+    now = topic_id(wire, topic)
+
+    def answers(name_id: UUID | None, *partitions: int, acks: int = -1) -> list[tuple[UUID | None, ErrorCode, int]]:
+        wanted: dict[tuple[str, int], bytes | None] = {(topic, number): batch(b"a") for number in partitions}
+        fields = produce_fields(wanted, acks, 13, topic_ids={} if name_id is None else {topic: name_id})
+        answer = wire.call(ApiKey.PRODUCE, 13, **fields)
+        return [
+            (row.topic_id, p.error_code, p.base_offset) for row in answer.responses for p in row.partition_responses
+        ]
+
+    for acks in (1, -1):
+        for unknown in (former, uuid4(), None):
+            assert answers(unknown, 0, acks=acks) == [(unknown, ErrorCode.unknown_topic_id, -1)]
+    assert answers(now, 0, acks=1) == [(now, ErrorCode.none, 0)]
+    none, missing = ErrorCode.none, ErrorCode.unknown_topic_or_partition
+    assert answers(now, 0, 1, 7) == [(now, none, 1), (now, none, 0), (now, missing, -1)]
+    assert fetch(wire, topic, 0).high_watermark == 2
+
+
+def test_a_transaction_is_refused_by_every_version(wire: WireClient) -> None:
+    topic = new_topic(wire)
+    for version in range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1):
+        ids = {topic: topic_id(wire, topic)}
+        fields = produce_fields({(topic, 0): batch(b"a")}, -1, version, transactional_id="t", topic_ids=ids)
+        answer = wire.call(ApiKey.PRODUCE, version, **fields).responses[0].partition_responses[0]
+        assert answer.error_code is ErrorCode.transactional_id_authorization_failed
+
+
+def test_acks_0_by_an_unknown_topic_id_closes_the_connection(broker: RunningBroker) -> None:
+    with WireClient(broker.bootstrap) as wire:
+        wire.send(ApiKey.PRODUCE, 13, **produce_fields({("t", 0): batch(b"a")}, 0, 13, topic_ids={"t": uuid4()}))
+        assert wire.closed()

@@ -14,7 +14,7 @@ from klamm.core.broker.server import Broker
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.requests import create_topic, metadata
+from klammtest.requests import batch, create_topic, metadata, produce_fields, topic_id
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
@@ -266,3 +266,42 @@ def test_any_broker_changes_a_topics_configs(brokers: Brokers) -> None:
     change = part(api, 1, "AlterableConfig", name="retention.ms", config_operation=0, value="77")
     resource = part(api, 1, "AlterConfigsResource", resource_type=2, resource_name="configured", configs=(change,))
     assert wire.call(api, 1, resources=(resource,), validate_only=False).responses[0].error_code is NONE
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1))
+def test_a_broker_that_does_not_lead_names_the_leader(brokers: Brokers, version: int) -> None:
+    """From version 10 on (KIP-951), with the address for the listener that the request came in on."""
+    name = f"led-{version}"
+    assert create_topic(brokers.controller, name, 2, replication_factor=2).error_code is NONE
+    eventually(lambda: all(p.leader_id >= 0 for p in described(brokers.wire(0), name).values()), "leaders")
+    for number, partition in described(brokers.wire(0), name).items():
+        other = next(n for n in RACKS if n != partition.leader_id)
+        wire = brokers.wire(other)
+        eventually(lambda wire=wire, name=name: described(wire, name), "the topic in the image")
+        ids = {name: topic_id(wire, name)}
+        fields = produce_fields({(name, number): batch(b"a")}, -1, version, topic_ids=ids)
+        answer = wire.call(ApiKey.PRODUCE, version, **fields)
+        found = answer.responses[0].partition_responses[0]
+        assert found.error_code is ErrorCode.not_leader_or_follower
+        if version < 10:
+            assert not hasattr(found, "current_leader")
+            continue
+        address = brokers.brokers[partition.leader_id].advertised[0]
+        assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (
+            partition.leader_id, partition.leader_epoch,
+        )  # fmt: skip
+        rack = RACKS[partition.leader_id]
+        nodes = [(n.node_id, n.host, n.port, n.rack) for n in answer.node_endpoints]
+        assert nodes == [(partition.leader_id, address.host, address.port, rack)]
+
+
+def test_a_listener_that_the_leader_lacks_has_no_address(brokers: Brokers) -> None:
+    name = "led elsewhere".replace(" ", "-")
+    assignment = (part(ApiKey.CREATE_TOPICS, 7, "CreatableReplicaAssignment", partition_index=0, broker_ids=(1,)),)
+    made = create_topic(brokers.controller, name, -1, assignments=assignment)
+    assert made.error_code is NONE
+    wire = brokers.wire(0, "INSIDE")
+    eventually(lambda: described(wire, name), "the topic in the image")
+    answer = wire.call(ApiKey.PRODUCE, 10, **produce_fields({(name, 0): batch(b"a")}, -1, 10))
+    assert answer.responses[0].partition_responses[0].current_leader.leader_id == 1
+    assert answer.node_endpoints == ()

@@ -83,7 +83,7 @@ def spoiled(rng: random.Random, data: bytes) -> bytes:
 
 def produce_request(rng: random.Random, batch: bytes) -> bytes:
     """Makes a Produce request of one batch for one partition, without its length; some have an unusual field."""
-    version = rng.choice((3, 5, 8, 9, 9, 9)) if rng.random() < 0.95 else rng.choice((-1, 2, 10))
+    version = rng.choice((3, 5, 8, 9, 9, 12, 13, 13)) if rng.random() < 0.95 else rng.choice((-1, 2, 14))
     client = rng.choice((b"", b"me", "größe".encode(), b"\xff\xfe"[: 2 * (rng.random() < 0.1)]))
     topic = rng.choice(("t", "topic", "größe", "x" * 126, "x" * rng.choice((1, 127, 200)))).encode()
     acks, one, empty = (usual if rng.random() < 0.95 else rng.choice((0, 1, 2, -1)) for usual in (-1, 1, -1))
@@ -95,7 +95,11 @@ def produce_request(rng: random.Random, batch: bytes) -> bytes:
     size = write_uvarint(len(batch) + 1)
     if rng.random() < 0.1:
         size = size[:-1] + bytes((size[-1] | 0x80, 0))  # longer than necessary
-    around = struct.pack(">BBhiBB", 0, empty + 1, acks, 30_000, one + 1, min(len(topic) + 1, 255))
+    around = struct.pack(">BBhiB", 0, empty + 1, acks, 30_000, one + 1)
+    if version < 13:
+        around += bytes((min(len(topic) + 1, 255),))
+    else:
+        topic = rng.randbytes(16)
     tail = b"\0\0\0" if rng.random() < 0.95 else rng.choice((b"\0\0", b"\0\1\0", b"\0\0\0more"))
     return front + around + topic + struct.pack(">Bi", one + 1, partition) + size + batch + tail
 
@@ -180,8 +184,8 @@ class Twins:
         numbers = [rng.choice(EDGES[1:6]) if rng.random() < 0.1 else rng.randrange(2**31) for _ in range(6)]
         self.same(
             "write_fast_produce_response",
-            rng.choice((*range(3, 10), 2, 10)),
-            rng.choice(("t", "größe", "x" * 126, "x" * 255)),
+            rng.choice((*range(3, 14), 13, 13, 2, 14)),
+            rng.choice(("t", "größe", "x" * 126, "x" * 255, rng.randbytes(16), rng.randbytes(16), b"short")),
             *numbers,
         )
 

@@ -121,7 +121,11 @@ def noise(native: Any, rng: random.Random) -> None:
         ("read_fast_produce_request", (exact(spoiled(rng, produce_request(rng, rng.choice((whole, data))))),)),
         (
             "write_fast_produce_response",
-            (number(9), "x" * rng.choice((0, 1, 126, 127, 255, 256)), *(number(3) for _ in range(6))),
+            (
+                number(9, 13),
+                rng.choice(("x" * rng.choice((0, 1, 126, 127, 255, 256)), rng.randbytes(rng.choice((0, 16, 17, 300))))),
+                *(number(3) for _ in range(6)),
+            ),
         ),
     ]
     for name, arguments in calls:
