@@ -2,6 +2,14 @@
 
     <path>/<topic>/<partition>/<first offset>-<last offset>.jsonl[.gz]
 
+Each line is a JSON object (RFC 8259, in ASCII) with `offset`, `timestamp`, `key`, `value` and `headers`. The form of a
+value depends on its type alone, as in Avro's JSON encoding:
+
+    bytes and fixed              a string with a code point below 256 for each byte: `text.encode("latin-1")` inverts it
+    NaN and the infinities       "NaN", "Infinity", "-Infinity"
+    decimal, uuid                their text
+    dates and times              ISO 8601
+
 A file is written under another name, flushed to disk and renamed, so a reader sees complete files only. The names show
 which offsets are stored: records that are delivered again after a crash between flush and commit are not written twice.
 
@@ -23,9 +31,9 @@ reason:
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
+import math
 import os
 import re
 import threading
@@ -42,6 +50,8 @@ from klamm.plugin import BadRecords, ConfigPath, ConsumerRecord, LogCut, Section
 _NAME = re.compile(r"(\d{20})-(\d{20})(?:\.([0-9a-f-]{36}))?(?:\.cut(\d+))?\.jsonl(\.gz)?")
 _TOPIC_ID = ".topic_id"
 _CUTS = ".cuts"
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""Avro's names of these numbers (its JSON encoder is Jackson, which quotes them)."""
 
 
 class FilesConfig(Section):
@@ -111,11 +121,11 @@ class FilesSink:
             "reason": bad.reason,
             "batch": bad.is_batch,
             "key": bad.key,
-            "value": None if bad.value is None else {"base64": base64.b64encode(bad.value).decode()},
+            "value": bad.value,
         }
         with _writing(folder):
             name = f"{bad.from_offset:020}-{bad.to_offset - 1:020}{self._suffix(bad.partition)}.json"
-            _replace(folder / name, (json.dumps(fields, default=_to_json, ensure_ascii=False) + "\n").encode())
+            _replace(folder / name, (_json(fields) + "\n").encode())
 
     def close(self) -> None:
         """Drops the records that were not flushed."""
@@ -226,7 +236,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def as_json(record: ConsumerRecord) -> str:
-    """Returns a record as one line. Bytes that are not UTF-8 text are `{"base64": …}`."""
+    """Returns a record as one line."""
     fields = {
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
@@ -234,16 +244,34 @@ def as_json(record: ConsumerRecord) -> str:
         "value": record.value,
         "headers": [[name, value] for name, value in record.headers],
     }
-    return json.dumps(fields, default=_to_json, ensure_ascii=False)
+    return _json(fields)
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    """Returns JSON. Raises `StorageError` for a value that has no form in it."""
+    try:
+        return json.dumps(fields, default=_to_json, allow_nan=False)
+    except ValueError:  # the fast case is without NaN and infinities
+        return json.dumps(_finite(fields), allow_nan=False)
+    except TypeError as error:
+        raise StorageError(f"a value cannot be written as JSON: {error}") from error
+
+
+def _finite(value: Any) -> Any:
+    """Returns the value as JSON's types, with the names of numbers that JSON lacks."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NOT_FINITE[str(value)]
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value if value is None or isinstance(value, str | int) else _finite(_to_json(value))
 
 
 def _to_json(value: Any) -> Any:
     """Converts values that JSON cannot represent: bytes, dataclasses, and Avro's logical types."""
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
+        return value.decode("latin-1")
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
