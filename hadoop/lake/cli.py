@@ -30,6 +30,7 @@ from .files import LakeFiles, lake_files
 from .generations.generation import Generation, generation_numbers, generation_of, generations_of
 from .layout import TopicLayout
 from .listing import LoadEntry, load_of, loads_of, spans
+from .local_time import micros
 from .manifest import check_topic
 from .verification.findings import Bounds, TopicProof, window_text
 from .verification.verify import topics_of, verify_topic
@@ -267,7 +268,7 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
         raise ConfigError(f"{lake} is not a sink with `plugin: hadoop`")
     if (found := sink.local_file_in_the_way()) is not None:
         raise ConfigError(f"{settings.source}: sinks.{name}.path: {found}")
-    bounds = Bounds(*(int(t.timestamp() * 1_000_000) for t in (sink.timestamp_min, sink.timestamp_max)))
+    bounds = Bounds(micros(sink.timestamp_min), micros(sink.timestamp_max))
     return Lake(sink, webhdfs or sink.webhdfs_url, bounds)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -14,11 +13,11 @@ from ..publishing.interface import LakeError, LakeUnavailableError
 from .contents import NONE, FileRows, Longs, read_rows
 from .files import LakeFiles
 from .layout import BAD, INVALID, OWNER, SUCCESS, is_data
+from .local_time import day_start
 from .verification.findings import Bounds
 
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
 _NAMED: Final = 3
@@ -125,9 +124,8 @@ def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
     """Returns the beginning and length of a directory's time span, in microseconds of local time. A day that does not
     exist has length 0.
     """
-    try:
-        start = int((datetime.fromisoformat(day).replace(tzinfo=UTC) - _EPOCH).days) * _DAY_US
-    except ValueError:
+    start = day_start(day)
+    if start is None:
         return 0, 0
     if hour is None:
         return start, _DAY_US

@@ -23,6 +23,7 @@ from klamm.schemas.table import SchemaTable
 
 from ..columnar.job import ReadTasks
 from ..lake.config import LakeConfig
+from ..lake.local_time import micros
 from ..lake.manifest import BatchMark
 from ..options import ReadOptions
 from ..spark.cluster import connect, edges
@@ -33,7 +34,6 @@ from .reading import RangeRows
 from .rows import RowFormat
 
 AVRO: Final = "avro"
-_MICROS: Final = 1_000_000
 _SAMPLES: Final = 8
 """The number of places of a range at which the size of batches is sampled."""
 
@@ -104,8 +104,8 @@ class ClusterTopics:
             writers=schemas.writers if schemas else {},
             envelope=said.envelope if said else "",
             plugins=self._settings.plugins,
-            min_us=int(self._config.timestamp_min.timestamp() * _MICROS),
-            max_us=int(self._config.timestamp_max.timestamp() * _MICROS),
+            min_us=micros(self._config.timestamp_min),
+            max_us=micros(self._config.timestamp_max),
             quarantine=self._quarantine,
             timezone=self._config.timezone,
         )

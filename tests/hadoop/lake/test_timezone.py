@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,14 @@ from klamm.core.errors import ConfigError
 from klamm.hadoop.lake.files import lake_files
 from klamm.hadoop.lake.frame import read_lake
 from klamm.hadoop.lake.layout import TopicLayout
+from klamm.hadoop.lake.listing import loads_of
+from klamm.hadoop.lake.local_time import day_start, micros
+from klamm.hadoop.lake.verification.findings import Bounds
 from klamm.hadoop.lake.verification.verify import verify_topic
 from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import SparkSettings
-from klammtest.hadoop.load_jobs import TOPIC, MemoryTopics, flight, job
+from klammtest.hadoop.load_jobs import TOPIC, MemoryTopics, compactor, flight, job
 
 HOURS = {
     "2012-12-31T22:59:59.999Z": "dt=2012-12-31/hr=23",
@@ -62,6 +65,43 @@ def test_days_and_hours_are_those_of_the_time_zone(spark: SparkSession, tmp_path
     topics.add(0, flight(3))
     with pytest.raises(LakeError, match="loaded with timezone: Europe/Athens, it is now UTC"):
         job(spark, topics, str(tmp_path)).run(TOPIC)
+
+
+FIRST, LAST = micros(datetime(1, 1, 1, tzinfo=UTC)), micros(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
+ENDS = {  # by zone: the day and hour of the first and last instant, of a day in 999 and of the millisecond before 1970
+    "Asia/Tokyo": ("dt=0001-01-01/hr=09", "dt=10000-01-01/hr=08", "dt=0999-12-31/hr=14", "dt=1970-01-01/hr=08"),
+    "America/New_York": ("dt=0000-12-31/hr=19", "dt=9999-12-31/hr=18", "dt=0999-12-31/hr=00", "dt=1969-12-31/hr=18"),
+    "UTC": ("dt=0001-01-01/hr=00", "dt=9999-12-31/hr=23", "dt=0999-12-31/hr=05", "dt=1969-12-31/hr=23"),
+}
+
+
+@pytest.mark.parametrize("zone", ENDS)
+def test_the_first_and_last_days_of_all(spark: SparkSession, tmp_path: Path, zone: str) -> None:
+    """A local time may lie in the year 0 or 10000: the load, the listing and the proof agree on its directory."""
+    topics = MemoryTopics()
+    topics.configure(partition_by=("dt", "hr"), timezone=zone, min_us=FIRST, max_us=LAST)
+    instants = (FIRST, LAST, micros(datetime(999, 12, 31, 5, 30, tzinfo=UTC)), -1000)
+    for instant in instants:
+        topics.add(0, flight(1), ts_ms=instant // 1000)
+    job(spark, topics, str(tmp_path), timezone=zone).run(TOPIC)
+    load = tmp_path / TOPIC / "load=000001"
+    assert {str(path.parent.relative_to(load)) for path in load.glob("dt=*/hr=*/part-*")} == {*ENDS[zone]}
+    files, layout = lake_files(str(tmp_path)), TopicLayout(str(tmp_path), TOPIC)
+    assert verify_topic(files, layout, Bounds(FIRST, LAST)).findings == []
+    [entry] = loads_of(files, layout)
+    assert {name.rpartition("/")[0] for name in entry.readable} == {*ENDS[zone]}
+    rows = read_lake(spark, str(tmp_path), TOPIC).select("_offset", "dt", "hr").collect()
+    assert {row["_offset"]: f"dt={row['dt']}/hr={row['hr']}" for row in rows} == dict(enumerate(ENDS[zone]))
+    compactor(spark, str(tmp_path)).run(TOPIC)
+    assert verify_topic(files, layout, Bounds(FIRST, LAST)).findings == []
+
+
+@pytest.mark.parametrize(
+    ("day", "days"), [("1970-01-01", 0), ("1969-12-31", -1), ("0000-12-31", -719_163), ("10000-01-01", 2_932_897)]
+)
+def test_a_day_has_any_year(day: str, days: int) -> None:
+    assert day_start(day) == days * 86_400_000_000
+    assert day_start(day.replace("-01", "-13").replace("-12", "-13")) is None
 
 
 @contextmanager
