@@ -42,8 +42,8 @@ faults-cluster: setup ## three replicating brokers killed, paused, cut off and w
 sim: setup ## the replication protocol under 100,000 schedules of faults, and planted bugs that it must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
 	@PYTHONPATH=tests/support $(PY) -m klammsim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-audit-truth: setup ## faults planted in seeded runs, and what the audit says of each (RUNS=100 SEED=n ONLY=losses AT=n; PLANT=1 must fail; REPORT=docs/audit.md)
-	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_truth $(ONLY) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant) $(if $(REPORT),--report $(REPORT))
+audit-truth: setup ## faults planted in seeded runs, and what the audit says of each (RUNS=100 SEED=n ONLY=losses AT=n; PLANT=1 must fail; REPORT=docs/audit.md); HISTORIES=n: random histories in memory
+	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_truth $(ONLY) $(if $(RUNS),--runs $(RUNS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant) $(if $(REPORT),--report $(REPORT))
 
 guarantees: setup ## what Klamm never does, a line for each (ONLY=A is a letter; PLANT=1 plants a fault in each, which it must find)
 	@$(PY) -m pytest -q --no-header -p no:cacheprovider -n 2 --guarantees $(or $(ONLY),ABCDE) $(if $(PLANT),--plant) $(ARGS)

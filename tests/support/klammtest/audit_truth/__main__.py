@@ -6,6 +6,9 @@ The exit status is 1 if a fault was missed or a report made a false statement; t
 printed. `--plant` switches the comparison off (and for ordinary events hides who sent a record): each kind must then
 fail, with exit 1 if each did and 3 if one did not. Exit 2, before anything runs, if `--report` names no page with the
 target's markers; also if the page could not be written at the end.
+
+`--histories` runs random histories in memory instead (`klammtest.audit_truth.histories`); `--plant` then plants a bug
+for each rule of docs/audit.md, each of which they must find.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from klamm.plugins.audit.counting import broker_tier
 from klamm.plugins.audit.counting.origins import Mark
 from klamm.plugins.audit.event import UNATTRIBUTED
 from klammtest.audit_truth.cluster import TruthCluster, truth_cluster
+from klammtest.audit_truth.histories.command import command
 from klammtest.audit_truth.judging import Verdict, judge
 from klammtest.audit_truth.kinds import KINDS, FaultKind, go
 from klammtest.audit_truth.load import arrow_loads
@@ -109,7 +113,10 @@ def main() -> int:
     parser.add_argument("--plant", action="store_true", help="switch the comparison off: each kind must fail")
     page = report_page(TARGET)
     parser.add_argument("--report", type=page, metavar="PAGE", help="write the figures into this page")
+    parser.add_argument("--histories", type=int, metavar="N", help="N random histories in memory, instead of runs")
     options = parser.parse_args()
+    if options.histories is not None:
+        return command(options.histories, options.seed, options.at, plant=options.plant)
     if unknown := [name for name in options.kinds if name not in KINDS]:
         parser.error(f"no kind {', '.join(unknown)}: there are {', '.join(KINDS)}")
     logging.getLogger("klamm").setLevel(logging.CRITICAL)  # lost connections and deleted records are planted on purpose

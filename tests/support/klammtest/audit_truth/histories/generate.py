@@ -7,16 +7,18 @@ available, tiers catch up, and time passes until the horizon is behind the last 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Final
 
 from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.event import AuditEvent
 
 from .actors import FOREIGN, INTERVAL_S, Group, Lake, Lakes, Sender
 from .judge import Judge
 from .known import Known
-from .world import BROKERS, LATENESS_MS, WINDOW_MS, Crash, Part, Row, World, window_of
+from .world import BROKERS, LATENESS_MS, START_MS, WINDOW_MS, Part, Row, World, window_of
 
 PURE: Final = 0.15
 TROUBLES: Final = (
@@ -28,9 +30,9 @@ TROUBLES: Final = (
 
 
 class History:
-    """One history. `wrong`: what a report said and is not true."""
+    """One history. `wrong`: what a report said and is not true. `traced`: keeps its steps and events in `trace`."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, traced: bool = False) -> None:
         chance = self.chance = Random(seed)
         self.encoded = chance.random() < 0.05
         world = self.world = World(chance, chance.choice((1, 1, 2)), encoded=self.encoded)
@@ -40,7 +42,12 @@ class History:
             self.troubles.update(chance.sample(TROUBLES, chance.choice((1, 1, 2, 2, 3))))
         self.files = Lakes()
         self.wrong: list[str] = []
-        self.steps: list[str] = []
+        self.checks = 0
+        self.states: Counter[tuple[str, str]] = Counter()
+        self.mark = ""
+        self.trace: list[str] = []
+        self._traced = traced
+        self._shown = 0
         self.expect: set[TierKey] = set()
         self.names = 0
         for _ in range(chance.choice((1, 1, 2))):
@@ -59,7 +66,7 @@ class History:
         chance = self.chance
         for n in range(chance.randrange(15, 40)):
             step = chance.choices(self._choices(), self._weights())[0]
-            self.steps.append(step.__name__)
+            self.note(step.__name__)
             step()
             self._pass(chance.randrange(1_000, 150_000))
             self._turns()
@@ -68,7 +75,25 @@ class History:
         self.settle()
         self._check(final=True)
 
+    def note(self, step: str) -> None:
+        """Adds the step, and the events since the one before, to what `AT=n` prints."""
+        world = self.world
+        if not self._traced:
+            return
+        self._show_events()
+        logs = " ".join(
+            f"{part.number}: leader {part.leader} epoch {part.epoch} [{part.log.start}, {part.log.end})"
+            for part in world.parts
+        )
+        self.trace.append(f"{world.now_ms - START_MS:>9} {step}; {logs}")
+
+    def _show_events(self) -> None:
+        for event in self.world.audit.events[self._shown :] if self._traced else ():
+            self.trace.append(f"          {_told(event)}")
+        self._shown = len(self.world.audit.events)
+
     def settle(self) -> None:
+        self.note("settle")
         world, known = self.world, self.known
         world.away = world.audit.refuses = False
         world.audit.crash_after = None
@@ -94,8 +119,11 @@ class History:
 
     def _check(self, *, final: bool) -> None:
         judge = Judge(self.known, self.expect, final=final)
+        self.checks += 1
         self.wrong += judge.judge()
-        self.last = judge
+        if final:
+            self.states, self.mark = judge.states(), judge.mark()
+            self._show_events()
 
     def _pass(self, ms: int) -> None:
         """Lets time pass; producers send their events in between, a part of them."""
@@ -319,6 +347,14 @@ class History:
             self._begin_group(f"g{self.names}", latest=True)
 
 
+def _told(event: AuditEvent) -> str:
+    marks = [name for name in ("replay", "lossy", "final", "quiet") if getattr(event, name)]
+    windows = " ".join(f"{w.start_ms}:{w.source}={w.records}" for w in event.windows)
+    place = f"{event.topic_id[:4]}/{event.partition} [{event.from_offset}, {event.to_offset}) e{event.epoch}"
+    load = f" load {event.load} of {event.lake}" if event.load is not None else ""
+    return f"{event.stored_ms - START_MS:>9} {event.tier}/{event.owner} {place}{load} {' '.join(marks)} {windows}"
+
+
 def STEPS_OF(history: History) -> list[tuple[Callable[[], None], float, str]]:
     h = history
     return [
@@ -344,6 +380,3 @@ def STEPS_OF(history: History) -> list[tuple[Callable[[], None], float, str]]:
         (h.change_member, 3, "members"),
         (h.begin_latest, 1, "latest groups"),
     ]
-
-
-_ = Crash

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
@@ -15,15 +15,6 @@ from .known import Known, Span
 from .world import LATENESS_MS, TOPIC, WINDOW_MS
 
 PRODUCERS = TierKey("producer")
-GOOD = frozenset({"complete", "settled", "not compared"})
-
-
-@dataclass
-class Verdicts:
-    """Counts of a campaign: `cells` by (tier, state) at the ends of histories; `excused`: unknown cells by reason."""
-
-    cells: Counter[tuple[str, str]] = field(default_factory=Counter)
-    passed: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -87,6 +78,19 @@ class Judge:
                 self._cell(tier, start, str(window.cells[tier].state), want)
         self._watermark()
         return self.wrong
+
+    def states(self) -> Counter[tuple[str, str]]:
+        """Counts the report's cells by tier and state."""
+        return Counter(
+            (tier.tier, str(cell.state)) for window in self.audit.windows for tier, cell in window.cells.items()
+        )
+
+    def mark(self) -> str:
+        """Returns how far the watermark is."""
+        starts = [window.start_ms for window in self.audit.windows if window.start_ms != NO_WINDOW]
+        if self.audit.watermark_ms is None:
+            return "none" if starts else "no window"
+        return "at the end" if self.audit.watermark_ms == starts[-1] + WINDOW_MS else "before the end"
 
     # -- what is true
 
