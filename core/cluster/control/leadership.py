@@ -214,9 +214,9 @@ def preferred_election(
 ) -> PartitionState | Refusal:
     """Returns the state in which the first replica leads, or why there is none (ElectLeaders, PREFERRED)."""
     state, preferred = partition.state, partition.replicas[0]
-    if state.leader == preferred:
-        return ErrorCode.election_not_needed, "the preferred replica leads already"
     registration = registrations.get(preferred)
+    if state.leader == preferred and registration is not None:
+        return ErrorCode.election_not_needed, "the preferred replica leads already"
     sound = standing(registration, state.data_ids.get(preferred)) is Standing.SOUND
     if registration is None or registration.leaving or preferred not in state.isr or not sound:
         return ErrorCode.preferred_leader_not_available, f"broker {preferred} is not in sync, or is not live"
@@ -241,8 +241,9 @@ def unclean_election(
     minimum: int,
 ) -> PartitionState | Refusal:
     """Returns the state in which the live replica with the most records leads, or why there is none (ElectLeaders,
-    UNCLEAN)."""
-    if partition.leader != NO_LEADER:
+    UNCLEAN). A leader that is not live is none, as in Metadata: the state names it while the election is held, see
+    `Terms`."""
+    if partition.leader in registrations:
         return ErrorCode.election_not_needed, "the partition has a leader"
     settings = ElectionSettings(minimum, unclean=True)
     elected = elected_state(tp, partition, registrations, reports, terms, settings)
@@ -251,7 +252,10 @@ def unclean_election(
     usable = _with_log(tp, registrations, reports)
     awaited = awaited_ends(partition.state, partition.replicas, usable, reports.recovered.get(tp, {}))
     why = "no replica is live"
-    if awaited:
+    if awaited and partition.leader != NO_LEADER:
+        away = [str(replica) for replica in partition.replicas if replica not in registrations]
+        why = f"the election is held for brokers that are not back ({', '.join(away)}): try again"
+    elif awaited:
         why = f"where their logs end is not reported yet by the brokers {', '.join(map(str, awaited))}: try again"
     return ErrorCode.eligible_leaders_not_available, why
 

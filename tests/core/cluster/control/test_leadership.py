@@ -282,6 +282,23 @@ def test_elect_leaders() -> None:
     assert forced.leader == 1
 
 
+def test_a_stored_leader_that_is_not_live_is_no_leader_to_elect_leaders() -> None:
+    """While an election is held (R13) the state names a broker that Metadata does not: the answer must not be that no
+    election is needed."""
+    brokers = {node.id: node.registration for node in (broker_node(0), broker_node(2))}
+    held = partition_image(1, 5, (1, 0, 2), (1,))
+    refused = unclean_election(T0, held, brokers, Reports(), TERMS, 1)
+    said = "the election is held for brokers that are not back (1): try again"
+    assert refused == (ErrorCode.eligible_leaders_not_available, said)
+    refused = unclean_election(T0, partition_image(1, 5, (1,)), brokers, Reports(), TERMS, 1)
+    assert refused == (ErrorCode.eligible_leaders_not_available, "no replica is live")
+    refused = preferred_election(held, brokers, TERMS)
+    assert refused == (ErrorCode.preferred_leader_not_available, "broker 1 is not in sync, or is not live")
+    led = unclean_election(T0, partition_image(1, 5, (1, 0)), brokers, Reports(), TERMS, 1)
+    assert isinstance(led, PartitionState)
+    assert (led.leader, led.isr) == (0, (0,)), "one in sync is live"
+
+
 def test_who_has_left() -> None:
     nodes = [broker_node(0, leaving=True), broker_node(1)]
     assert not is_led_elsewhere(image(nodes, partition_image(1, 5, (0, 1))), 0)

@@ -29,9 +29,10 @@ _END_S: Final = DELIVERY_MS / 1000 + 30
 _FETCHING: Final = threading.Lock()
 
 
-def class_path() -> str:
-    """Returns the client's jars; Maven fetches them the first time. Thread-safe, also beside other processes."""
-    pom = _HERE / "pom.xml"
+def class_path(of: str = "") -> str:
+    """Returns the jars of the client, or of the `tools`; Maven fetches them the first time. Thread-safe, also beside
+    other processes."""
+    pom = _HERE / of / "pom.xml"
     folder = _CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     with _FETCHING:
         if not folder.is_dir():
