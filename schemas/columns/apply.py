@@ -146,11 +146,23 @@ def _list(plan: ItemsPlan, array: pa.Array, at: str) -> pa.Array:
 
 
 def _map(plan: ItemsPlan, array: pa.Array, at: str) -> pa.Array:
-    pairs = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
-    entries = pairs.flatten()
-    items = apply(plan.items, pc.struct_field(entries, 1), None, under(at, "{}"))
-    keys, kind = pc.struct_field(entries, 0), arrow_type(plan.reader)
-    return pa.MapArray.from_arrays(list_offsets(pairs), keys, items, type=kind, mask=pc.is_null(array))
+    offsets, keys, items = map_entries(array)
+    read, kind = apply(plan.items, items, None, under(at, "{}")), arrow_type(plan.reader)
+    return pa.MapArray.from_arrays(offsets, keys, read, type=kind, mask=pc.is_null(array))
+
+
+def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Returns offsets (rows + 1, from 0), keys and items; a null row has no entries. (pyarrow 26 loses items in a cast
+    to lists of structs if they contain nulls of type null.)"""
+    live = array.drop_null() if array.null_count else array
+    ends = live.offsets if len(live) else pa.array([0], pa.int32())
+    first, last = ends[0].as_py(), ends[-1].as_py()
+    lengths = pc.subtract(ends[1:], ends[:-1])
+    if array.null_count:
+        none = pa.repeat(pa.scalar(0, pa.int32()), len(array))
+        lengths = pc.replace_with_mask(none, pc.is_valid(array), lengths)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    return offsets, live.keys[first:last], live.items[first:last]
 
 
 def list_offsets(array: pa.Array) -> pa.Array:

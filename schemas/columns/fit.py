@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 
 from ..defaults import default_value
-from .apply import default_column, list_offsets
+from .apply import default_column, list_offsets, map_entries
 from .arrowtype import TIMESTAMP, arrow_type, members
 from .avrotype import MISSING, AvroField, AvroType
 
@@ -174,14 +174,13 @@ def _list(array: pa.Array, avro: AvroType) -> pa.Array:
 def _map(array: pa.Array, avro: AvroType) -> pa.Array:
     if not pa.types.is_map(array.type):
         raise Misfit
-    pairs = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
-    entries, owners = pairs.flatten(), pc.list_parent_indices(pairs)
-    keys, items = entries.flatten()
+    offsets, keys, items = map_entries(array)
     keys = _text(keys, AvroType("string"))
+    owners = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, keys))
     if pa.table({"of": owners, "key": keys}).group_by(["of", "key"]).aggregate([]).num_rows < len(keys):
         raise Misfit  # a key occurs twice, which a dict cannot hold
     found = fit(items, avro.inner)
-    return pa.MapArray.from_arrays(list_offsets(pairs), keys, found, type=arrow_type(avro), mask=pc.is_null(array))
+    return pa.MapArray.from_arrays(offsets, keys, found, type=arrow_type(avro), mask=pc.is_null(array))
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 
 from ..model import AvroType, describe, under
+from .apply import map_entries
 from .arrowtype import members
 
 _UNITS: Final = {"s": 1_000_000, "ms": 1000, "us": 1}
@@ -100,13 +101,14 @@ def _lists(array: pa.Array, items: list[Any]) -> list[Any]:
 
 
 def _maps(array: pa.MapArray, avro: AvroType, at: str) -> list[Any]:
-    pairs = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
-    keys, values = pairs.flatten().flatten()
-    entries = list(zip(keys.to_pylist(), python_values(values, avro.inner, under(at, "{}")), strict=True))
-    found = []
-    for row in _lists(pairs, entries):
-        made = None if row is None else dict(row)
-        if made is not None and len(made) < len(row):
+    offsets, keys, items = map_entries(array)
+    entries = list(zip(keys.to_pylist(), python_values(items, avro.inner, under(at, "{}")), strict=True))
+    ends, valid = offsets.to_pylist(), pc.is_valid(array).to_pylist()
+    found: list[Any] = []
+    for row, ok in enumerate(valid):
+        first, end = ends[row], ends[row + 1]
+        made = dict(entries[first:end]) if ok else None
+        if made is not None and len(made) < end - first:
             raise _wrong(at, "a key occurs twice in a map")
         found.append(made)
     return found
