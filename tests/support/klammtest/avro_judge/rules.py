@@ -1,0 +1,167 @@
+"""The differences between Klamm and Java's Avro that are wanted. `docs/schemas.md` has the same table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from .klamm_avro import Refused
+from .schemas import definitions, nodes
+
+if TYPE_CHECKING:
+    from .cases import Case
+    from .comparison import Difference
+
+NO_VALUE: Final = "no value in Java"
+FIXED_UUID: Final = "UUIDs of 16 bytes"
+YEARS: Final = "beyond Python's years"
+NANOS: Final = "nanoseconds are numbers"
+LONG_DECIMALS: Final = "decimals of more than 38 digits"
+STORED: Final = "columns keep the stored form"
+PLAIN: Final = "the branch of a plain value"
+UNREADABLE: Final = "values that not everybody reads"
+UNITS: Final = "units of time"
+MEANINGS: Final = "logical types of another meaning"
+DIGITS: Final = "decimals of too many digits"
+NAMES: Final = "names of records"
+FULL_NAMES: Final = "full names first"
+ARROW: Final = "beyond a column's timestamps"
+RECURSIVE: Final = "types that contain themselves"
+DEFAULTS: Final = "defaults of enum and fixed"
+ASCII: Final = "names beyond ASCII"
+
+RULES: Final[dict[str, str]] = {
+    UNITS: "A reader's unit of time that is not the writer's: Klamm converts the number, Java takes it for one of the "
+    "reader's unit, wrong by a factor of 1,000 or more.",
+    MEANINGS: "A reader's logical type that stands for something else than the writer's (`date`, `timestamp-millis`; "
+    "`time-millis`, `date`; decimals of another scale or of fewer digits): Klamm refuses it, in the check of "
+    "compatibility too; Java takes the number for one of the reader's type.",
+    DIGITS: "A decimal with more digits than its type has: Klamm refuses to write and to read it; Java reads it.",
+    UNREADABLE: "Values that Java's encoder writes and its conversions, Python or SQL cannot read (a date beyond the "
+    "years 1 to 9999, a time of day beyond 24 hours, text that is no UUID): Klamm refuses to write them.",
+    NO_VALUE: "The same values written by others: Java's conversions fail; Klamm reads the number or the text.",
+    YEARS: "A date or timestamp beyond the years 1 to 9999: Java has an object for it, Klamm's records the number.",
+    ARROW: "A timestamp in milliseconds that is beyond 64 bits as microseconds: no column can have it; records can.",
+    NANOS: "Nanoseconds: records and columns have the number, since Python's and Spark's times end at microseconds.",
+    STORED: "Times of day and UUIDs: columns have the number and the text, since Spark has no type for them.",
+    LONG_DECIMALS: "Decimals of more than 38 digits: columns have the bytes, since Arrow's and Spark's decimals do not "
+    "hold them.",
+    FIXED_UUID: "A UUID in a `fixed` of 16 bytes: columns have the bytes.",
+    PLAIN: "A value that does not name its branch goes to the branch that fits its class best (the first of those that "
+    "fit alike); Java's datum knows `int` from `long` and `float` from `double`. Java reads the same number.",
+    NAMES: "A record whose name is neither the reader's nor one of its aliases: Klamm refuses it, as the specification "
+    "and Java's check of compatibility do; Java's reader does not compare the names of records outside of unions.",
+    FULL_NAMES: "A union with several records of one short name: Klamm takes the one with the writer's full name, or "
+    "alias, even if another would take the value too; Java takes another one if the first does not resolve, and "
+    "its check accepts any that does.",
+    RECURSIVE: "A type that contains itself has no columns: `poll_arrow` reads it record by record, Spark refuses it.",
+    DEFAULTS: "A default that is no symbol of its enum, or not of the size of its fixed: Klamm refuses the schema, "
+    "Java's parser accepts it and fails when it reads.",
+    ASCII: "Names with letters beyond ASCII, and empty parts of a namespace: Klamm refuses the schema, as the "
+    "specification does; the parser of Java's Avro 1.12 accepts them unless it is asked to be strict.",
+}
+
+_LOGICAL: Final = re.compile(r"\([a-z-]+[^ ]*\) cannot be read as .*\([a-z-]+[^ ]*\)")
+_TICKS: Final = (10**6, 10**3, 1)
+"""Nanoseconds of the units."""
+
+
+def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | None:
+    """Returns the name of the rule by which a difference is wanted, None if there is none."""
+    ours = difference.klamm
+    if isinstance(ours, Refused) and not ours.expected:
+        return None
+    if difference.path == "schema":
+        return _schema(ours)
+    if isinstance(ours, Refused):
+        return _refusal(case, difference, ours.why)
+    if difference.path == "compatibility":
+        return _compatibility(case, ours)
+    if ours == "no columns":
+        return RECURSIVE if _recursive(case) else None
+    if isinstance(difference.java, dict) and _other_unit(difference.java, ours):
+        return UNITS
+    return None
+
+
+def _schema(ours: Any) -> str | None:
+    why = ours.why if isinstance(ours, Refused) else ""
+    if "the default of" in why and re.search(r"is no enum|bytes, not the|is in no branch", why):
+        return DEFAULTS
+    if "is no Avro name" in why and re.search(r"'é'|: '' is no Avro name", why):
+        return ASCII
+    return None
+
+
+def _refusal(case: Case, difference: Difference, why: str) -> str | None:
+    if _LOGICAL.search(why):
+        return MEANINGS
+    if "more digits than" in why:
+        return DIGITS
+    if "in a column" in why and "beyond" in why:
+        return ARROW
+    if "none of its aliases" in why and difference.path.endswith(("read", "lake")):
+        return NAMES
+    if "contains itself" in why or "cannot be read into columns" in why:
+        return RECURSIVE if _recursive(case) else None
+    return None
+
+
+def _compatibility(case: Case, problems: list[str]) -> str | None:
+    if problems and all(_LOGICAL.search(problem) for problem in problems):
+        return MEANINGS
+    if problems and _twins(case):
+        return FULL_NAMES
+    return None
+
+
+def _recursive(case: Case) -> bool:
+    return any(
+        name in [node for node in nodes(schema) if isinstance(node, str)]
+        for whole in (case.writer, case.reader)
+        for name, schema in definitions(whole).items()
+    )
+
+
+def _twins(case: Case) -> bool:
+    """Returns True if a union of the reader has two records of one short name."""
+    names = definitions(case.reader)
+    for node in nodes(case.reader):
+        if isinstance(node, list):
+            full = [one if isinstance(one, str) else one.get("name", "") for one in node]
+            short = [name.rpartition(".")[2] for name in full if names.get(name, {}).get("type") == "record"]
+            if len(set(short)) < len(short):
+                return True
+    return False
+
+
+def _other_unit(java: dict[str, Any], ours: Any) -> bool:
+    """Returns True if Klamm's time is Java's number, converted from another unit."""
+    key = next(iter(java))
+    if key not in ("instant", "local", "time", "unreadable") or isinstance(java[key], str) != (
+        key in ("instant", "local")
+    ):
+        return False
+    for read, written in product(_TICKS, _TICKS):
+        stored = int(java[key]) if key == "unreadable" else int(java[key]) // read
+        if read != written and _is_time(ours, stored * written // read, read):
+            return True
+    return False
+
+
+def _is_time(ours: Any, number: int, tick: int) -> bool:
+    """Returns True if Klamm's value is `number` times `tick` nanoseconds."""
+    if isinstance(ours, pa.TimestampScalar):
+        return bool(ours.value * 1000 == number * tick)
+    value = ours.as_py() if isinstance(ours, pa.Scalar) else ours
+    if isinstance(value, dt.datetime):
+        since = value.replace(tzinfo=dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        return since // dt.timedelta(microseconds=1) * 1000 == number * tick
+    if isinstance(value, dt.time):
+        since = dt.datetime.combine(dt.date(1970, 1, 1), value, dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        return since // dt.timedelta(microseconds=1) * 1000 == number * tick
+    return type(value) is int and value == number
