@@ -399,6 +399,7 @@ class LoadJob:
         if not ranges:
             return Counts([], {}, [])  # all new records were deleted
         format_ = self._topics.format(topic)
+        format_.schema()  # raises before a record is read if no lake can hold the record type
         if self._columnar is not None:
             with self._spark.as_it_is() as spark:
                 if self._columnar.serves(spark.sparkContext, format_):

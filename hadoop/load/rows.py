@@ -24,6 +24,7 @@ from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
 from klamm.schemas.table import describe
 
 from ..lake.layout import INVALID
+from .record_type import check
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 META: Final = (
@@ -74,16 +75,19 @@ class RowFormat:
     timezone: str = "UTC"
 
     def fields(self) -> tuple[pa.Field, ...]:
-        """The columns of the values. Raises `SchemaError` when one of them has the name of a column of the lake."""
+        """The columns of the values. Raises `SchemaError` for a record type that no lake can hold."""
         if self.reader is None:
             return RAW
-        fields = tuple(_table_type(self.topic, parse_type(self.reader)))
-        taken = sorted(f.name for f in fields if f.name.lower() in RESERVED)
-        if taken:
-            raise SchemaError(
-                f"topic {self.topic}: the lake has columns {', '.join(taken)} of its own; rename the field"
-            )
-        return fields
+        avro = self.record_type()
+        check(self.topic, avro, RESERVED)
+        return tuple(arrow_type(avro))
+
+    def record_type(self) -> AvroType:
+        """Parses `reader`, which is not None. Raises `SchemaError` if that is no schema."""
+        try:
+            return parse_type(self.reader or "")
+        except SchemaError as error:
+            raise SchemaError(f"topic {self.topic}: {error}") from error
 
     def schema(self) -> pa.Schema:
         """The rows' schema in Arrow."""
@@ -99,12 +103,6 @@ class RowFormat:
         record's. A null hour is Hive's default partition.
         """
         return [pc.strftime(places, _NAMES[name]) for name in self.partition_by]
-
-
-def _table_type(topic: str, avro: AvroType) -> pa.StructType:
-    if avro.kind != "record":
-        raise SchemaError(f"topic {topic}: its schema is {avro.kind}, not a record; a table needs columns")
-    return arrow_type(avro)
 
 
 class RowDecoder:

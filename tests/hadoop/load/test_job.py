@@ -312,7 +312,7 @@ def test_a_field_that_the_lake_has_itself_is_refused(spark: SparkSession, tmp_pa
     topics = MemoryTopics()
     topics.configure(reader=json.dumps({"type": "record", "name": "R", "fields": [{"name": "DT", "type": "int"}]}))
     topics.add(0, flight(1))
-    with pytest.raises(SchemaError, match="columns DT of its own"):
+    with pytest.raises(SchemaError, match="field DT: the lake has a column dt of its own"):
         job(spark, topics, str(tmp_path)).run(TOPIC)
 
 
