@@ -10,6 +10,7 @@ from ..cluster.cluster import Cluster
 from ..cluster.image import ClusterImage
 from ..config.sections.broker import BrokerConfig
 from ..errors import ErrorCode
+from ..interfaces.service import AppendListener
 from ..log.manager import LogManager
 from ..process_log import ProcessLog
 from ..protocol.current_leader import CurrentLeader
@@ -62,6 +63,8 @@ class Services:
 
     third_party_codecs: frozenset[int]
     process_log: ProcessLog | None = None
+    append_listeners: tuple[AppendListener, ...] = ()
+    """Called by `handlers.produce` after each append on the event loop: `BrokerContext.on_append`."""
 
     @property
     def image(self) -> ClusterImage:

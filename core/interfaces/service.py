@@ -18,7 +18,7 @@ from ..records.codecs import CodecTable
 from ..records.partition import TopicPartition
 from .offsets import CommittedOffset
 
-__all__ = ["BrokerContext", "Service", "ServiceMetric", "ServiceRead"]
+__all__ = ["AppendListener", "BrokerContext", "Service", "ServiceMetric", "ServiceRead"]
 
 
 class ServiceRead(NamedTuple):
@@ -31,6 +31,27 @@ class ServiceRead(NamedTuple):
     log_start_offset: int
     topic_id: UUID | None = None
     leader_epoch: int = -1
+
+
+class AppendListener(Protocol):
+    """Called on the event loop after an append of a client's batch that the event loop has made, before its records are
+    committed. Batches that a worker thread appends are left out, and retries: a service reads those from the log. The
+    broker serves nobody meanwhile; a listener that raises is logged.
+    """
+
+    def __call__(
+        self,
+        partition: TopicPartition,
+        batch: memoryview,
+        base_offset: int,
+        leader_epoch: int,
+        log_append_time_ms: int,
+        /,
+    ) -> None:
+        """`batch` is whole and its CRC checked, and is valid during the call only. `log_append_time_ms`: the time that
+        the broker set as the timestamp of its records, -1 if it set none.
+        """
+        ...
 
 
 class BrokerContext(Protocol):
@@ -54,8 +75,13 @@ class BrokerContext(Protocol):
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         """Reads from the local log, up to the high watermark; returns at least one batch if there is any, and no data
-        at an offset outside of the log. Raises `KlammError` if the partition is not in `partitions` any more.
+        at an offset outside of the log, or if `max_bytes` is 0. Raises `KlammError` if the partition is not in
+        `partitions` any more.
         """
+        ...
+
+    def on_append(self, listener: AppendListener) -> None:
+        """Calls `listener` after each append from now on."""
         ...
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:

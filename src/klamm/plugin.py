@@ -92,7 +92,7 @@ if TYPE_CHECKING:
         Serializer,
         TopicFormat,
     )
-    from klamm.core.interfaces.service import BrokerContext, Service, ServiceMetric, ServiceRead
+    from klamm.core.interfaces.service import AppendListener, BrokerContext, Service, ServiceMetric, ServiceRead
     from klamm.core.interfaces.sink import (
         BadRecords,
         BatchSink,
@@ -114,6 +114,7 @@ __all__ = [
     "CLUSTER_NAME",
     "NO_WINDOW",
     "AclOperation",
+    "AppendListener",
     "ArrowDeserializer",
     "ArrowSerde",
     "ArrowSerializer",
@@ -306,7 +307,13 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "Serializer",
                 "TopicFormat",
             ),
-            "klamm.core.interfaces.service": ("BrokerContext", "Service", "ServiceMetric", "ServiceRead"),
+            "klamm.core.interfaces.service": (
+                "AppendListener",
+                "BrokerContext",
+                "Service",
+                "ServiceMetric",
+                "ServiceRead",
+            ),
             "klamm.core.interfaces.sink": (
                 "BadRecords",
                 "BatchSink",

@@ -50,17 +50,27 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),
     "klamm.core.records": (
         "the compiled counts by window, and the compiled packing of the columns they are made of",
-        {"audit/counting/broker_tier.py", "audit/windows.py"},
+        {"audit/counting/batch_counts.py", "audit/windows.py"},
     ),
     "klamm.core.records.decode": (
         "the broker tier counts in raw batches, a coordinator reads commits in its own log",
-        {"audit/counting/broker_tier.py", "offsets/partition_store.py"},
+        {
+            "audit/counting/appends.py",
+            "audit/counting/batch_counts.py",
+            "audit/counting/broker_tier.py",
+            "offsets/partition_store.py",
+        },
     ),
     "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/records.py"}),
-    "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/broker_tier.py"}),
+    "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/batch_counts.py"}),
     "klamm.core.records.header": (
         "batch headers: of raw batches that are counted or read, and of one that the demonstration damages",
-        {"audit/counting/broker_tier.py", "demo/steps/plant.py", "offsets/partition_store.py"},
+        {
+            "audit/counting/appends.py",
+            "audit/counting/broker_tier.py",
+            "demo/steps/plant.py",
+            "offsets/partition_store.py",
+        },
     ),
     "klamm.core.records.varint": (
         "reads the mark that an auditing producer leaves in a batch",

@@ -5,6 +5,7 @@ topics.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.coordination import Coordination
 from ...interfaces.offsets import CommittedOffset, OffsetStore
-from ...interfaces.service import ServiceRead
+from ...interfaces.service import AppendListener, ServiceRead
 from ...log.errors import OffsetOutOfRangeError
 from ...log.partition_log import ReadIsolation
 from ...records.codecs import CodecTable
@@ -56,14 +57,17 @@ class LocalBrokerContext:
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         led = self._led(partition)
         log, epoch = led.log, led.leader_epoch
-        try:
-            found = log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
-            read = ServiceRead(found.data, found.high_watermark, found.log_start_offset, log.topic_id, epoch)
-        except OffsetOutOfRangeError:
-            read = ServiceRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, epoch)
+        read = ServiceRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, epoch)
+        if max_bytes:
+            with contextlib.suppress(OffsetOutOfRangeError):
+                found = log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+                read = ServiceRead(found.data, found.high_watermark, found.log_start_offset, log.topic_id, epoch)
         if self._led(partition).leader_epoch != epoch:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition} has a new leader epoch")
         return read
+
+    def on_append(self, listener: AppendListener) -> None:
+        self._services.append_listeners = (*self._services.append_listeners, listener)
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
         return self._led(partition).log.end_offset_for_epoch(leader_epoch)[1]

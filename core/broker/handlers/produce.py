@@ -262,7 +262,17 @@ def _append_now(
     except KlammError as error:
         return _failed(services, led, topic, batch, error)
     led.appended(size, result)
+    if services.append_listeners and not result.duplicate:
+        _notify(services, led, batch, result, epoch)
     return led, result, epoch
+
+
+def _notify(services: Services, led: Replica, batch: memoryview, result: AppendResult, epoch: int) -> None:
+    for listener in services.append_listeners:
+        try:
+            listener(led.name, batch, result[0], epoch, result[2])
+        except Exception:  # a service that raises does not fail a Produce
+            log.exception("a service failed after an append to %s", led.name)
 
 
 def _under_min_isr(led: Replica) -> BrokerError | None:

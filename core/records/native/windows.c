@@ -57,11 +57,65 @@ PyObject *list_of_windows(const Runs *runs) {
     return list;
 }
 
+/* A varint of one byte or two at p, of which three bytes can be read; NULL for a longer one. */
+static inline const uint8_t *short_varint(const uint8_t *p, int64_t *value) {
+    uint32_t raw = p[0];
+    if (raw < 0x80) {
+        p++;
+    } else if (p[1] < 0x80) {
+        raw = (raw & 0x7F) | (uint32_t)p[1] << 7;
+        p += 2;
+    } else {
+        return NULL;
+    }
+    *value = (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1);
+    return p;
+}
+
+/* Moves the cursor over an ordinary record of the run: short varints, no headers, the next offset, the same window. 0
+ * if the record is not one, or is wrong: next_record has to read it. It reads at most FRONT bytes in front of the key, and
+ * TAIL around the value. */
+#define FRONT 16
+#define TAIL 4
+static inline int skip_ordinary(const Area *area, RecordCursor *cursor, int64_t window, Run *run) {
+    const uint8_t *p = area->data + cursor->pos, *end, *data_end = area->data + area->size;
+    int64_t length, delta, offset, key, value;
+    if (data_end - p < FRONT || (p = short_varint(p, &length)) == NULL || length > data_end - p || length < 6)
+        return 0;
+    end = p + length;
+    if ((p = short_varint(p + 1, &delta)) == NULL || (p = short_varint(p, &offset)) == NULL ||
+        offset != cursor->previous + 1 || offset > area->last_delta || (p = short_varint(p, &key)) == NULL || key < -1)
+        return 0;
+    int64_t timestamp = area->fixed ? area->base_timestamp : area->base_timestamp + delta;
+    if (!in_window(run, timestamp, window) || run->headers_size)
+        return 0;
+    p += key > 0 ? key : 0;
+    if (end - p < TAIL && (end - p < 2 || p[0] >= 0x80)) /* a value of one byte's length, and the number of headers */
+        return 0;
+    if ((p = short_varint(p, &value)) == NULL || value < -1)
+        return 0;
+    p += value > 0 ? value : 0;
+    if (p != end - 1 || *p)
+        return 0;
+    run->records++;
+    run->bytes += (key > 0 ? key : 0) + (value > 0 ? value : 0);
+    cursor->previous = offset;
+    cursor->pos = end - area->data;
+    cursor->index++;
+    return 1;
+}
+
 static int count_all(const Area *area, Wanted wanted, Runs *runs, Fault *fault) {
     RecordCursor cursor = RECORD_CURSOR_START;
     Record record;
     Run *run = NULL;
+    /* All offsets of the batch are wanted, and no timestamp can be longer than 64 bits. */
+    int ordinary = wanted.from <= area->base_offset && area->last_delta < wanted.to - area->base_offset &&
+                   area->base_offset >= 0 && area->base_offset <= INT64_MAX - area->last_delta &&
+                   area->base_timestamp >= 0 && area->base_timestamp < INT64_MAX / 2;
     while (cursor.index < area->count) {
+        if (ordinary && run != NULL && skip_ordinary(area, &cursor, wanted.window, run))
+            continue;
         if (next_record(area, &cursor, &record, fault))
             return -1;
         if (record.offset < wanted.from || record.offset >= wanted.to)

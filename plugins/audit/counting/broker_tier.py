@@ -8,12 +8,8 @@ Rules:
   offset of another topic id is void: the topic was created again, and is counted from its beginning. So are the offsets
   after the end of the leader epoch that was counted last: the log was truncated or restored, and has other records
   there.
-- Records are counted by producer, which the first record of each batch names (see `origins`); those of clients that do
-  not audit are counted separately. So no client's record compensates for a lost one of another.
-- An uncompressed batch whose CRC is right is counted by its header if its producer's mark says that all its records lie
-  in one window. The records of other batches are iterated: a header does not show it, because the base timestamp is the
-  first record's and not the earliest. Those of compressed batches too: by default the broker does not read them on
-  Produce (`verify.payload`), so that there the header may state records that the batch does not have.
+- Batches are counted as `batch_counts` says: where `appends` has counted them as they were appended, its counts are
+  taken; all others are read from the log.
 - One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. The next pass follows at once if
   a log held more than the pass has read, otherwise after a pause: a log that grows constantly is counted once in
   `broker.interval.ms`, not as often as the thread can.
@@ -31,7 +27,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -39,18 +35,15 @@ from uuid import UUID
 
 from klamm import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
-from klamm.core.records import native
-from klamm.core.records.decode import RecordArea, read_area
+from klamm.core.records.decode import read_area
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import some_of
 from klamm.plugin import (
     AuditIdentity,
     BrokerContext,
-    Buffer,
     CommittedOffset,
     ConfigError,
     CoordinationError,
-    CorruptRecordError,
     ErrorCode,
     KlammError,
     Publish,
@@ -59,13 +52,15 @@ from klamm.plugin import (
 )
 
 from ..config import AuditConfig
-from ..event import BROKER, FOREIGN
+from ..event import BROKER
 from ..windows import clock_ms
-from .origins import Mark, batch_name, mark_of
+from . import batch_counts
+from .appends import AppendCounts
+from .batch_counts import BatchCounter, Cells
 from .ranges import KlammRangeAudit
 
 if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
-    from klamm.core.records.fallback import WindowCounts
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -78,23 +73,10 @@ STOP_S: Final = 10.0
 MAX_BACKOFF_S: Final = 10.0
 ABSENT_GRACE_S: Final = 60.0
 """After the start, before the log names topics that do not exist: they may be created together with the broker."""
-MAX_MARKS: Final = 1000
-"""Headers whose parsed form is cached: those of a producer's batches differ only by their number of records."""
-
-MAX_CACHED_HEADERS: Final = 2048
-"""Bytes of such headers; longer ones are parsed each time. So the cache has at most 2 MB of them."""
-
-MAX_CELLS: Final = 20_000
-"""Counts of one range, by window and producer: some 600 kB in its event, and 11 MB with the longest ids; the audit
-topic takes 16 MiB."""
-
 _MOVED: Final = frozenset(
     {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available}
 )
 """The partition is led by another broker, or by this one in a new leader epoch, or is deleted."""
-
-Cells = dict[tuple[int, str], tuple[int, int]]
-"""(records, their bytes) by (start of a window, source)."""
 
 Connect = Callable[[BrokerContext], AbstractContextManager[Publish]]
 """Opens a publisher of events."""
@@ -212,7 +194,9 @@ class Follower:
         self._audits = audits
         self._followed: dict[TopicPartition, _Followed] = {}
         self._uncommitted: dict[TopicPartition, int] = {}
-        self._marks: dict[bytes, Mark] = {}
+        self._counter = BatchCounter(ranges.window_ms)
+        self._appends = AppendCounts(ranges.window_ms)
+        logs.on_append(self._appends.appended)
         self.behind = False
         """True if a log held more than the last pass has read of it."""
 
@@ -246,6 +230,7 @@ class Follower:
         self._follow({partition: led[partition] for partition in sorted(led.keys() - self._followed.keys())})
 
     def _follow(self, new: Mapping[TopicPartition, UUID | None]) -> None:
+        self._appends.follow(new)  # first: what is appended from here on is counted there
         stored = self._logs.committed(GROUP, new) if new else {}
         for partition, topic_id in new.items():
             found = stored.get(partition)
@@ -260,6 +245,7 @@ class Follower:
     def _leave(self, partitions: Iterable[TopicPartition]) -> None:
         """Drops what was counted and not committed: the leader continues where this tier committed last."""
         self._ranges.stop(partitions)
+        self._appends.leave(partitions)
         for partition in partitions:
             self._followed.pop(partition, None)
             self._uncommitted.pop(partition, None)
@@ -273,7 +259,7 @@ class Follower:
     def _read_piece(self, partition: TopicPartition) -> bool:
         """Counts a piece; returns True if the log may hold more that can be counted now."""
         followed = self._followed[partition]
-        read = self._logs.read(partition, followed.position, PIECE)
+        read = self._logs.read(partition, followed.position, 0)
         if read.topic_id != followed.topic_id:
             return False  # deleted and created again since this pass began: the next pass detects it
         if followed.epoch not in (None, read.leader_epoch):  # perhaps another broker has led meanwhile, and has counted
@@ -285,9 +271,17 @@ class Follower:
         if read.log_start_offset > followed.position or read.high_watermark < followed.position:
             self._jump(partition, followed, read)
             return False
+        taken = self._take(partition, followed, read)
+        if taken is not None:
+            return taken
         begin = followed.position
+        end = self._appends.next_begin(partition)
+        read = self._logs.read(partition, followed.position, PIECE)
+        if (read.topic_id, read.leader_epoch) != (followed.topic_id, followed.epoch):
+            self.behind = True
+            return False
         for at, header in iter_headers(read.data):
-            if header.next_offset > read.high_watermark:
+            if header.next_offset > read.high_watermark or header.base_offset == end:
                 break
             if header.next_offset > followed.position:
                 if not self._count(partition, read.data, at, header, followed.position):
@@ -298,6 +292,20 @@ class Follower:
                 followed.counted = header.leader_epoch
                 followed.known = True
         return begin < followed.position < read.high_watermark
+
+    def _take(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> bool | None:
+        """Counts what was counted as it was appended; returns as `_read_piece` does, None if nothing was."""
+        span = self._appends.take(partition, read.leader_epoch, followed.position, read.high_watermark)
+        if span is None:
+            return None
+        if self._ranges.cells(partition) + len(span.cells) > batch_counts.MAX_CELLS:
+            self._appends.give_back(partition, span)
+            self.behind = True
+            return False
+        self._ranges.count_windows(partition, span.end, _rows(span.cells))
+        followed.position = self._uncommitted[partition] = span.end
+        followed.counted, followed.known = span.leader_epoch, True
+        return span.end < read.high_watermark
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """Begins with the first read in a leader epoch.
@@ -341,7 +349,9 @@ class Follower:
         if header.is_control:
             return True
         try:
-            cells = _cells(self._windows(partition, data, at, header, position))
+            area = read_area(data, at, header, self._logs.codecs, partition=partition)
+            stored = not header.codec_id
+            cells = self._counter.count(partition, area, header.max_timestamp, position, stored=stored)
         except KlammError as error:
             log.error("broker audit: %s: %s; its records are counted as unknown", partition, error)
             self._ranges.uncountable(partition, header.next_offset)
@@ -350,87 +360,14 @@ class Follower:
             log.error(
                 "broker audit: %s offset %d: the batch has more than %d windows and producers; its records are counted "
                 "as unknown",
-                partition, header.base_offset, MAX_CELLS,
+                partition, header.base_offset, batch_counts.MAX_CELLS,
             )  # fmt: skip
             self._ranges.uncountable(partition, header.next_offset)
             return True
-        if self._ranges.cells(partition) + len(cells) > MAX_CELLS:
+        if self._ranges.cells(partition) + len(cells) > batch_counts.MAX_CELLS:
             return False
-        counts = ((start, records, size, source) for (start, source), (records, size) in cells.items())
-        self._ranges.count_windows(partition, header.next_offset, counts)
+        self._ranges.count_windows(partition, header.next_offset, _rows(cells))
         return True
-
-    def _windows(
-        self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int
-    ) -> Iterable[tuple[int, int, int, str]]:
-        """Returns the counts of the batch at `at`, from `position` on. The records of an uncompressed batch that its
-        producer has counted are not iterated.
-        """
-        area = read_area(data, at, header, self._logs.codecs, partition=partition)
-        whole = position <= header.base_offset and header.record_count == header.last_offset_delta + 1
-        if whole and not header.codec_id and (told := self._told(partition, header, area.data)) is not None:
-            return told
-        found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
-        whose = self._sender(partition, header, area, found, position)
-        return (
-            (start, records, size, self._mark(headers).of_record if whose is None else whose)
-            for start, records, size, headers in found
-        )
-
-    def _told(
-        self, partition: TopicPartition, header: BatchHeader, data: Buffer
-    ) -> list[tuple[int, int, int, str]] | None:
-        """Returns the content that the mark of the batch states, if it belongs to this batch, agrees with the header
-        and is possible for records of these bytes.
-
-        The number of records comes from the header; so does the window, if the broker sets the timestamps.
-        """
-        headers = native.first_headers(data)
-        try:
-            mark = Mark(FOREIGN) if not headers else self._mark(headers)
-        except CorruptRecordError:  # the error is reported when the records are read
-            return None
-        holds, window_ms = mark.holds, self._ranges.window_ms
-        if holds is None or holds.window_ms != window_ms or mark.batch != batch_name(partition, header.record_count):
-            return None
-        if holds.start_ms < 0 or holds.start_ms % window_ms or not 0 <= holds.size <= len(data):
-            return None
-        if header.log_append_time:
-            window = header.max_timestamp - header.max_timestamp % window_ms
-        elif holds.start_ms <= header.base_timestamp <= header.max_timestamp < holds.start_ms + window_ms:
-            window = holds.start_ms
-        else:
-            return None
-        return [(window, header.record_count, holds.size, mark.source)]
-
-    def _sender(
-        self,
-        partition: TopicPartition,
-        header: BatchHeader,
-        area: RecordArea,
-        found: Sequence[WindowCounts],
-        position: int,
-    ) -> str | None:
-        """Returns the producer of the batch, by the mark of its first record; None if each record has its own mark or
-        none.
-        """
-        if position > header.base_offset:  # the first one was counted before
-            found = native.window_counts(*area, header.base_offset, header.next_offset, self._ranges.window_ms)
-        if not found:
-            return None
-        first = self._mark(found[0][3])
-        return first.source if first.batch == batch_name(partition, header.last_offset_delta + 1) else None
-
-    def _mark(self, headers: bytes) -> Mark:
-        """`mark_of`, cached for the same bytes unless they are long."""
-        if len(headers) > MAX_CACHED_HEADERS:
-            return mark_of(headers)
-        mark = self._marks.get(headers)
-        if mark is None:
-            if len(self._marks) >= MAX_MARKS:
-                self._marks.clear()
-            mark = self._marks[headers] = mark_of(headers)
-        return mark
 
     def _commit(self) -> None:
         """Publishes, then commits: after a crash in between, the next event with the same key replaces this one.
@@ -455,15 +392,9 @@ class Follower:
         self._leave(refused)
 
 
-def _cells(counts: Iterable[tuple[int, int, int, str]]) -> Cells | None:
-    """Adds up the counts of a batch; None if it has more than `MAX_CELLS`."""
-    cells: Cells = {}
-    for start, records, size, source in counts:
-        before, bytes_before = cells.get((start, source), (0, 0))
-        cells[start, source] = (before + records, bytes_before + size)
-        if len(cells) > MAX_CELLS:
-            return None
-    return cells
+def _rows(cells: Cells) -> Iterable[tuple[int, int, int, str]]:
+    """Yields (start of a window, records, their bytes, source)."""
+    return ((start, records, size, source) for (start, source), (records, size) in cells.items())
 
 
 def connect_to_self(topic: str) -> Connect:

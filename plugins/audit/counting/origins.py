@@ -14,6 +14,7 @@ Producers of earlier versions marked every record, without `klamm.batch`. Such a
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from klamm.core.records.varint import read_varint
@@ -69,6 +70,7 @@ def mark(identity: AuditIdentity, partition: TopicPartition, counted: Counted, w
     return tuple((name, value.encode()) for name, value in named)
 
 
+@lru_cache(4096)
 def batch_name(partition: TopicPartition, records: int) -> str:
     return f"{records} {partition}"
 

@@ -26,7 +26,7 @@ from klamm.plugins.audit.comparison import compare, rules
 from klamm.plugins.audit.comparison.compare import Horizon, State, TopicAudit, settlement_counts
 from klamm.plugins.audit.comparison.tiers import Kind, LogEnd, Place, Problem, TierKey
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.counting import broker_tier, producer
+from klamm.plugins.audit.counting import batch_counts, producer
 from klamm.plugins.audit.counting.broker_tier import GROUP, Follower
 from klamm.plugins.audit.counting.origins import Mark, OneWindow, mark_of, read_mark
 from klamm.plugins.audit.counting.producer import KlammProducerAudit
@@ -221,7 +221,7 @@ def test_a_log_without_order_may_hold_a_record_of_any_window_that_was_counted() 
 
 
 def counting_everybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker_tier, "mark_of", lambda headers: Mark(UNATTRIBUTED))
+    patch.setattr(batch_counts, "mark_of", lambda headers: Mark(UNATTRIBUTED))
 
 
 @guarantee("C10", "records of clients that do not audit never make up for a loss", plant=counting_everybody)
@@ -275,8 +275,8 @@ def test_a_record_is_its_last_senders() -> None:
 
 def trusting_any_mark(patch: pytest.MonkeyPatch) -> None:
     """The first record of a batch says whose it is, wherever its mark was made."""
-    patch.setattr(broker_tier, "batch_name", lambda *_: "any")
-    patch.setattr(broker_tier, "mark_of", lambda headers: Mark(mark_of(headers).source, "any"))
+    patch.setattr(batch_counts, "batch_name", lambda *_: "any")
+    patch.setattr(batch_counts, "mark_of", lambda headers: Mark(mark_of(headers).source, "any"))
 
 
 @guarantee("C10", "a batch of records that are sent on passes for nobody's but its sender's", plant=trusting_any_mark)

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import ServiceRead
+from klamm.core.interfaces.service import AppendListener, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
@@ -93,6 +93,12 @@ class MemoryLogs:
         self.topics: list[str] = []
         self.topic_id: UUID | None = UUID(int=1)
         self.leader_epoch = 0
+        self.reads = 0
+        """Reads of data."""
+        self.listeners: list[AppendListener] = []
+
+    def on_append(self, listener: AppendListener) -> None:
+        self.listeners.append(listener)
 
     def append(
         self,
@@ -111,13 +117,18 @@ class MemoryLogs:
         batch = bytearray(encode_batch(records, codec=CODECS.by_name(codec)))
         rewrite_base(batch, 0, self.ends[FLIGHTS], self.leader_epoch)
         self.batches[FLIGHTS].append(batch)
+        base = self.ends[FLIGHTS]
         self.ends[FLIGHTS] += len(records)
+        for listener in self.listeners:
+            listener(FLIGHTS, memoryview(bytes(batch)), base, self.leader_epoch, -1)
 
     def partitions(self) -> dict[TopicPartition, UUID | None]:
         return dict.fromkeys([*self.batches, TopicPartition("__klamm_audit", 0)], self.topic_id)
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
-        data = b"".join(batch for batch in self.batches[partition] if BatchHeader.parse(batch).next_offset > offset)
+        wanted = [b for b in self.batches[partition] if BatchHeader.parse(b).next_offset > offset] if max_bytes else []
+        data = b"".join(wanted)
+        self.reads += bool(data)
         return ServiceRead(data, self.ends[partition], self.starts[partition], self.id_read(), self.leader_epoch)
 
     def id_read(self) -> UUID | None:

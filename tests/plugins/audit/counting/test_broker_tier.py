@@ -23,7 +23,7 @@ from klamm.core.records.varint import encode_varint
 from klamm.plugins.audit.comparison.rules import tier_counts
 from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.counting import broker_tier, origins
+from klamm.plugins.audit.counting import batch_counts, broker_tier, origins
 from klamm.plugins.audit.counting.broker_tier import GROUP, BrokerTier, Follower
 from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventWindow
 from klamm.plugins.audit.query import absent_topics
@@ -305,7 +305,7 @@ def test_a_log_that_grows_all_the_time_is_not_counted_all_the_time(monkeypatch: 
 
 
 def test_many_producers_make_several_ranges_and_lose_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_tier, "MAX_CELLS", 4)
+    monkeypatch.setattr(batch_counts, "MAX_CELLS", 4)
     logs, topic = MemoryLogs(), AuditTopic()
     for n in range(10):
         logs.append([n, WINDOW_MS], producer=f"p-{n}")
@@ -320,7 +320,7 @@ def test_many_producers_make_several_ranges_and_lose_no_count(monkeypatch: pytes
 
 
 def test_a_range_ends_before_a_batch_for_which_its_event_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_tier, "MAX_CELLS", 4)
+    monkeypatch.setattr(batch_counts, "MAX_CELLS", 4)
     logs, topic = MemoryLogs(), AuditTopic()
     for n in range(3):
         logs.append([0, WINDOW_MS, 2 * WINDOW_MS], producer=f"p-{n}")
@@ -337,7 +337,7 @@ def test_a_range_ends_before_a_batch_for_which_its_event_has_no_room(monkeypatch
 def test_a_batch_with_too_many_counts_for_an_event_is_unknown(
     by: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(broker_tier, "MAX_CELLS", 4)
+    monkeypatch.setattr(batch_counts, "MAX_CELLS", 4)
     logs, topic = MemoryLogs(), AuditTopic()
     logs.append([0] * 3)
     if by == "window":
@@ -357,7 +357,7 @@ def test_a_batch_with_too_many_counts_for_an_event_is_unknown(
 
 def test_the_largest_event_fits_into_the_audit_topic() -> None:
     most, owner = 2**63 - 1, "p" * origins.MAX_OWNER_BYTES
-    windows = tuple(EventWindow(most, most, most, source=owner) for _ in range(broker_tier.MAX_CELLS))
+    windows = tuple(EventWindow(most, most, most, source=owner) for _ in range(batch_counts.MAX_CELLS))
     config = AuditConfig()
     largest = AuditEvent(
         tier="broker", owner=GROUP, host="h" * 255, application="broker", topic="t" * 249, partition=0, from_offset=0,
@@ -392,7 +392,7 @@ def test_only_short_headers_are_kept(size: int, kept: bool, monkeypatch: pytest.
         parsed.append(headers)
         return origins.mark_of(headers)
 
-    monkeypatch.setattr(broker_tier, "mark_of", parse)
+    monkeypatch.setattr(batch_counts, "mark_of", parse)
     logs, topic = MemoryLogs(), AuditTopic()
     marked = ((origins.PRODUCER_HEADER, b"p"), ("trace", b"t" * size))
     logs.append([0], each=[marked])
@@ -528,7 +528,8 @@ def test_a_pass_reads_several_pieces_and_ends_at_its_bound(monkeypatch: pytest.M
     asked: list[int] = []
 
     def one_batch(partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
-        asked.append(offset)
+        if max_bytes:
+            asked.append(offset)
         found = read(partition, offset, max_bytes)
         return found._replace(data=found.data[: BatchHeader.parse(found.data).size] if found.data else b"")
 

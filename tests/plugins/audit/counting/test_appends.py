@@ -1,0 +1,138 @@
+"""The broker tier's counts of batches that are taken as they are appended."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from klamm.core.errors import DeliveryError
+from klamm.plugins.audit.comparison.rules import tier_counts
+from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.counting import appends
+from klamm.plugins.audit.counting.broker_tier import GROUP
+from klamm.plugins.audit.event import FOREIGN
+from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower
+
+BROKER = TierKey("broker", GROUP)
+
+
+def counted(topic: AuditTopic) -> tuple[dict[int, int], list[str]]:
+    """Records by window start, and what is wrong."""
+    found = tier_counts("flights", topic.events, WINDOW_MS, 0)[BROKER]
+    return {s: t.records for s, t in found.windows.items()}, [problem.kind for problem in found.problems]
+
+
+def test_what_was_counted_at_its_append_is_not_read_again() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    tier.advance()
+    for producer in ("p-1", "", "p-1"):
+        logs.append([0, 5, 7], "none", producer=producer)
+        logs.append([WINDOW_MS, 3], "none", producer=producer)
+    assert tier.advance()
+    assert not tier.advance()
+    assert logs.reads == 0
+    assert counted(topic) == ({0: 12, WINDOW_MS: 3}, [])
+    sources = {(w.start_ms, w.source): (w.records, w.size) for event in topic.events for w in event.windows}
+    assert sources == {
+        (0, "p-1"): (8, 64), (0, FOREIGN): (4, 32), (WINDOW_MS, "p-1"): (2, 16), (WINDOW_MS, FOREIGN): (1, 8),
+    }  # fmt: skip
+
+
+def test_a_compressed_batch_between_two_others_is_read() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.append([0] * 2, "none")
+    logs.append([0] * 3, "zstd")
+    logs.append([0] * 4, "none")
+    assert tier.advance()
+    assert logs.reads == 1
+    assert counted(topic) == ({0: 9}, [])
+
+
+def test_spans_of_another_leader_epoch_are_not_taken() -> None:
+    """After a truncation the offsets have other records."""
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.append([0] * 10, "none")
+    logs.append([0] * 10, "none")
+    logs.cut(10)
+    logs.append([WINDOW_MS] * 10, "none")
+    while tier.advance():
+        pass
+    assert counted(topic) == ({0: 10, WINDOW_MS: 10}, [])
+
+
+def test_records_that_are_not_committed_yet_are_taken_later() -> None:
+    spans = appends.AppendCounts(WINDOW_MS)
+    logs = MemoryLogs()
+    logs.on_append(spans.appended)
+    spans.follow([FLIGHTS])
+    logs.append([0] * 10, "none")
+    assert spans.take(FLIGHTS, 0, 0, 9) is None
+    logs.append([0] * 10, "none")
+    first = spans.take(FLIGHTS, 0, 0, 19)
+    assert first is not None
+    assert (first.begin, first.end, first.cells) == (0, 10, {(0, FOREIGN): (10, 80)})
+    assert spans.take(FLIGHTS, 0, 10, 19) is None
+    assert spans.next_begin(FLIGHTS) == 10
+    second = spans.take(FLIGHTS, 0, 10, 20)
+    assert second is not None
+    assert second.end == 20
+
+
+def test_a_tier_that_cannot_publish_keeps_a_bounded_number_of_counts() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    tier.advance()
+    topic.fail = 50
+    for _ in range(50):
+        logs.append([0], "none")
+        with pytest.raises(DeliveryError):
+            tier.advance()
+    assert max(map(len, tier._appends._spans.values())) <= appends.MAX_SPANS
+    while tier.advance():
+        pass
+    assert counted(topic) == ({0: 50}, [])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_counts_are_those_of_a_tier_that_reads_everything(seed: int) -> None:
+    rng = random.Random(seed)
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    records = 0
+    for _ in range(60):
+        match rng.randrange(10):
+            case 0 | 1:
+                tier.advance()
+            case 2:
+                tier = follower(logs, topic)
+            case 3:
+                logs.leader_epoch += 1
+            case _:
+                stamps = [rng.choice((-1, 0, 5, WINDOW_MS, 3 * WINDOW_MS)) for _ in range(rng.randrange(1, 6))]
+                producer = rng.choice(("", "p-1", "p-2"))
+                logs.append(stamps, rng.choice(("none", "none", "none", "zstd")), producer=producer)
+                records += len(stamps)
+    while tier.advance():
+        pass
+    logs.offsets.offsets.clear()
+    whole, again = AuditTopic(), follower(logs, AuditTopic())
+    again = follower(logs, whole)
+    while again.advance():
+        pass
+
+    def sums(events: AuditTopic) -> dict[tuple[int, str], tuple[int, int]]:
+        found: dict[tuple[int, str], tuple[int, int]] = {}
+        for event in events.events:
+            for window in event.windows:
+                count, size = found.get((window.start_ms, window.source), (0, 0))
+                found[window.start_ms, window.source] = count + window.records, size + window.size
+        return found
+
+    assert sums(topic) == sums(whole)
+    assert sum(count for count, _ in sums(topic).values()) == records
