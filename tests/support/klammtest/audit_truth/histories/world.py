@@ -12,7 +12,7 @@ from uuid import UUID
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.audit import NO_WINDOW, AuditIdentity
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import ServiceRead
+from klamm.core.interfaces.service import AppendListener, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import rewrite_base
@@ -159,6 +159,8 @@ class World:
         rewrite_base(data, 0, base, part.epoch)
         part.log.batches.append(Batch(base, base + len(rows), part.epoch, bytes(data)))
         part.rows += rows
+        if part.leader >= 0:
+            self.brokers[part.leader].appended(part, bytes(data), base)
         return base
 
     def delete_before(self, part: Part, offset: int) -> None:
@@ -227,6 +229,7 @@ class Broker:
 
     def start(self) -> None:
         world = self.world
+        self.listeners: list[AppendListener] = []
         identity = AuditIdentity("broker", GROUP, self.host, "broker")
         ranges = KlammRangeAudit(identity, world.audit.publish, window_ms=WINDOW_MS, clock_ms=lambda: world.now_ms)
         self.tier = Follower(ranges, self, bool)
@@ -252,7 +255,16 @@ class Broker:
             if type(error).__name__ != "DeliveryError":
                 raise
 
+    def appended(self, part: Part, data: bytes, base: int) -> None:
+        """This broker has appended a batch as the leader, if it knows that it is."""
+        if self.led.get(part.place, (-1, None))[0] == part.epoch:
+            for listener in self.listeners:
+                listener(part.place, memoryview(data), base, part.epoch, -1)
+
     # -- BrokerContext
+
+    def on_append(self, listener: AppendListener) -> None:
+        self.listeners.append(listener)
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         return dict.fromkeys(self.led, self.topic_id)
@@ -263,7 +275,7 @@ class Broker:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition} is not led here")
         epoch, log = found
         data = b""
-        if log.start <= offset < log.end:
+        if max_bytes and log.start <= offset < log.end:
             data = b"".join(batch.data for batch in log.batches if batch.end > offset)
         return ServiceRead(data, log.end, log.start, self.topic_id, epoch)
 
