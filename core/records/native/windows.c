@@ -184,9 +184,19 @@ static int64_t item_at(const uint8_t *column, int64_t index) {
 }
 
 static int count_columns(const uint8_t *stamps, const uint8_t *sizes, int64_t count, int64_t window, Runs *runs) {
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count;) {
         if (count_in_window(runs, item_at(stamps, i), item_at(sizes, i), window))
             return -1;
+        Run *run = &runs->items[runs->used - 1];
+        int64_t first = ++i;
+        uint64_t bytes = (uint64_t)run->bytes, start = (uint64_t)run->window;
+        if (run->window == NO_WINDOW)
+            continue;
+        for (; i < count && (uint64_t)item_at(stamps, i) - start < (uint64_t)window; i++)
+            bytes += (uint64_t)item_at(sizes, i);
+        run->records += i - first;
+        run->bytes = (int64_t)bytes;
+    }
     return 0;
 }
 
@@ -285,11 +295,11 @@ PyObject *native_sizes(PyObject *module, PyObject *args) {
     return column;
 }
 
-/* Of a binary column of Arrow, by its offsets. */
-static int64_t length_at(const uint8_t *offsets, Py_ssize_t index) {
-    int32_t pair[2];
-    memcpy(pair, offsets + 4 * index, 8);
-    return (int64_t)pair[1] - pair[0];
+/* The end of the column's row before `index`, by its offsets. */
+static int64_t end_at(const uint8_t *offsets, Py_ssize_t index) {
+    int32_t end;
+    memcpy(&end, offsets + 4 * index, 4);
+    return end;
 }
 
 PyObject *native_lengths(PyObject *module, PyObject *args) {
@@ -304,9 +314,11 @@ PyObject *native_lengths(PyObject *module, PyObject *args) {
     else
         column = room_for(keys.len / 4 - 1, &at);
     if (column != NULL) {
+        int64_t before = end_at(keys.buf, 0) + end_at(values.buf, 0);
         for (Py_ssize_t i = 0; i < keys.len / 4 - 1; i++) {
-            int64_t size = length_at(keys.buf, i) + length_at(values.buf, i);
+            int64_t end = end_at(keys.buf, i + 1) + end_at(values.buf, i + 1), size = end - before;
             memcpy(at + 8 * i, &size, 8);
+            before = end;
         }
     }
     PyBuffer_Release(&keys);
