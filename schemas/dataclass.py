@@ -1,4 +1,4 @@
-"""Dataclasses to the dicts that fastavro takes, and back."""
+"""Dataclasses from the dicts of records."""
 
 from __future__ import annotations
 
@@ -6,47 +6,11 @@ import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
-from operator import attrgetter
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-_PLAIN = {int, float, str, bytes, bool, type(None)}
+from .branches import NAME_KEY
+
 Build = Callable[[Any], Any]
-
-
-def to_plain(value: Any) -> Any:
-    """Converts as `dataclasses.asdict` does, without its copies of everything (a third of the time)."""
-    kind = value.__class__
-    if kind in _PLAIN:
-        return value
-    if kind is list:
-        return [to_plain(item) for item in value]
-    if kind is dict:
-        return {name: to_plain(item) for name, item in value.items()}
-    names = field_names(kind)
-    if names is None:
-        return value
-    if (get := _flat(kind)) is not None:
-        return dict(zip(names, get(value), strict=True))
-    return {name: to_plain(getattr(value, name)) for name in names}
-
-
-@cache
-def _flat(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
-    """Returns a function that gets all fields at once, for a class whose field types cannot hold a dataclass."""
-    try:
-        hints = get_type_hints(kind)
-    except NameError:  # a forward reference to a name that does not exist at run time
-        return None
-    names = field_names(kind) or ()
-    if len(names) < 2 or not all(_is_plain(hints[name]) for name in names):
-        return None
-    return attrgetter(*names)
-
-
-def _is_plain(hint: Any) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return all(_is_plain(part) for part in get_args(hint))
-    return hint in _PLAIN
 
 
 @cache
@@ -78,10 +42,9 @@ def _builder(hint: Any) -> Build | None:
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         made = hint
-        return lambda value: value if value is None else from_plain(made)(value)
+        return lambda value: from_plain(made)(value) if value.__class__ is dict else value
     if origin in (Union, types.UnionType):
-        builders = [build for build in map(_builder, arguments) if build is not None]
-        return builders[0] if len(builders) == 1 else None
+        return _of_several(arguments)
     item = _builder(arguments[-1]) if origin in (list, dict) and arguments else None
     if item is None:
         return None
@@ -89,3 +52,22 @@ def _builder(hint: Any) -> Build | None:
     if origin is list:
         return lambda value: [build(part) for part in value]
     return lambda value: {name: build(part) for name, part in value.items()}
+
+
+def _of_several(hints: tuple[Any, ...]) -> Build | None:
+    """Returns the builder for a union of types: a record that names its type becomes the dataclass of that name."""
+    builders = [build for build in map(_builder, hints) if build is not None]
+    classes = {
+        hint.__name__: from_plain(hint) for hint in hints if isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    }
+    only = builders[0] if len(builders) == 1 else None
+    if not classes:
+        return only
+
+    def build(value: Any) -> Any:
+        if value.__class__ is not dict or NAME_KEY not in value:
+            return value if only is None else only(value)
+        made = classes.get(value[NAME_KEY].rpartition(".")[2], only)
+        return value if made is None else made({name: part for name, part in value.items() if name != NAME_KEY})
+
+    return build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from klamm.core.errors import SchemaError
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAMED: Final = frozenset({"record", "enum", "fixed"})
 MISSING: Final = object()
 """The default of a field without a default."""

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
-from fastavro import parse_schema
-
 from klamm.core.errors import SchemaError
 
 from .defaults import default_value
-from .model import MISSING, NAMED, PRIMITIVES, AvroField, AvroType, types_of, under
+from .model import MISSING, NAME, NAMED, PRIMITIVES, AvroField, AvroType, types_of, under
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a new schema's text: the coordination takes nodes of 1 MB."""
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOGICAL: Final = {
     "date": "int",
     "time-millis": "int",
@@ -45,19 +40,6 @@ class ParsedSchema:
     def canonical(self) -> str:
         """Avro's parsing canonical form: drops doc, aliases, default and logicalType."""
         return _canonical(self.root, set())
-
-    @cached_property
-    def _fastavro(self) -> tuple[Any, dict[str, Any]]:
-        named: dict[str, Any] = {}
-        return parse_schema(json.loads(self.text), named_schemas=named), named
-
-    @property
-    def tree(self) -> Any:
-        return self._fastavro[0]
-
-    @property
-    def named(self) -> dict[str, Any]:
-        return self._fastavro[1]
 
 
 def parse(text: str, references: Sequence[str] = ()) -> ParsedSchema:
@@ -238,40 +220,6 @@ def _decimal(raw: Mapping[str, Any], kind: str, size: int) -> dict[str, Any]:
     return {"logical": "decimal", "precision": precision, "scale": scale} if 0 <= scale <= precision > 0 else {}
 
 
-def tree_for_writing(parsed: ParsedSchema) -> Any:
-    """A copy of the tree in which defaults of `bytes` and `fixed` are bytes. A schema's text writes them as strings, a
-    code point for each byte, and fastavro writes the default of a missing field unchanged."""
-    tree, named = deepcopy((parsed.tree, dict(parsed.named)))  # copied together, so that shared parts stay shared
-    for record in named.values():
-        for member in record.get("fields", ()):
-            if "default" in member:
-                member["default"] = _as_written(member["default"], member["type"], named)
-    return tree
-
-
-def _as_written(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
-    """Returns a default as a value of its type; a union's is of its first branch."""
-    if isinstance(schema, list):
-        return _as_written(default, schema[0], named)
-    if isinstance(schema, str):
-        return _as_written(default, named[schema], named) if schema in named else _primitive(default, schema)
-    kind = schema["type"]
-    if kind == "array":
-        return [_as_written(item, schema["items"], named) for item in default]
-    if kind == "map":
-        return {key: _as_written(item, schema["values"], named) for key, item in default.items()}
-    if kind in ("record", "error"):
-        types = {member["name"]: member["type"] for member in schema["fields"]}
-        return {
-            name: _as_written(item, types[name], named) if name in types else item for name, item in default.items()
-        }
-    return _primitive(default, kind)
-
-
-def _primitive(default: Any, kind: Any) -> Any:
-    return default.encode("latin-1") if kind in ("bytes", "fixed") and isinstance(default, str) else default
-
-
 def _canonical(avro: AvroType, defined: set[str]) -> str:
     if avro.kind == "union":
         return f"[{','.join(_canonical(branch, defined) for branch in avro.branches)}]"
@@ -362,7 +310,7 @@ def _problems(root: AvroType) -> Iterator[str]:
             yield from _bad_union(avro)
         for field in avro.fields:
             where = f"field {avro.name}.{field.name}"
-            if not _NAME.fullmatch(field.name):
+            if not NAME.fullmatch(field.name):
                 yield f"{where}: {field.name!r} is no Avro name {_RULE}"
             if field.default is MISSING:
                 continue
@@ -379,13 +327,13 @@ _RULE: Final = "(a letter or _, then letters, digits and _, all of ASCII)"
 
 def _bad_names(avro: AvroType) -> Iterator[str]:
     for part in avro.name.split("."):
-        if not _NAME.fullmatch(part):
+        if not NAME.fullmatch(part):
             yield f"the name {avro.name!r} of the {avro.kind}: {part!r} is no Avro name {_RULE}"
     if avro.name in PRIMITIVES:
         yield f"the {avro.kind} {avro.name} has the name of a primitive type"
     seen: set[str] = set()
     for symbol in avro.symbols:
-        if not _NAME.fullmatch(symbol):
+        if not NAME.fullmatch(symbol):
             yield f"the symbol {symbol!r} of {avro.name} is no Avro name {_RULE}"
         if symbol in seen:
             yield f"the symbol {symbol} of {avro.name} occurs twice"

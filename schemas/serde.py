@@ -7,29 +7,27 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastavro import schemaless_reader, schemaless_writer
-from fastavro.read import SchemaResolutionError
-from fastavro.validation import ValidationError, validate
-
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
 from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer
 from klamm.core.plugins import plugin_host
 
-from .dataclass import field_names, from_plain, to_plain
-from .exact import exactness
+from .dataclass import field_names, from_plain
 from .log import TopicSchemaLog
+from .model import AvroType
 from .options import AvroOptions
-from .parsing import ParsedSchema, check_new, parse, tree_for_writing
+from .parsing import ParsedSchema, check_new, parse
+from .reading import value_reader
 from .registry import SchemaRegistry
+from .writing import value_writer
 
 if TYPE_CHECKING:  # pyarrow comes with an extra
     from .columns.reader import ColumnReader
     from .columns.writer import ColumnWriter
 
 _MISFITS = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, ArithmeticError)
-_BROKEN = (*_MISFITS, EOFError, StopIteration, SchemaResolutionError, RecursionError, MemoryError)
+_BROKEN = (*_MISFITS, EOFError, StopIteration, RecursionError, MemoryError, SchemaError)
 Decode = Callable[[io.BytesIO], Any]
 
 
@@ -125,51 +123,23 @@ class AvroSerde:
         return _Reader(topic, said.envelope, self, reader, kind)
 
 
-def row_writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
-    """Returns the serializer of single values for a registered schema."""
-    tree, check = tree_for_writing(schema), exactness(schema)
+def row_writer(topic: str, schema: ParsedSchema, prefix: bytes, *, members: bool = False) -> Serializer:
+    """Returns the serializer of single values for a registered schema; `members` as in `value_writer`."""
+    write = value_writer(schema.root, members=members)
 
     def serialize(value: Any) -> bytes | None:
         if value is None:
             return None
-        plain = value if value.__class__ is dict else to_plain(value)
-        buffer = io.BytesIO()
-        buffer.write(prefix)
+        pieces = [prefix]
         try:
-            if check is not None:
-                check(plain)
-            schemaless_writer(buffer, tree, plain, strict_allow_default=True, disable_tuple_notation=True)
+            write(value, pieces.append)
         except SchemaError as error:
             raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
-        except _MISFITS as error:
-            raise SchemaError(
-                f"topic {topic}: the value does not fit its schema: {_why(error, tree, plain)}"
-            ) from error
-        return buffer.getvalue()
+        except RecursionError as error:
+            raise SchemaError(f"topic {topic}: the value is nested too deeply") from error
+        return b"".join(pieces)
 
     return serialize
-
-
-def _why(error: Exception, tree: Any, value: Any) -> str:
-    if isinstance(tree, dict) and tree["type"] == "record" and not isinstance(value, dict):
-        return f"expected a dict or a dataclass, got {type(value).__name__}"
-    said, field = " ".join(str(error).split()) or type(error).__name__, _misfit(tree, value)
-    return said if field is None or field.rpartition(".")[2] in said else f"field {field}: {said}"
-
-
-def _misfit(tree: Any, value: Any) -> str | None:
-    """Returns the field that fastavro rejects, without the name of the whole record; fastavro's writer does not always
-    report it.
-    """
-    try:
-        validate(value, tree, raise_errors=True)
-    except ValidationError as error:
-        fields = [str(one.field) for one in error.errors if getattr(one, "field", None)]
-        whole = tree.get("name", "") if isinstance(tree, dict) else ""
-        return fields[-1].removeprefix(f"{whole}.") if fields else None
-    except _MISFITS:  # a part that fastavro did not name
-        pass
-    return None
 
 
 class _Reader:
@@ -213,19 +183,19 @@ class _Reader:
         return decode
 
     def _decoder(self, schema: RegisteredSchema) -> Decode:
-        writer = parse(schema.text)
-        tree, wanted = writer.tree, self._reader.tree if self._reader is not None else None
+        writer = parse(schema.text).root
+        wanted = writer if self._reader is None else self._reader.root
+        decode = value_reader(writer, wanted, name_records=self._kind is not None)
         if self._kind is None:
-            return lambda stream: schemaless_reader(stream, tree, wanted)
+            return decode
+        self._check_class(self._kind, wanted)
         build = from_plain(self._kind)
-        self._check_class(self._kind, wanted or tree)
-        return lambda stream: build(schemaless_reader(stream, tree, wanted))
+        return lambda stream: build(decode(stream))
 
-    def _check_class(self, kind: type, tree: Any) -> None:
+    def _check_class(self, kind: type, avro: AvroType) -> None:
         """Raises one clear error before the first record fails."""
-        fields = [field["name"] for field in tree["fields"]] if isinstance(tree, dict) and "fields" in tree else None
-        if fields is None:
+        if avro.kind != "record":
             raise SchemaError(f"topic {self._topic}: {kind.__name__} cannot hold values that are not records")
-        unknown = set(fields) - set(field_names(kind) or ())
+        unknown = {field.name for field in avro.fields} - set(field_names(kind) or ())
         if unknown:
             raise SchemaError(f"topic {self._topic}: {kind.__name__} has no field {', '.join(sorted(unknown))}")
