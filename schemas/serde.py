@@ -123,9 +123,9 @@ class AvroSerde:
         return _Reader(topic, said.envelope, self, reader, kind)
 
 
-def row_writer(topic: str, schema: ParsedSchema, prefix: bytes, *, members: bool = False) -> Serializer:
-    """Returns the serializer of single values for a registered schema; `members` as in `value_writer`."""
-    write = value_writer(schema.root, members=members)
+def row_writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
+    """Returns the serializer of single values for a registered schema."""
+    write = value_writer(schema.root)
 
     def serialize(value: Any) -> bytes | None:
         if value is None:

@@ -24,12 +24,11 @@ from .logical import misfit, writer_of
 from .model import MISSING, AvroField, AvroType, describe, under
 
 
-def value_writer(avro: AvroType, *, members: bool = False) -> Encode:
+def value_writer(avro: AvroType) -> Encode:
     """Returns a function of a value and of the function that takes the pieces of its payload. It raises `SchemaError`
-    for a value that is not of the schema; pieces before that are of no use. `members`: a union's value may also be a
-    dict `{"member0": …, "member1": …}`, as the rows of a table have it.
+    for a value that is not of the schema; pieces before that are of no use.
     """
-    return _Compiler(members).of(avro, "")
+    return _Compiler().of(avro, "")
 
 
 class _Field:
@@ -50,8 +49,7 @@ class _Field:
 class _Compiler:
     """Makes the encoding of each type. `at` is the path of a value's field."""
 
-    def __init__(self, members: bool) -> None:
-        self._members = members
+    def __init__(self) -> None:
         self._records: dict[int, Encode] = {}
 
     def of(self, avro: AvroType, at: str) -> Encode:
@@ -63,7 +61,7 @@ class _Compiler:
             case "map":
                 return _map(avro, self.of(avro.inner, under(at, "{}")), at)
             case "union":
-                return _Union(avro, [self.of(branch, at) for branch in avro.branches], self._members, at)
+                return _Union(avro, [self.of(branch, at) for branch in avro.branches], at)
         return leaf(avro, at)
 
     def _record(self, avro: AvroType, at: str) -> Encode:
@@ -183,24 +181,19 @@ def _map(avro: AvroType, item: Encode, at: str) -> Encode:
 class _Union:
     """The encoding of a union's value."""
 
-    def __init__(self, avro: AvroType, encodes: list[Encode], members: bool, at: str) -> None:
+    def __init__(self, avro: AvroType, encodes: list[Encode], at: str) -> None:
         self._avro = avro
         self._at = at
         self._encodes = encodes
         self._by_class: dict[type, Ranked] = {}
         self._by_name = _branch_names(avro)
-        count = len(avro.values)
-        self._members = {f"member{index}" for index in range(count)} if members and count > 1 else None
 
     def __call__(self, value: Any, put: Put) -> None:
         kind = value.__class__
         if kind is tuple and len(value) == 2 and isinstance(value[0], str) and value[0] in self._by_name:
             return self._put(self._by_name[value[0]], value[1], put)
-        if kind is dict:
-            if NAME_KEY in value:
-                return self._put(self._named(value[NAME_KEY]), value, put)
-            if self._members == value.keys():
-                return self._member(value, put)
+        if kind is dict and NAME_KEY in value:
+            return self._put(self._named(value[NAME_KEY]), value, put)
         found = self._by_class.get(kind)
         if found is None:
             found = self._by_class[kind] = candidates(self._avro, kind)
@@ -221,13 +214,6 @@ class _Union:
         if index is None:
             raise misfit(self._at, f"{name!r:.200} is no branch of the {describe(self._avro)}")
         return index
-
-    def _member(self, value: Mapping[str, Any], put: Put) -> None:
-        given = [name for name, part in value.items() if part is not None]
-        if len(given) != 1:
-            raise misfit(self._at, f"one member of a union's struct is set, not {len(given)}: {', '.join(given)}")
-        places = [index for index, branch in enumerate(self._avro.branches) if branch.kind != "null"]
-        self._put(places[int(given[0].removeprefix("member"))], value[given[0]], put)
 
     def _by_keys(self, value: Any, found: Ranked) -> int:
         """Returns the branch of a dict or a dataclass among several: by the class's name, else by its keys."""

@@ -38,9 +38,9 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
     return logical("bytes", "decimal", precision=precision, scale=scale)
 
 
-def write(schema: Any, value: Any, **more: Any) -> bytes:
+def write(schema: Any, value: Any) -> bytes:
     pieces: list[bytes] = []
-    value_writer(check_new(json.dumps(schema)).root, **more)(value, pieces.append)
+    value_writer(check_new(json.dumps(schema)).root)(value, pieces.append)
     return b"".join(pieces)
 
 
@@ -290,14 +290,6 @@ def test_dataclasses_name_their_branch_both_ways() -> None:
         payload = write(schema, value)
         assert payload[0] == 2 * index
         assert from_plain(Event)(read(schema, payload, name_records=True)) == value
-
-
-def test_a_table_s_struct_form_of_a_union() -> None:
-    schema = record(("a", ["null", "string", {"type": "map", "values": ["null", "string"]}]))
-    given = {"a": {"member0": "text", "member1": None}}
-    assert read(schema, write(schema, given, members=True)) == {"a": "text"}
-    with pytest.raises(SchemaError, match="field a: one member of a union's struct is set, not 0"):
-        write(schema, {"a": {"member0": None, "member1": None}}, members=True)
 
 
 DEFAULTS = [  # (type, default in JSON, value)
