@@ -23,7 +23,10 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
+from klamm.core.config.dynamic import DEFINITIONS
+from klamm.core.config.kafka_keys import BROKER_KEYS
 from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.headers import read_response_header
 from klamm.core.records.encode import encode_batch
 from klammbench.systems.kafka import kafka_tuned
 from klammtest.broker import running_broker
@@ -68,6 +71,10 @@ KNOWN: Final[Mapping[str, str]] = {
     "describe a broker: results[0].configs[log.retention.ms].value": "what is not set is null in Kafka",
     "forget: nowhere": "the group is gone with its last offset here",
     "forget: partition": "the group is gone with its last offset here",
+    "_DELEGATION_TOKEN v": "on PLAINTEXT Kafka refuses the listener first (64), whether it has tokens or not (61)",
+    "replica.alter.log.dirs.io.max.bytes.per.second: Kafka 'nothing'": "Kafka shows a throttle only while it is set",
+    "values: offsets.topic.num.partitions": "12 here",
+    "values: group.coordinator.rebalance.protocols": "classic alone here",
 }
 """Explained differences: part of the printed line → why it differs."""
 SORTED_BY: Final = ("group_id", "topic", "name", "partition_index")
@@ -84,6 +91,13 @@ class Side:
 
     def call(self, api: ApiKey, version: int, **fields: Any) -> Any:
         return self.wire.call(api, version, **fields)
+
+    def body(self, api: ApiKey, version: int, **fields: Any) -> str:
+        """Returns the answer's bytes: kio reads no time before 1970, and Kafka's -1 is one."""
+        self.wire.send(api, version, **fields)
+        frame = self.wire.receive_frame()
+        assert frame is not None
+        return frame[read_response_header(frame, api, version)[1] :].hex()
 
 
 Case = Callable[[Side], Iterator[tuple[str, Any]]]
@@ -718,9 +732,114 @@ def commits(side: Side, member: Any) -> Iterator[tuple[str, Any]]:
         yield f"forget: {what}", side.call(api, 0, group_id=group, topics=rows)
 
 
+def administration(side: Side) -> Iterator[tuple[str, Any]]:
+    """What tools of Kafka ask for and neither broker has here: ACLs, quotas, tokens, other log directories."""
+    create(side, "listed-configs")
+    for version in versions(ApiKey.DESCRIBE_ACLS):
+        yield f"describe acls v{version}", side.call(ApiKey.DESCRIBE_ACLS, version, **ACL_FILTER)
+    api = ApiKey.CREATE_ACLS
+    for version in versions(api):
+        row = part(
+            api, version, "AclCreation", resource_type=2, resource_name="t", resource_pattern_type=3,
+            principal="User:a", host="*", operation=3, permission_type=3,
+        )  # fmt: skip
+        yield f"create acls v{version}", side.call(api, version, creations=(row, row))
+    api = ApiKey.DELETE_ACLS
+    for version in versions(api):
+        row = part(api, version, "DeleteAclsFilter", **ACL_FILTER)
+        yield f"delete acls v{version}", side.call(api, version, filters=(row, row))
+    for api, fields in TOKENS.items():
+        for version in versions(api):
+            yield f"{api.name} v{version}", side.body(api, version, **fields)
+    api = ApiKey.DESCRIBE_CLIENT_QUOTAS
+    for version in versions(api):
+        row = part(api, version, "ComponentData", entity_type="user", match_type=2, match=None)
+        yield f"quotas v{version}", side.call(api, version, components=(row,), strict=False)
+        yield f"all quotas v{version}", side.call(api, version, components=(), strict=False)
+    api = ApiKey.LIST_CONFIG_RESOURCES
+    yield "resources v0", side.call(api, 0)
+    for kinds in ((2,), (4,), (8,), (16,), (32,), (4, 8, 16), (3,), (0,)):
+        found = side.call(api, 1, resource_types=kinds)
+        rows = [r for r in found.config_resources if r.resource_type != 2 or r.resource_name == "listed-configs"]
+        rows.sort(key=lambda r: int(r.resource_type))
+        yield f"resources v1 {kinds}", dataclasses.replace(found, config_resources=tuple(rows))
+    found = side.call(api, 1, resource_types=())
+    yield "resources v1", sorted({r.resource_type for r in found.config_resources})
+    (result,) = side.call(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=None).results
+    api = ApiKey.ALTER_REPLICA_LOG_DIRS
+    for version in versions(api):
+        for path in ("/nowhere", result.log_dir):
+            topics = tuple(
+                part(api, version, "AlterReplicaLogDirTopic", name=name, partitions=(0, 7))
+                for name in ("listed-configs", "nowhere")
+            )
+            row = part(api, version, "AlterReplicaLogDir", path=path, topics=topics)
+            what = "own" if path == result.log_dir else "another"
+            yield f"move to {what} directory v{version}", side.call(api, version, dirs=(row,))
+
+
+ACL_FILTER: Final = {
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+    "host_filter": None, "operation": 1, "permission_type": 1,
+}  # fmt: skip
+TOKENS: Final[Mapping[ApiKey, Mapping[str, Any]]] = {
+    ApiKey.CREATE_DELEGATION_TOKEN: {
+        "renewers": (), "max_lifetime": WAIT, "owner_principal_type": None, "owner_principal_name": None,
+    },
+    ApiKey.RENEW_DELEGATION_TOKEN: {"hmac": b"h", "renew_period": WAIT},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: {"hmac": b"h", "expiry_time_period": WAIT},
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: {"owners": None},
+}  # fmt: skip
+
+
+def broker_keys(side: Side) -> Iterator[tuple[str, Any]]:
+    """The keys of a broker that have no effect in Klamm, and what changing one answers."""
+    api = ApiKey.DESCRIBE_CONFIGS
+    asked = part(api, 4, "DescribeConfigsResource", resource_type=4, resource_name="1", configuration_keys=None)
+    (result,) = side.call(api, 4, resources=(asked,), include_synonyms=False).results
+    names = {name for name, key in BROKER_KEYS.items() if name not in DEFINITIONS and not key.internal}
+    shown = {c.name: c for c in result.configs if c.name in names}
+    yield "types", {name: f"{c.config_type} {c.is_sensitive} {c.read_only}" for name, c in shown.items()}
+    yield "values", {name: c.value for name, c in shown.items() if name not in SET_IN_KAFKA}
+    api = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    moves, kerberos = "replica.alter.log.dirs.io.max.bytes.per.second", "sasl.kerberos.min.time.before.relogin"
+    for broker, name, operation, value in (
+        ("1", moves, 1, None), ("", moves, 1, None), ("1", moves, 0, "1000"), ("1", moves, 1, None),
+        ("1", kerberos, 0, "70000"), ("1", kerberos, 1, None), ("", kerberos, 0, "70000"), ("1", kerberos, 0, "x"),
+        ("1", "background.threads", 0, "3"), ("1", "background.threads", 1, None),
+        ("1", "num.replica.alter.log.dirs.threads", 0, "3"), ("1", "num.replica.alter.log.dirs.threads", 1, None),
+        ("1", "log.dirs", 1, None), ("1", "no.such.key", 1, None),
+    ):  # fmt: skip
+        change = part(api, 1, "AlterableConfig", name=name, config_operation=operation, value=value)
+        row = part(api, 1, "AlterConfigsResource", resource_type=4, resource_name=broker, configs=(change,))
+        yield f"{broker!r} {name} {operation} {value}", side.call(api, 1, resources=(row,), validate_only=False)
+
+
+SET_IN_KAFKA: Final = frozenset(
+    {
+        "background.threads", "controller.listener.names", "controller.quorum.bootstrap.servers",
+        "controller.quorum.voters", "log.dir", "log.initial.task.delay.ms", "num.network.threads",
+        "offsets.topic.replication.factor", "process.roles", "share.coordinator.state.topic.min.isr",
+        "share.coordinator.state.topic.replication.factor", "transaction.state.log.min.isr",
+        "transaction.state.log.replication.factor",
+    }
+)  # fmt: skip
+"""Keys that the benchmark's Kafka sets, as far as they have no effect in Klamm."""
+
+
+def emptied_policy(side: Side) -> Iterator[tuple[str, Any]]:
+    """`cleanup.policy` may be empty: neither delete nor compact."""
+    yield "create", create(side, "kept", configs={"cleanup.policy": ""}, wait=True)
+    api = ApiKey.DELETE_RECORDS
+    for offset in (0, -1):
+        row = part(api, 2, "DeleteRecordsPartition", partition_index=0, offset=offset)
+        rows = (part(api, 2, "DeleteRecordsTopic", name="kept", partitions=(row,)),)
+        yield f"delete records to {offset}", side.call(api, 2, topics=rows, timeout=WAIT)
+
+
 CASES: Final[Sequence[Case]] = (
     create_topics, create_partitions, delete_topics, metadata, configs, produce, fetch, offsets_of_partitions, cluster,
-    groups,
+    groups, administration, broker_keys, emptied_policy,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 from uuid import UUID
 
@@ -40,7 +40,9 @@ def _value(kind: Any, default: Any) -> Any:
         return default
     if issubclass(kind, timedelta):
         return timedelta(milliseconds=1)
-    for base, value in ((ErrorCode, ErrorCode.none), (bool, True), (int, 1), (str, "x"), (bytes, b"xy")):
+    if issubclass(kind, datetime):
+        return datetime.fromtimestamp(1, UTC)
+    for base, value in ((ErrorCode, ErrorCode.none), (bool, True), (int, 1), (float, 0.5), (str, "x"), (bytes, b"xy")):
         if issubclass(kind, base):
             return kind(value) if base is bytes else value
     return UUID(int=1) if kind is UUID else None

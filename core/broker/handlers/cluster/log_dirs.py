@@ -1,4 +1,5 @@
-"""DescribeLogDirs (KIP-113, KIP-827): the replicas in this broker's log directory, and the room in its file system."""
+"""DescribeLogDirs (KIP-113, KIP-827): the replicas in this broker's log directory, and the room in its file system;
+AlterReplicaLogDirs, which has no other directory to move a replica to."""
 
 from __future__ import annotations
 
@@ -58,6 +59,35 @@ async def describe_log_dirs(services: Services, request: Request) -> Entity:
         usable_bytes=space.usable,
     )
     return request.respond(error_code=ErrorCode.none, results=(result,))
+
+
+def alter_replica_log_dirs(services: Services, request: Request) -> Entity:
+    """Answers LOG_DIR_NOT_FOUND for every directory but the one that there is; a replica of this broker is there
+    already."""
+    refused = services.access.refusal(request, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
+    own = str(services.logs.directory.absolute())
+    found: dict[str, list[Entity]] = {}
+    for asked in request.message.dirs:
+        for topic in asked.topics:
+            for number in topic.partitions:
+                code = refused or _altered(services, asked.path == own, TopicPartition(topic.name, number))
+                row = request.part("AlterReplicaLogDirPartitionResult", partition_index=number, error_code=code)
+                found.setdefault(topic.name, []).append(row)
+    return request.respond(
+        results=tuple(
+            request.part("AlterReplicaLogDirTopicResult", topic_name=name, partitions=tuple(rows))
+            for name, rows in found.items()
+        )
+    )
+
+
+def _altered(services: Services, is_own: bool, name: TopicPartition) -> ErrorCode:
+    if not is_own:
+        return ErrorCode.log_dir_not_found
+    if services.partitions.replica(name) is not None:
+        return ErrorCode.none
+    code = services.not_led(*name)
+    return ErrorCode.replica_not_available if code is ErrorCode.not_leader_or_follower else code
 
 
 def _wanted(request: Request) -> set[TopicPartition] | None:

@@ -328,6 +328,8 @@ def test_an_authorizer_that_fails_refuses(guest: WireClient, caplog: pytest.LogC
         ),
         (ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None, "timeout": SOON}),
         (ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}),
+        (ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": (), "strict": False}),
+        (ApiKey.LIST_CONFIG_RESOURCES, {"resource_types": (4,)}),
     ],
 )
 def test_the_cluster_is_administered_by_those_who_may(
@@ -335,6 +337,22 @@ def test_the_cluster_is_administered_by_those_who_may(
 ) -> None:
     for wire, expected in ((guest, NO_CLUSTER), (admin, NONE)):
         assert wire.call(api, SERVED[api][1], **fields).error_code is expected
+
+
+def test_acls_and_log_directories_are_the_business_of_those_who_may(guest: WireClient, admin: WireClient) -> None:
+    acls = {
+        "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+        "host_filter": None, "operation": 1, "permission_type": 1,
+    }  # fmt: skip
+    api = ApiKey.ALTER_REPLICA_LOG_DIRS
+    topic = part(api, 2, "AlterReplicaLogDirTopic", name=OPEN, partitions=(0,))
+    moved = part(api, 2, "AlterReplicaLogDir", path="/nowhere", topics=(topic,))
+    for wire, described, altered in (
+        (guest, NO_CLUSTER, NO_CLUSTER),
+        (admin, ErrorCode.security_disabled, ErrorCode.log_dir_not_found),
+    ):
+        assert wire.call(ApiKey.DESCRIBE_ACLS, 3, **acls).error_code is described
+        assert wire.call(api, 2, dirs=(moved,)).results[0].partitions[0].error_code is altered
 
 
 def test_a_broker_is_unregistered_by_those_who_may(guest: WireClient, admin: WireClient) -> None:

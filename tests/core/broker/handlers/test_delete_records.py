@@ -61,6 +61,16 @@ def test_what_is_refused(wire: WireClient) -> None:
     assert delete(wire, table, 0) == (ErrorCode.policy_violation, -1)
 
 
+@pytest.mark.parametrize("policy", ["", "compact,delete"])
+def test_only_compaction_alone_keeps_records_from_deletion(wire: WireClient, policy: str) -> None:
+    """An empty policy deletes nothing by itself (Kafka 4.2), and DeleteRecords works as in Kafka 4.4."""
+    topic = new_topic(wire, cleanup_policy=policy, retention_ms=-1)
+    assert produce(wire, topic, batch(b"x", b"y")).error_code is (
+        ErrorCode.invalid_record if policy else ErrorCode.none
+    ), "records without keys"
+    assert delete(wire, topic, -1) == (ErrorCode.none, 0 if policy else 2)
+
+
 def test_segments_below_go_and_kill_9_brings_nothing_back(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with WireClient(broker.bootstrap) as wire:
