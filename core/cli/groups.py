@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,7 @@ import typer
 
 from ..cluster.tree import paths
 from ..config.settings import Settings
-from ..errors import BrokerError, CoordinationError, ErrorCode, ProtocolError
+from ..errors import BrokerError, CoordinationError, ErrorCode, KlammError, ProtocolError
 from ..groups.coordinator.group_view import read_view
 from ..groups.group_protocol_lock import GroupProtocol, active_protocol
 from ..groups.membership.consumer_protocol import decode_assignment, decode_subscription
@@ -101,18 +103,38 @@ def delete(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Delete groups that have no members, and their offsets."""
-    with cluster_client(config, bootstrap) as (_, client):
+    """Delete groups that have no members, and their offsets. The audit does not compare them any more."""
+    with cluster_client(config, bootstrap) as (settings, client):
         for group in groups:
             try:
+                topics = set(topic or ()) or {tp.topic for tp in client.fetch_offsets(group)}
                 if topic:
-                    _delete_offsets(client, group, set(topic))
+                    _delete_offsets(client, group, topics)
                 else:
                     client.delete_group(group)
             except BrokerError as error:
                 unknown = "group {} has no offsets" if topic else "there is no group {}"
                 raise _not_deleted(client, group, error, unknown) from error
             say(f"{group}: {'offsets ' if topic else ''}deleted")
+            _end_audit(settings, client, group, topics)
+
+
+def _end_audit(settings: Settings, client: ClusterClient, group: str, topics: Iterable[str]) -> None:
+    """Publishes that the group counts nothing more of these topics."""
+    from ..client.event_publisher import EventPublisher
+    from ..interfaces.audit import AuditIdentity
+
+    audit = settings.make_audit()
+    audited = [] if audit is None else sorted(name for name in topics if audit.audits(name))
+    if audit is None or not audited:
+        return
+    identity = AuditIdentity("consumer", group, socket.gethostname(), "klamm groups delete")
+    events = EventPublisher(client, audit.topic, lambda: time.time_ns() // 1_000_000)
+    try:
+        audit.ranges(identity, events).end(audited, "the group was deleted")
+    except KlammError as error:
+        remedy = f"klamm audit retire consumer/{group} ends that"
+        say(f"klamm: the audit still compares it: {error}; {remedy}", err=True)
 
 
 def _delete_offsets(client: ClusterClient, group: str, topics: set[str]) -> None:

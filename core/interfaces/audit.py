@@ -9,9 +9,9 @@ How the tiers call it:
   `acknowledged` of each record that a broker has confirmed and `failed` of each whose future raises. Of nothing of this
   it is told record by record: an audit's cost is by batch.
 - A consumer calls `start` for each partition it is given, with the offset its group committed (or where it starts when
-  there is none), the topic's id and the epoch of its ownership, `seek` when its user moves the position, `count` for
-  what it hands out, and around each commit `publish(offsets)`, then the commit, then `committed(offsets)` when that
-  succeeded; `stop` for what is taken away.
+  there is none), the topic's id and the epoch of its ownership, and `begin` for all of them; `seek` when its user moves
+  the position, `count` for what it hands out, and around each commit `publish(offsets)`, then the commit, then
+  `committed(offsets)` when that succeeded; `stop` for what is taken away.
 - A load, which has Spark count, calls `publish_ranges` after it has published its data; that is all.
 - The broker runs the service that `Audit.broker` makes; it follows the partitions that the broker leads.
 """
@@ -160,6 +160,13 @@ class RangeAudit(Protocol):
         """
         ...
 
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """Publishes where the owner begins in these partitions, which were started, and waits until it is stored.
+
+        Called for a group before it returns a record of them: of earlier records nothing is demanded of it.
+        """
+        ...
+
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Records that the user moved the position. Records below those counted already are not counted again; below
         the last commit they make events marked as replay, which no sum includes.
@@ -189,6 +196,12 @@ class RangeAudit(Protocol):
     def publish_ranges(self, ranges: Iterable[RangeCount]) -> None:
         """Publishes counts that were made by another component, and waits until they are stored. Repeating it changes
         nothing: for one (tier, owner, topic, topic id, partition, from) one event wins.
+        """
+        ...
+
+    def end(self, topics: Iterable[str], why: str) -> None:
+        """Publishes that the owner counts nothing more of these topics, so that nothing more is demanded of it, and
+        waits until it is stored.
         """
         ...
 

@@ -30,6 +30,7 @@ from .query import (
     absent_topics,
     audit_config,
     check_topics,
+    retire,
     settle,
     silent_tiers,
 )
@@ -54,7 +55,10 @@ def audit_command(
         ),
     ] = None,
     by: Annotated[
-        Span | None, typer.Option("--by", help="Group the windows by this span; window if not given.")
+        Span | None,
+        typer.Option(
+            "--by", help="Group the windows by this span; if not given, the shortest of at most 60 rows (JSON: window)."
+        ),
     ] = None,
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
@@ -121,11 +125,10 @@ def audit_command(
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         answer = _ask_until(client, audit, query, wait)
         absent = [] if query.topics else absent_topics(audit, {*client.metadata().topics, *answer.counted})
-    shown = by or Span.WINDOW
     if json_:
-        say_document(json.dumps(as_json(answer.audits, shown, answer.unreadable), indent=1))
+        say_document(json.dumps(as_json(answer.audits, by or Span.WINDOW, answer.unreadable), indent=1))
     else:
-        print_report(console(), answer.audits, shown, answer.unreadable)
+        print_report(console(), answer.audits, by, answer.unreadable)
     for line in (*absent, *silent_tiers(tiers, answer)):
         say(f"klamm: {line}", err=True)
     if html is not None:
@@ -170,6 +173,39 @@ def settle_command(
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         counts, windows = settle(client, audit, query, who.strip(), why.strip())
     say(f"settled {counts} counts in {windows} windows of topic {topic}")
+
+
+@app.command("retire")
+def retire_command(
+    tier: Annotated[str, typer.Argument(metavar="TIER", help="The group or lake: consumer/GROUP or hadoop/SINK.")],
+    who: Annotated[str, typer.Option("--who", help="The person who ends it.")],
+    why: Annotated[str, typer.Option("--why", help="The reason why it is not compared any more.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")] = None,
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="ID", help="Only this lake of the sink, by its id in the report.")
+    ] = "",
+) -> None:
+    """End a group or a lake that was renamed or is no longer used: it is not compared any more.
+
+    An event in the audit topic records who ended it, and why. If it counts again, it is compared from there on.
+    """
+    for option, text in (("--who", who), ("--why", why)):
+        if not text.strip():
+            raise ConfigError(f"{option}: expected a text that is not empty")
+    try:
+        key = TierKey(*expected_tier(tier))
+    except ValueError as error:
+        raise ConfigError(f"TIER: {error}") from error
+    if lake and key.tier != HADOOP:
+        raise ConfigError(f"--lake: expected a tier hadoop/SINK with it, got {tier!r}")
+    settings = load_settings(config)
+    of_command(settings.log)
+    audit = audit_config(settings)
+    servers = settings.producer.bootstrap_servers
+    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
+        topics = retire(client, audit, key, tuple(topic or ()), lake, who.strip(), why.strip())
+    say(f"{tier} ended for {', '.join(topics)}")
 
 
 @app.command("serve")

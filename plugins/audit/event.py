@@ -145,6 +145,7 @@ class EventSource:
         quiet: bool = False,
         interval_ms: int = 0,
         note: str = "",
+        lake: str = "",
         load: LoadOrigin | None = None,
     ) -> AuditEvent:
         """Returns an event. `place`: topic and partition; `span`: [from, to)."""
@@ -168,7 +169,7 @@ class EventSource:
             epoch=epoch,
             interval_ms=interval_ms,
             note=note,
-            lake="" if load is None else load.lake,
+            lake=lake if load is None else load.lake,
             directory="" if load is None else load.directory,
             replaces="" if load is None else load.replaces,
             load=None if load is None else load.number,

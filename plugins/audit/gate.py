@@ -1,10 +1,7 @@
 """A gate for downstream jobs: waits until no record before an instant of record time is missing, or until a time-out.
 
-The gate is open when, at every requested tier,
-
-- each window that holds a record and begins before the instant is complete (with a threshold below 1: has at least that
-ratio); and - no record before the instant may still arrive: the horizon of the watermark has passed it, and no live
-producer recently counted in a window before it.
+Rule R23 of docs/audit.md: the gate is open when each window before the instant passes at every requested tier, or at
+every expected one, and no record before the instant may still arrive.
 
 So it is open wherever the completeness watermark has passed the instant. It also opens if no later window has records,
 as in a night without traffic: there the watermark stays at the end of the last window. Windows of records without a
@@ -22,6 +19,7 @@ from typing import Final
 from klamm.errors import UnknownTopicError
 from klamm.plugin import NO_WINDOW, ConfigError, KlammError
 
+from .comparison import rules
 from .comparison.compare import Cell, State, TopicAudit, WindowAudit
 from .comparison.tiers import Problem, TierKey
 from .event import BROKER, PRODUCER
@@ -48,7 +46,9 @@ class Gate:
     tiers: tuple[str, ...] = ()
 
     def chosen(self, audit: TopicAudit) -> list[TierKey]:
-        return [tier for tier in audit.tiers if not self.tiers or tier.tier in self.tiers or str(tier) in self.tiers]
+        if not self.tiers:
+            return [tier for tier in audit.tiers if tier in audit.expected]
+        return [tier for tier in audit.tiers if tier.tier in self.tiers or str(tier) in self.tiers]
 
     def windows(self, audit: TopicAudit) -> list[WindowAudit]:
         return [window for window in audit.windows if self._holds(window.start_ms, audit.window_ms)]
@@ -58,9 +58,7 @@ class Gate:
         return sorted(start for start in audit.horizon.held if self._holds(start, audit.window_ms))
 
     def passes(self, cell: Cell) -> bool:
-        if cell.state in (State.COMPLETE, State.SETTLED):
-            return True
-        return self.threshold < 1 and cell.ratio is not None and cell.ratio >= self.threshold
+        return rules.cell_passes(cell, self.threshold)
 
     def _holds(self, start_ms: int, window_ms: int) -> bool:
         return start_ms != NO_WINDOW and start_ms < self.until_ms and start_ms + window_ms > self.since_ms
@@ -74,6 +72,8 @@ def obstacle(audit: TopicAudit, gate: Gate) -> str | None:
     absent = [name for name in gate.tiers if not any(name in (tier.tier, str(tier)) for tier in tiers)]
     if absent or not tiers:
         return f"{' and '.join(absent) or 'every tier'} has counted nothing"
+    if audit.left_out_ms is not None and gate.until_ms <= audit.left_out_ms:
+        return f"windows before {iso(audit.left_out_ms)} are left out: older events were deleted (audit.retention.ms)"
     failing = [(w, t) for w in gate.windows(audit) for t in tiers if not gate.passes(w.cells[t])]
     if failing:
         window, tier = failing[0]
@@ -81,7 +81,7 @@ def obstacle(audit: TopicAudit, gate: Gate) -> str | None:
         more = f"; and {others} more window{'s' if others > 1 else ''}" if others else ""
         return f"window {iso(window.start_ms)} at {tier} {_lack(audit, window, tier)}{more}"
     for problem in audit.problems:
-        if problem.tier in _concerned(tiers, audit) and (problem.windows is None or problem.since_ms < gate.until_ms):
+        if problem.tier in _concerned(tiers, audit) and rules.closes_gate(problem, gate.until_ms):
             return f"windows before {iso(gate.until_ms)} are unknown: {_reason(problem)}"
     return _still_open(audit, gate)
 
@@ -96,7 +96,8 @@ def _lack(audit: TopicAudit, window: WindowAudit, tier: TierKey) -> str:
     over = "" if cell.ratio is None or math.isinf(cell.ratio) else f", ratio {cell.ratio:.6g}"
     if cell.state is State.DUPLICATED:
         return f"has {cell.over:,} records more than the {cell.expected:,} expected{over}"
-    return f"lacks {cell.short:,} of {cell.expected:,} records{over}"
+    verb = "has not got" if cell.state is State.LATE else "lacks"
+    return f"{verb} {cell.short:,} of {cell.expected:,} records{' yet' if verb != 'lacks' else ''}{over}"
 
 
 def _concerned(tiers: Collection[TierKey], audit: TopicAudit) -> set[TierKey]:
@@ -176,8 +177,11 @@ def _summary(answer: Answer, gate: Gate) -> str:
     tiers, windows = gate.chosen(audit), gate.windows(audit)
     counts = ", ".join(f"{tier} {count:,}" for tier, count in _counts(tiers, windows))
     least = "" if gate.threshold >= 1 else f" (each window at least {gate.threshold:g})"
+    out = audit.left_out_ms
+    left = "" if out is None or out <= gate.since_ms else f" and not before {iso(out)} (audit.retention.ms)"
     return (
-        f"topic {gate.topic} is complete before {iso(gate.until_ms)}{least}: {len(windows)} windows; records: {counts}"
+        f"topic {gate.topic} is complete before {iso(gate.until_ms)}{left}{least}: {len(windows)} windows; records: "
+        f"{counts}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -11,14 +12,15 @@ from typing import Final
 from klamm import ClusterClient, Settings
 from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.core.client.event_publisher import EventPublisher
-from klamm.plugin import ConfigError
+from klamm.plugin import AuditIdentity, ConfigError
 
+from .comparison import rules
 from .comparison.compare import TopicAudit, compare, settlement_counts
-from .comparison.rules import end_counted, is_behind
 from .comparison.tiers import LogEnd, Place, TierKey
 from .config import AuditConfig, expected_tier
+from .counting.ranges import KlammRangeAudit
 from .event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
-from .reader import AuditReader, read_log_ends
+from .reader import AuditReader, read_log_ends, with_counted
 from .windows import clock_ms
 
 REACH_S: Final = 1.0
@@ -80,6 +82,9 @@ class AuditQueryRunner:
         now_ms = clock_ms()
         logs = read_log_ends(self._client, lambda topic: config.audits(topic) and topic in (query.topics or (topic,)))
         reader.read(self._deadline_s)
+        retained_ms = reader.retained_ms(now_ms, config.retention_ms)
+        if retained_ms > -math.inf:  # the events may be deleted that said up to where the broker tier has counted
+            logs = with_counted(self._client, logs)
         deadline = time.monotonic() + (2 * config.broker_interval_ms / 1000 + REACH_S if wait else 0)
         if self._deadline_s is not None:
             deadline = min(deadline, self._deadline_s)
@@ -90,7 +95,7 @@ class AuditQueryRunner:
         told = (*reader.events, *more)
         events = [event for event in told if not query.topics or event.topic in query.topics]
         expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *query.expect)
-        audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
+        audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs, retained_ms)
         counted = frozenset(event.topic for event in reader.events)
         narrowed = tuple(narrow(audit, query) for audit in audits)
         return Answer(narrowed, tuple(reader.unreadable), counted, tuple(events), logs, now_ms)
@@ -139,9 +144,15 @@ def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditE
     for event in events:
         if event.tier == BROKER:
             by_topic.setdefault(event.topic, []).append(event)
-    counted = {topic: end_counted(told) for topic, told in by_topic.items()}
+    counted: dict[str, dict[Place, int]] = {}
+    for topic, told in by_topic.items():
+        ends = counted[topic] = {}
+        for event in told:
+            if event.partition is not None:
+                place = Place(event.topic_id, event.partition)
+                ends[place] = max(ends.get(place, 0), event.to_offset)
     return not any(
-        log.end >= 0 and is_behind(place, log, counted.get(topic, {}))
+        log.end >= 0 and rules.is_behind(place, log, counted.get(topic, {}))
         for topic, ends in logs.items()
         for place, log in ends.items()
     )
@@ -191,6 +202,39 @@ def settle(client: ClusterClient, config: AuditConfig, query: AuditQuery, who: s
     )
     EventPublisher(client, config.topic, clock_ms)(*event.encode()).result()
     return len(counts), len({start for _, start in counts})
+
+
+def retire(
+    client: ClusterClient,
+    config: AuditConfig,
+    tier: TierKey,
+    topics: Collection[str],
+    lake: str,
+    who: str,
+    why: str,
+) -> list[str]:
+    """Ends a group, a sink's lakes, or the one with the id `lake`: publishes for each of the topics (all that it has
+    counted when empty) the event after which it is not compared any more. Returns the topics.
+
+    Raises `ConfigError` if it has counted none of them.
+    """
+    reader = AuditReader(client, config.topic)
+    reader.read()
+    counted = [each for each in reader.events if (each.tier, each.owner) == tier and not each.ends]
+    there = sorted({each.topic for each in counted if lake in ("", each.lake)})
+    wanted = sorted(topics) or there
+    missing = [topic for topic in wanted if topic not in there]
+    if missing or not wanted:
+        what = f"lake {lake} of {tier}" if lake else str(tier)
+        known = sorted({each.lake for each in counted}) if lake else {f"{e.tier}/{e.owner}" for e in reader.events}
+        near = nearest_of(lake or str(tier), known)
+        of = f" of topic {missing[0]}" if missing else ""
+        raise ConfigError(f"{what} has counted nothing{of}, so there is nothing to end{near}")
+    events = EventPublisher(client, config.topic, clock_ms)
+    identity = AuditIdentity(*tier, socket.gethostname(), who)
+    ranges = KlammRangeAudit(identity, events, window_ms=config.window_minutes * 60_000, clock_ms=clock_ms)
+    ranges.end(wanted, why, lake)
+    return wanted
 
 
 def audit_config(settings: Settings) -> AuditConfig:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,7 @@ from klamm.core.client.reader.topic_table import TopicTable
 from klamm.plugin import KlammError, SchemaError, TopicPartition
 
 from .comparison.tiers import LogEnd, Place
+from .counting.broker_tier import GROUP as BROKER_GROUP
 from .event import AuditEvent, decode_event
 
 TIMEOUT_S: Final = 30.0
@@ -60,6 +62,18 @@ class AuditReader:
         """
         self._table.catch_up(self._client.partitions(self._topic), deadline_s=deadline_s)
 
+    def retained_ms(self, now_ms: int, retention_ms: int) -> float:
+        """Returns when the audit topic stored the first event that is left, in ms since the epoch: events before were
+        deleted; -inf if none was. Of a partition without an event that is left it is known only that the others are
+        older than the retention.
+        """
+        first = self._kept.first
+        others = [p for p in self._client.partitions(self._topic) if p not in first]
+        starts, _ = self._client.list_served_offsets(dict.fromkeys(others, EARLIEST)) if others else ({}, {})
+        oldest = float(now_ms - max(retention_ms, 0))
+        stored = [oldest for start in starts.values() if start > 0]
+        return max([*stored, *(float(at_ms) for offset, at_ms in first.values() if offset > 0)], default=-math.inf)
+
     def log(self) -> AuditLog:
         return AuditLog(tuple(self.events), tuple(self.unreadable))
 
@@ -73,9 +87,11 @@ class _Events:
         self._max_events = max_events
         self.events: list[AuditEvent] = []
         self.unreadable: list[str] = []
+        self.first: dict[TopicPartition, tuple[int, int]] = {}
+        """Offset and timestamp in ms of the first record read of each partition."""
 
     def clear(self) -> None:
-        self.events, self.unreadable = [], []
+        self.events, self.unreadable, self.first = [], [], {}
 
     def apply(
         self,
@@ -85,6 +101,7 @@ class _Events:
         key: bytes | None,  # noqa: ARG002 - the event says it too
         value: bytes | None,
     ) -> None:
+        self.first.setdefault(partition, (offset, timestamp_ms))
         try:
             event = decode_event(value or b"", timestamp_ms)
         except SchemaError as error:
@@ -105,6 +122,21 @@ def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
     reader = AuditReader(client, topic)
     reader.read()
     return reader.log()
+
+
+def with_counted(client: ClusterClient, logs: Mapping[str, Mapping[Place, LogEnd]]) -> dict[str, dict[Place, LogEnd]]:
+    """Returns the same logs with the offsets that the broker tier has committed, for which it has published events."""
+    counted = {
+        (partition.topic, Place("" if stored.topic_id is None else str(stored.topic_id), partition.partition)): stored
+        for partition, stored in client.fetch_offsets(BROKER_GROUP).items()
+    }
+    return {
+        topic: {
+            place: log._replace(counted=stored.offset) if (stored := counted.get((topic, place))) else log
+            for place, log in ends.items()
+        }
+        for topic, ends in logs.items()
+    }
 
 
 def read_log_ends(client: ClusterClient, audits: Callable[[str], bool]) -> dict[str, dict[Place, LogEnd]]:

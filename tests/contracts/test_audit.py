@@ -8,7 +8,7 @@ import pytest
 
 from klamm.core.interfaces.audit import Audit, AuditIdentity, RangeCount, WindowCount
 from klamm.core.plugins import plugin_host
-from klamm.plugins.audit.comparison.rules import tier_counts
+from klamm.plugins.audit.comparison.compare import tier_counts
 from klamm.plugins.audit.comparison.tiers import Place
 from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, identity
 

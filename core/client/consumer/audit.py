@@ -71,16 +71,19 @@ class ConsumerAudit:
             found = self._topics[topic] = audit is not None and topic != audit.topic and audit.audits(topic)
         return found
 
-    def start(self, partition: TopicPartition, offset: int) -> None:
-        """Starts counting at the offset, which is one of the topic that has the name now: the cluster is asked for its
-        id.
+    def start(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Starts counting at these offsets, which are of the topics that have the names now: the cluster is asked for
+        their ids. Stores where the group begins.
         """
-        if self.counts(partition):
-            self._call(lambda ranges: self._start(ranges, partition, offset))
+        audited = {p: offsets[p] for p in self._audited(offsets)}
+        if audited:
+            self._call(lambda ranges: self._start(ranges, audited))
 
-    def _start(self, ranges: RangeAudit, partition: TopicPartition, offset: int) -> None:
-        topic_id = self._client.topic_ids([partition.topic]).get(partition.topic)
-        ranges.start(partition, offset, topic_id=topic_id, epoch=self._epoch(partition))
+    def _start(self, ranges: RangeAudit, offsets: Mapping[TopicPartition, int]) -> None:
+        topic_ids = self._client.topic_ids(sorted({partition.topic for partition in offsets}))
+        for partition, offset in offsets.items():
+            ranges.start(partition, offset, topic_id=topic_ids.get(partition.topic), epoch=self._epoch(partition))
+        ranges.begin(offsets)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         if self.counts(partition):

@@ -302,7 +302,7 @@ class Consumer:
             known = state.position is not None
             state.move(offset, state.epoch_before(offset))
         if not known and self._audit.counts(partition):
-            self._audit.start(partition, self._audit_from(partition, offset))
+            self._audit.start({partition: self._audit_from(partition, offset)})
         self._audit.seek(partition, offset)
 
     def _audit_from(self, partition: TopicPartition, offset: int) -> int:

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ...config.sections.consumer import ConsumerConfig
 from ...errors import BrokerError, ErrorCode, KlammError
@@ -45,16 +46,27 @@ COMPARE_S = 5.0
 REPLACED = "is of a topic that was deleted and created again"
 
 Committed = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
-Positioned = Callable[[TopicPartition, int], None]
+Positioned = Callable[[Mapping[TopicPartition, int]], None]
 
 
 @dataclass(frozen=True)
 class FetchHooks:
-    """`committed`: the group's stored offsets. `positioned`: called with the start
-    position of a partition, before its first record is returned."""
+    """`committed`: the group's stored offsets. `positioned`: called with the start positions of partitions, before
+    their first records are returned."""
 
     committed: Committed
     positioned: Positioned
+
+
+class _Start(NamedTuple):
+    """Where a partition starts. `version`: of the state when that was found; `committed`: the group's offset, if it
+    starts there; `lost_epoch`: the log was cut there."""
+
+    state: TopicPartitionState
+    version: int
+    offset: CommittedOffset
+    committed: int | None
+    lost_epoch: int | None = None
 
 
 class Fetcher:
@@ -192,28 +204,29 @@ class Fetcher:
             if None not in (committed.topic_id, now_id) and committed.topic_id != now_id:
                 del stored[p]
                 why[p] = REPLACED
-        for partition, start in {**stored, **self._reset(why, unplaced)}.items():
-            state = unplaced[partition]
-            start = replace(start, topic_id=ids.get(partition.topic))
-            self._start_at(state, versions[partition], start, start.offset if partition in stored else None)
+        self._start_at(
+            [
+                _Start(
+                    unplaced[partition],
+                    versions[partition],
+                    replace(start, topic_id=ids.get(partition.topic)),
+                    start.offset if partition in stored else None,
+                )
+                for partition, start in {**stored, **self._reset(why, unplaced)}.items()
+            ]
+        )
 
-    def _start_at(
-        self,
-        state: TopicPartitionState,
-        version: int,
-        start: CommittedOffset,
-        committed: int | None,
-        lost_epoch: int | None = None,
-    ) -> None:
-        """Starts the partition there, unless it was moved or taken away meanwhile. `lost_epoch`: the log was cut
-        there.
-        """
+    def _start_at(self, starts: Iterable[_Start]) -> None:
+        """Starts the partitions there, unless they were moved or taken away meanwhile."""
         with self._positions.lock:
-            if state.gone or state.version != version:
-                return
-        self._hooks.positioned(state.partition, start.offset)
+            valid = [one for one in starts if not one.state.gone and one.state.version == one.version]
+        if not valid:
+            return
+        self._hooks.positioned({one.state.partition: one.offset.offset for one in valid})
         with self._positions.changing():
-            if not state.gone and state.version == version:
+            for state, version, start, committed, lost_epoch in valid:
+                if state.gone or state.version != version:
+                    continue
                 state.move(start.offset, start.leader_epoch)
                 if lost_epoch is not None:
                     self._positions.note_cut(state, start.offset, lost_epoch)
@@ -364,7 +377,7 @@ class Fetcher:
                 one.partition, words, end.end_offset, end.leader_epoch,
             )  # fmt: skip
             start = CommittedOffset(end.end_offset, end.leader_epoch, topic_id=one.state.topic_id)
-            self._start_at(one.state, one.version, start, one.state.committed, one.epoch)
+            self._start_at([_Start(one.state, one.version, start, one.state.committed, one.epoch)])
             return
         _log.warning("%s: the offset %s", one.partition, words)
         with self._positions.changing():

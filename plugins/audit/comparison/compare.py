@@ -1,17 +1,9 @@
 """The comparison: is what each tier counted, window by window, what the tier before it counted?
 
-Which count is compared with which:
-
-    broker      / producers' acknowledged     (producer by producer; attempted is shown, and compared with nothing: a
-    record without acknowledgement has an error on its future) consumer/g  / broker                      (with the
-    records of clients that do not audit; by topic id) hadoop/load/job  / broker
-
-A ratio of exactly 1 is complete; below, records are missing; above, some are counted twice. A count is *unknown*, and
-never complete, when its tier or the one it is compared with has sent no event, or in the windows that a problem of one
-of them affects (see `rules`); and where it is above 1 only because the other is still counting. The ends of
-the logs, which are requested before the events are read, show whether the broker tier is counting. A user may settle an
-unknown count: it is then treated as complete as long as it does not change, and the report says who settled it. Pure:
-no I/O, no clock.
+The events of a topic become counts by tier, window and partition; `rules` decides which events count, which windows are
+compared, and what a difference proves. The ends of the logs, which are requested before the events are read, show
+whether the broker tier is counting. A user may settle an unknown count: it is then treated as complete as long as it
+does not change, and the report says who settled it. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -19,40 +11,49 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from itertools import chain
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from ..event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
-from .rules import is_behind, tier_counts, topic_ids
+from ..event import BROKER, CONSUMER, HADOOP, PRODUCER, SETTLEMENT, TIERS, AuditEvent
+from ..windows import iso
+from . import rules
 from .tiers import (
     DEFAULT_LATENESS_MS,
-    PATIENCE,
     PRODUCERS,
     Age,
+    Cell,
+    Ended,
+    Horizon,
     Kind,
     LogEnd,
     Place,
     Problem,
     ProducerLife,
-    Tally,
+    State,
     TierCounts,
     TierKey,
+    WindowAudit,
 )
+
+__all__ = [
+    "Cell",
+    "ClockOff",
+    "Horizon",
+    "Settlement",
+    "State",
+    "TopicAudit",
+    "WindowAudit",
+    "compare",
+    "lowest",
+    "settlement_counts",
+    "tier_counts",
+]
 
 DELIVERY_MS: Final = 180_000
 """The most ms between making an event and storing it: a producer's `delivery.timeout.ms` is two minutes."""
-
-
-class State(StrEnum):
-    """The states of a count, from good to bad: a row shows the worst of its cells."""
-
-    COMPLETE = "complete"
-    SETTLED = "settled"
-    DUPLICATED = "duplicated"
-    MISSING = "missing"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -68,42 +69,6 @@ class Settlement:
     def covers(self, tier: TierKey, start_ms: int, cell: Cell) -> bool:
         """Returns True if the counts are the same as when they were settled."""
         return self.counts.get((str(tier), start_ms)) == (cell.records, cell.expected)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One tier in one window. `expected`: the count it is compared with. `ratio` to that; None for producers, which are
-    the reference, and where it is unknown. `foreign`: records of clients that do not audit (the broker's)."""
-
-    records: int
-    size: int
-    attempted: int
-    ratio: float | None
-    state: State
-    expected: int = 0
-    foreign: int = 0
-
-    @property
-    def short(self) -> int:
-        """Records too few; 0 where that is unknown."""
-        return 0 if self.ratio is None or self.ratio >= 1 else round((1 - self.ratio) * self.expected)
-
-    @property
-    def over(self) -> int:
-        """Records too many; 0 where that is unknown."""
-        if self.ratio is None or self.ratio <= 1:
-            return 0
-        return round((self.ratio - 1) * self.expected) if self.expected else self.records
-
-
-@dataclass(frozen=True, slots=True)
-class WindowAudit:
-    start_ms: int
-    cells: dict[TierKey, Cell]
-
-    @property
-    def complete(self) -> bool:
-        return all(cell.state in (State.COMPLETE, State.SETTLED) for cell in self.cells.values())
 
 
 class ClockOff(NamedTuple):
@@ -125,19 +90,13 @@ class ClockOff(NamedTuple):
         )
 
 
-class Horizon(NamedTuple):
-    """The bound of a watermark: it may not pass a window that ends after `limit_ms`, nor one of `held`, in which a live
-    producer counted so recently that it may count again. -inf where a log was never counted."""
-
-    limit_ms: float
-    held: frozenset[int] = frozenset()
-
-
 @dataclass(frozen=True)
 class TopicAudit:
     """One topic: its tiers in their order along the pipeline, windows by time, and what is wrong with the events.
     `settled`: the valid settlements; `closed`: the problems that they close. `topic_ids`: the ids that the name has
-    had; more than one when the topic was deleted and created again."""
+    had; more than one when the topic was deleted and created again. `expected`: the tiers that hold watermark, gate and
+    exit status; `ended`: tiers and lakes that are not compared any more. `left_out_ms`: windows that begin before are
+    left out (rules R2, R5, R22)."""
 
     topic: str
     window_ms: int
@@ -150,15 +109,19 @@ class TopicAudit:
     closed: tuple[Problem, ...] = ()
     topic_ids: tuple[str, ...] = ()
     watermark_ms: int | None = None
-    """The completeness watermark: every window up to it that holds a record is complete at every tier."""
-    ages: Mapping[TierKey, Mapping[int, Mapping[Age, int]]] = field(default_factory=dict)
-    """Records by their age when they were counted, by tier and window."""
+    """The completeness watermark: every window up to it that holds a record is complete at every expected tier."""
+    counts: Mapping[TierKey, TierCounts] = field(default_factory=dict)
+    """What each tier counted, and in which ranges."""
+    expected: frozenset[TierKey] = frozenset()
+    ended: tuple[Ended, ...] = ()
+    left_out_ms: int | None = None
     clocks: tuple[ClockOff, ...] = ()
     """Producers with wrong clocks. Their counts are right, so these are not problems."""
 
     @property
     def complete(self) -> bool:
-        return bool(self.windows) and not self.problems and all(window.complete for window in self.windows)
+        faulty = any(problem.tier in self.expected for problem in self.problems)
+        return bool(self.windows) and not faulty and all(window.complete for window in self.windows)
 
     def lowest(self) -> float | None:
         """Returns the lowest ratio over all windows and tiers; None if one of them is unknown, or there is none."""
@@ -168,7 +131,7 @@ class TopicAudit:
         """Returns two bounds of this quantile of the latency, from a record's timestamp until the audit topic had the
         tier's count of it; None without a record that has a timestamp.
         """
-        by_window = self.ages.get(tier, {})
+        by_window = self.counts[tier].ages if tier in self.counts else {}
         found: dict[Age, int] = {}
         for window in self.windows:
             if window.start_ms != NO_WINDOW:
@@ -180,16 +143,21 @@ class TopicAudit:
         return Age(_at_rank(rank, found, 0), _at_rank(rank, found, 1))
 
     def of_tiers(self, tiers: Collection[TierKey]) -> TopicAudit:
-        """Returns the audit of these tiers only, each compared as before."""
+        """Returns the audit of these tiers only, each compared as before; all of them are expected then."""
         chosen = tuple(tier for tier in self.tiers if tier in tiers)
-        windows = [WindowAudit(w.start_ms, {tier: w.cells[tier] for tier in chosen}) for w in self.windows if chosen]
+        windows = [
+            WindowAudit(w.start_ms, {tier: rules.holding(w.cells[tier], holds=True) for tier in chosen})
+            for w in self.windows
+            if chosen
+        ]
         return replace(
             self,
             tiers=chosen,
             windows=tuple(windows),
             problems=tuple(problem for problem in self.problems if problem.tier in chosen),
             closed=tuple(problem for problem in self.closed if problem.tier in chosen),
-            watermark_ms=watermark(windows, self.window_ms, self.horizon),
+            watermark_ms=rules.watermark(windows, self.window_ms, self.horizon),
+            expected=frozenset(chosen),
         )
 
     def between(self, since_ms: int | None, until_ms: int | None) -> TopicAudit:
@@ -218,9 +186,11 @@ def _at_rank(rank: float, found: Mapping[Age, int], bound: int) -> int:
 
 
 def lowest(cells: Iterable[Cell]) -> float | None:
-    """Returns the lowest ratio; None if a cell is unknown or there is nothing to compare."""
+    """Returns the lowest ratio of the expected tiers; None if a cell is unknown or there is nothing to compare."""
     ratios: list[float] = []
     for cell in cells:
+        if not cell.holds:
+            continue
         if cell.state is State.UNKNOWN:
             return None
         if cell.ratio is not None:
@@ -235,43 +205,105 @@ def compare(
     topics: Collection[str] = (),
     lateness_ms: int = DEFAULT_LATENESS_MS,
     logs: Mapping[str, Mapping[Place, LogEnd]] | None = None,
+    retained_ms: float = -math.inf,
 ) -> list[TopicAudit]:
     """Returns the audits of the topics, by name: those named in events, and `topics`.
 
     `expect` names tiers besides producer and broker that must have counted each topic. `lateness_ms`: how much later
     than its timestamp a record may be sent. `logs`: where the partitions of each topic ended before the events were
-    read; None: not requested, and not compared. A topic that has records and no events is included.
+    read; None: not requested, and not compared. A topic that has records and no events is included. `retained_ms`: when
+    the audit topic stored the first event that is left; -inf if none was deleted.
     """
     logs = {} if logs is None else logs
     events = list(events)
-    now_ms = told_now(events, now_ms)
+    now_ms = rules.present_ms(events, now_ms)
     by_topic: dict[str, list[AuditEvent]] = {topic: [] for topic in topics}
     for event in events:
         by_topic.setdefault(event.topic, []).append(event)
     for topic, ends in logs.items():
-        if any(is_behind(place, log, {}) for place, log in ends.items()):
+        if any(rules.is_behind(place, log, {}) for place, log in ends.items()):
             by_topic.setdefault(topic, [])
     return [
-        _compare_topic(topic, by_topic[topic], now_ms, expect, lateness_ms, logs.get(topic, {}))
+        _compare_topic(topic, by_topic[topic], now_ms, expect, lateness_ms, logs.get(topic, {}), retained_ms)
         for topic in sorted(by_topic)
     ]
 
 
-def told_now(events: Sequence[AuditEvent], now_ms: int) -> int:
-    """Returns the present time by the clock that stamps events, as far as it is known: the reader's own clock may be
-    ahead, and every producer would seem silent. So the reader's clock counts only beyond the silence that a live
-    producer is allowed.
+def tier_counts(
+    topic: str,
+    events: Iterable[AuditEvent],
+    window_ms: int,
+    now_ms: int,
+    lateness_ms: int = DEFAULT_LATENESS_MS,
+    logs: Mapping[Place, LogEnd] = MappingProxyType({}),
+    retained_ms: float = -math.inf,
+    ended: list[Ended] | None = None,
+) -> dict[TierKey, TierCounts]:
+    """Returns the tiers of one topic, with their problems; adds to `ended` those that are not compared any more. Every
+    window length among the events must divide `window_ms`. `logs`: the topic's partitions as they were before the
+    events were read.
     """
-    stamps = [event.stored_ms for event in events if event.stored_ms >= 0]
-    if not stamps:
-        return now_ms
-    last: dict[tuple[str, str], AuditEvent] = {}
+    current, gone = rules.without_ended(event for event in events if event.tier != SETTLEMENT)
+    by_tier: dict[TierKey, list[AuditEvent]] = {}
+    for event in current:
+        by_tier.setdefault(rules.tier_of(event), []).append(event)
+    found: dict[TierKey, TierCounts] = {}
+    retained = retained_ms == -math.inf
+    for tier, own in by_tier.items():
+        counts = found[tier] = TierCounts(tier, restarted=any(each.tier == tier for each in gone))
+        if tier.tier == HADOOP:
+            own, replaced, live = rules.newest_lake(own)
+            own, gone = rules.current_loads(own), [*gone, *replaced]
+            if live:
+                text = (
+                    f"{len(live)} lakes are loaded under this name: {'; '.join(live)}; end one with klamm audit retire"
+                )
+                counts.problems.append(Problem(Kind.TWO_LAKES, topic, tier, text))
+        if tier == PRODUCERS:
+            _add_producers(counts, own, window_ms, now_ms)
+        else:
+            _add_ranges(counts, own, window_ms, retained=retained)
+    rules.Problems(topic, found, window_ms, now_ms, lateness_ms, retained=retained).find(logs)
+    if ended is not None:
+        ended += sorted(gone, key=lambda each: each.time_ms)
+    return found
+
+
+def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int, *, retained: bool) -> None:
+    replays: list[AuditEvent] = []
+    ranges: dict[Place, list[AuditEvent]] = {}
     for event in events:
-        if event.tier == PRODUCER:
-            key = (event.topic, event.owner)
-            last[key] = max(last.get(key, event), event, key=lambda each: each.from_offset)
-    patience_ms = PATIENCE * max((event.interval_ms for event in last.values() if not event.final), default=0)
-    return max(max(stamps), now_ms - patience_ms)
+        if event.replay:  # R10
+            replays.append(event)
+        elif event.partition is not None:
+            ranges.setdefault(Place(event.topic_id, event.partition), []).append(event)
+    for event in rules.last_of_each(replays).values():
+        counts.replayed += sum(window.records for window in event.windows)
+    for place, told in ranges.items():
+        rules.demand_begins(counts, place, told, retained)
+        versions: dict[int, list[AuditEvent]] = {}
+        for event in told:
+            if event.from_offset < event.to_offset or counts.tier.tier == BROKER:  # else it tells where a reader begins
+                versions.setdefault(event.from_offset, []).append(event)
+        chosen = rules.chosen(counts.tier, versions)
+        tiles = list(rules.not_cut(chosen) if counts.tier.tier == BROKER else chosen)
+        if tiles:
+            counts.tiles[place] = tiles
+        if counts.tier.tier == CONSUMER and (span := rules.set_back(chain.from_iterable(versions.values()))):
+            counts.set_back[place] = span
+        for event in tiles:
+            counts.add(event, window_ms)
+
+
+def _add_producers(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int, now_ms: int) -> None:
+    producers: dict[str, dict[int, AuditEvent]] = {}
+    for event in events:
+        producers.setdefault(event.owner, {})[event.from_offset] = event
+    for owner, numbered in producers.items():
+        told = tuple(numbered[number] for number in sorted(numbered))
+        counts.lives.append(ProducerLife(owner, told, rules.is_killed(told[-1], now_ms)))
+        for event in told:
+            counts.add(event, window_ms)
 
 
 def _compare_topic(
@@ -281,27 +313,31 @@ def _compare_topic(
     expect: Collection[TierKey],
     lateness_ms: int,
     logs: Mapping[Place, LogEnd],
+    retained_ms: float,
 ) -> TopicAudit:
-    window_ms = math.lcm(*{event.window_ms for event in events})
-    found = tier_counts(topic, events, window_ms, now_ms, lateness_ms, logs)
+    window_ms = math.lcm(*{event.window_ms for event in events if not event.ends})
+    ended: list[Ended] = []
+    found = tier_counts(topic, events, window_ms, now_ms, lateness_ms, logs, retained_ms, ended)
     for tier in (PRODUCERS, *expect):
-        _require(topic, tier, found)
+        _require(topic, tier, found, ended)
     if not any(tier.tier == BROKER for tier in found):
-        _require(topic, TierKey(BROKER), found)
+        _require(topic, TierKey(BROKER), found, ended)
+    left_out = rules.left_out_ms(retained_ms, lateness_ms)
+    starts = {start for counts in found.values() for start in counts.windows}
+    starts |= {start for counts in found.values() for problem in counts.problems for start in problem.windows or ()}
+    kept = {start for start in starts if left_out is None or start >= left_out}
+    for counts in found.values():
+        within = (rules.within(problem, kept, left_out) for problem in counts.problems)
+        counts.problems = [problem for problem in within if problem is not None]
     order = sorted(found, key=lambda tier: (TIERS.index(tier.tier), tier.owner))
     problems = [problem for tier in order for problem in found[tier].problems]
-    starts = {start for counts in found.values() for start in counts.windows}
-    starts |= {start for problem in problems for start in problem.windows or ()}
+    expected = rules.expected_tiers(order, expect)
     settlements = [_settlement(event) for event in events if event.tier == SETTLEMENT and event.window_ms == window_ms]
-    measured = [WindowAudit(start, _cells(start, order, found)) for start in sorted(starts)]
+    measured = _windows(sorted(kept), order, found, expected, rules.topic_ids(events), window_ms)
     windows, settled = _settled(measured, settlements)
-    closed = [problem for problem in problems if _is_closed(problem, windows)]
+    closed = [problem for problem in problems if rules.closes(problem, windows)]
     lives = found[PRODUCERS].lives
-    uncounted_ms = min(counts.uncounted_ms for counts in found.values())
-    horizon = Horizon(
-        min(min([now_ms, *(_sends_ms(life) for life in lives if life.live)]) - lateness_ms, uncounted_ms),
-        frozenset().union(*(life.told_since(now_ms - lateness_ms, window_ms) for life in lives if life.live)),
-    )
+    horizon = rules.horizon(found, now_ms, lateness_ms, window_ms)
     return TopicAudit(
         topic,
         window_ms,
@@ -312,16 +348,39 @@ def _compare_topic(
         horizon,
         settled,
         tuple(closed),
-        topic_ids(events),
-        watermark(windows, window_ms, horizon),
-        {tier: found[tier].ages for tier in order},
+        rules.topic_ids(events),
+        rules.watermark(windows, window_ms, horizon),
+        found,
+        expected,
+        tuple(ended),
+        left_out,
         tuple(_clocks_off(lives, max(lateness_ms, DELIVERY_MS))),
     )
 
 
-def _sends_ms(life: ProducerLife) -> int:
-    """Returns the earliest timestamp, by a live producer's own clock, of records that it may not have reported yet."""
-    return life.last.seen_ms + min(life.ahead_ms, 0)
+def _windows(
+    starts: Sequence[int],
+    order: Sequence[TierKey],
+    found: Mapping[TierKey, TierCounts],
+    expected: Collection[TierKey],
+    ids: Sequence[str],
+    window_ms: int,
+) -> Iterator[WindowAudit]:
+    broker = found[next(tier for tier in order if tier.tier == BROKER)]
+    demands = {
+        tier: rules.Demand(broker, found[tier], ids, window_ms) for tier in order if tier.tier in (CONSUMER, HADOOP)
+    }
+    for start in starts:
+        stored = rules.broker_cell(start, broker, found[PRODUCERS])
+        cells = {}
+        for tier in order:
+            if tier.tier == PRODUCER:
+                cells[tier] = rules.producer_cell(start, found[tier])
+            elif tier in demands:
+                cells[tier] = rules.holding(demands[tier].cell(start, broker, stored), holds=tier in expected)
+            else:
+                cells[tier] = stored
+        yield WindowAudit(start, cells)
 
 
 def _clocks_off(lives: Iterable[ProducerLife], allowed_ms: int) -> Iterator[ClockOff]:
@@ -330,98 +389,13 @@ def _clocks_off(lives: Iterable[ProducerLife], allowed_ms: int) -> Iterator[Cloc
             yield ClockOff(life.owner, life.last.application, life.last.host, life.ahead_ms)
 
 
-def _require(topic: str, tier: TierKey, found: dict[TierKey, TierCounts]) -> None:
+def _require(topic: str, tier: TierKey, found: dict[TierKey, TierCounts], ended: Iterable[Ended]) -> None:
+    """R2: adds an expected tier that has no event, or none since its end."""
     if tier not in found:
-        counts = found[tier] = TierCounts(tier)
-        counts.problems.append(Problem(Kind.ABSENT, topic, tier, f"{tier} has counted nothing"))
-
-
-# -- one window
-
-
-def _cells(start: int, order: Sequence[TierKey], found: Mapping[TierKey, TierCounts]) -> dict[TierKey, Cell]:
-    broker = found[next(tier for tier in order if tier.tier == BROKER)]
-    stored = _broker_cell(start, broker, found[PRODUCERS])
-    cells = {}
-    for tier in order:
-        if tier.tier == PRODUCER:
-            tally = found[tier].windows.get(start, Tally())
-            state = State.UNKNOWN if found[tier].doubts(start) else State.COMPLETE
-            cells[tier] = Cell(tally.records, tally.size, tally.attempted, None, state)
-        else:
-            cells[tier] = stored if found[tier] is broker else _reader_cell(start, found[tier], broker, stored)
-    return cells
-
-
-class _Difference(NamedTuple):
-    """Records too few, and too many, of those expected, counted separately: they do not cancel out."""
-
-    expected: int
-    short: int
-    over: int
-
-    @property
-    def state(self) -> State:
-        return State.MISSING if self.short else State.DUPLICATED if self.over else State.COMPLETE
-
-    @property
-    def ratio(self) -> float:
-        if self.short:
-            return (self.expected - self.short) / self.expected
-        return 1.0 if not self.over else (self.expected + self.over) / self.expected if self.expected else math.inf
-
-
-def _difference(mine: Mapping[str, int], expected: Mapping[str, int]) -> _Difference:
-    pairs = [(mine.get(name, 0), expected.get(name, 0)) for name in mine.keys() | expected.keys()]
-    short, over = sum(max(e - m, 0) for m, e in pairs), sum(max(m - e, 0) for m, e in pairs)
-    return _Difference(sum(expected.values()), short, over)
-
-
-def _broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
-    """Compares producer by producer. Records that a producer has reported and the broker has not stored are missing,
-    even if the window is otherwise unknown.
-    """
-    tally = broker.windows.get(start, Tally())
-    stored, told = dict(broker.sources.get(start, {})), producers.sources.get(start, {})
-    foreign = stored.pop(FOREIGN, 0)
-    if UNATTRIBUTED in stored:  # their producers are unknown: only the sums can be compared
-        difference = _difference({"": sum(stored.values())}, {"": sum(told.values())})
-    else:
-        difference = _difference(stored, told)
-    ratio: float | None = difference.ratio
-    state = difference.state
-    absent = any(problem.kind is Kind.ABSENT for problem in (*broker.problems, *producers.problems))
-    if absent or broker.doubts(start) or (state is not State.MISSING and producers.doubts(start)):
-        ratio, state = None, State.UNKNOWN
-    elif state is State.DUPLICATED and producers.live:
-        more = {source for source, records in stored.items() if records > told.get(source, 0)}
-        if UNATTRIBUTED in more or more & set(producers.live) or UNATTRIBUTED in stored:
-            ratio, state = None, State.UNKNOWN
-    return Cell(tally.records, tally.size, 0, ratio, state, difference.expected, foreign)
-
-
-def _reader_cell(start: int, mine: TierCounts, broker: TierCounts, stored: Cell) -> Cell:
-    """Compares with everything that the broker holds, by topic id."""
-    tally = mine.windows.get(start, Tally())
-    counted, held = ({t: by[start] for t, by in c.by_topic_id.items() if start in by} for c in (mine, broker))
-    difference = _difference(counted, held)
-    ratio: float | None = difference.ratio
-    state = difference.state
-    gaps = any(problem.kind is not Kind.ABSENT for problem in broker.problems) and stored.state is State.MISSING
-    if mine.doubts(start) or broker.doubts(start) or gaps or (state is State.DUPLICATED and _behind(broker, mine)):
-        ratio, state = None, State.UNKNOWN
-    return Cell(tally.records, tally.size, 0, ratio, state, difference.expected)
-
-
-def _behind(broker: TierCounts, mine: TierCounts) -> bool:
-    """Returns True if this tier has counted offsets that the broker tier has not counted yet, or never will because
-    they were deleted before it began.
-    """
-    return any(not _covered(broker.tiles.get(place, ()), tiles) for place, tiles in mine.tiles.items())
-
-
-def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
-    return bool(broker) and broker[0].from_offset <= mine[0].from_offset and broker[-1].to_offset >= mine[-1].to_offset
+        since = max((each.time_ms for each in ended if each.tier == tier and each.who), default=None)
+        text = f"{tier} has counted nothing" + ("" if since is None else f" since it ended on {iso(since)}")
+        found[tier] = TierCounts(tier)
+        found[tier].problems.append(Problem(Kind.ABSENT, topic, tier, text))
 
 
 # -- settlements
@@ -461,30 +435,3 @@ def _settled(
                 used += [by] if by not in used else []
         result.append(WindowAudit(window.start_ms, cells))
     return tuple(result), tuple(sorted(used, key=lambda each: each.time_ms))
-
-
-def _is_closed(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
-    """Returns True if the problem affects only settled counts. Records that the broker tier has not counted are in no
-    count that can be settled.
-    """
-    if problem.kind is Kind.BEHIND:
-        return False
-    touched = [window.cells[problem.tier].state for window in windows if problem.touches(window.start_ms)]
-    return bool(touched) and all(state is State.SETTLED for state in touched)
-
-
-def watermark(windows: Iterable[WindowAudit], window_ms: int, horizon: Horizon) -> int | None:
-    """Returns the end of the last window before the first that is not complete, or that may still get records, in ms
-    since the epoch; None if there is none.
-
-    A downstream job that needs a whole day waits until the watermark has passed the day's end.
-    """
-    reached: int | None = None
-    for window in windows:
-        if window.start_ms == NO_WINDOW:
-            continue
-        end = window.start_ms + window_ms
-        if not window.complete or end > horizon.limit_ms or window.start_ms in horizon.held:
-            break
-        reached = end
-    return reached

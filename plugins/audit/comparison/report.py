@@ -19,19 +19,22 @@ from .tiers import Problem, TierKey
 
 _STYLES = {
     State.COMPLETE: "green",
+    State.NOT_COMPARED: "dim",
     State.SETTLED: "cyan",
     State.DUPLICATED: "magenta",
+    State.LATE: "blue",
     State.MISSING: "red",
     State.UNKNOWN: "yellow",
 }
 _ORDER = list(State)
+FEW_ROWS: Final = 60
 QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
 
 
 @dataclass(frozen=True)
 class Row:
-    """The windows of one label together: counts are sums, completeness is that of the worst window, so that a surplus
-    record in one window cannot hide a missing record in another."""
+    """The windows of one label together: counts are sums, completeness is that of the worst window of an expected tier,
+    so that a surplus record in one window cannot hide a missing record in another."""
 
     label: str
     windows: tuple[WindowAudit, ...]
@@ -52,18 +55,20 @@ class Row:
         return [cell for window in self.windows for key, cell in window.cells.items() if tier in (None, key)]
 
     def state(self, tier: TierKey | None = None) -> State:
-        return max((cell.state for cell in self.cells(tier)), key=_ORDER.index)
+        """Returns the worst state of a tier, or of all that are expected."""
+        states = (cell.state for cell in self.cells(tier) if tier is not None or cell.counts)
+        return max(states, key=_ORDER.index, default=State.NOT_COMPARED)
 
     def completeness(self) -> str:
         """The lowest ratio; the highest if nothing is missing and something is counted twice."""
         state = self.state()
         if state is State.UNKNOWN:
             return "unknown"
-        if state is State.SETTLED:
-            return "settled"
+        if state in (State.SETTLED, State.NOT_COMPARED):
+            return str(state)
         if state is State.DUPLICATED:
             return ratio_text(max(cell.ratio for cell in self.cells() if cell.ratio is not None)) + " duplicated"
-        return ratio_text(lowest(self.cells())) + (" missing" if state is State.MISSING else "")
+        return ratio_text(lowest(self.cells())) + (f" {state}" if state in (State.MISSING, State.LATE) else "")
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -82,6 +87,14 @@ def rows(audit: TopicAudit, span: Span) -> list[Row]:
     for window in audit.windows:
         grouped.setdefault(span.label(window.start_ms), []).append(window)
     return [Row(label, tuple(windows)) for label, windows in grouped.items()]
+
+
+def few_rows(audit: TopicAudit) -> Span:
+    """Returns the shortest span that gives few rows."""
+    for span in (Span.WINDOW, Span.HOUR, Span.DAY):
+        if len({span.label(window.start_ms) for window in audit.windows}) <= FEW_ROWS:
+            return span
+    return Span.MONTH
 
 
 def render(audit: TopicAudit, span: Span) -> RenderableType:
@@ -125,6 +138,7 @@ def _add(table: Table, tiers: Sequence[TierKey], row: Row, foreign: bool) -> Non
 def _notes(audit: TopicAudit) -> list[str]:
     notes = [f"! {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.problems]
     notes += [f"! producer: clock: {clock.text}" for clock in audit.clocks]
+    notes += remarks(audit)
     notes += [f"settled by {by.who} on {iso(by.time_ms)}: {by.why}" for by in audit.settled]
     notes += [f"(settled) {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.closed]
     if len(audit.topic_ids) > 1:
@@ -139,6 +153,24 @@ def _notes(audit: TopicAudit) -> list[str]:
     notes += _latencies(audit)
     mark = "none" if audit.watermark_ms is None else iso(audit.watermark_ms)
     return [*notes, f"complete up to (watermark): {mark}"]
+
+
+def remarks(audit: TopicAudit) -> list[str]:
+    """Returns what is compared and holds nothing, what is not compared any more, and what is left out (rules R2, R5, R6
+    and R22)."""
+    found = []
+    for tier in audit.tiers:
+        if tier not in audit.expected:
+            state = Row("", audit.windows).state(tier)
+            found.append(f"{tier} is {state}: it is not expected (audit.expect), so it holds nothing back")
+    for ended in audit.ended:
+        what = f"{ended.tier}, lake {ended.lake}," if ended.lake else str(ended.tier)
+        by = f"ended by {ended.who} on {iso(ended.time_ms)}: " if ended.who else ""
+        found.append(f"{what} is not compared any more: {by}{ended.why}")
+    if audit.left_out_ms is not None:
+        until = iso(audit.left_out_ms)
+        found.append(f"windows before {until} are left out: older events were deleted (audit.retention.ms)")
+    return found
 
 
 def _latencies(audit: TopicAudit) -> Iterator[str]:
@@ -178,6 +210,10 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
             {"who": by.who, "why": by.why, "time_ms": by.time_ms, "counts": len(by.counts)} for by in audit.settled
         ],
         "settled_problems": list(map(_problem_json, audit.closed)),
+        "expected": [str(tier) for tier in audit.tiers if tier in audit.expected],
+        "ended": [{**ended._asdict(), "tier": str(ended.tier)} for ended in audit.ended],
+        "remarks": remarks(audit),
+        "left_out_ms": audit.left_out_ms,
         "rows": [
             {
                 "label": row.label,
@@ -214,10 +250,11 @@ def _tier_json(row: Row, tier: TierKey) -> dict[str, Any]:
     return said | ({"attempted": row.attempted(tier)} if tier.tier == PRODUCER else {})
 
 
-def print_report(console: Console, audits: Sequence[TopicAudit], span: Span, unreadable: Sequence[str]) -> None:
-    """Prints all topics, then records that are not events."""
+def print_report(console: Console, audits: Sequence[TopicAudit], span: Span | None, unreadable: Sequence[str]) -> None:
+    """Prints all topics, each by the span or, without one, by that which gives few rows; then records that are not
+    events."""
     for audit in audits:
-        console.print(render(audit, span))
+        console.print(render(audit, span or few_rows(audit)))
     for line in unreadable:
         console.print(text(escaped(f"! unreadable: {line}")))
     if not audits:

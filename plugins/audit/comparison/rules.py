@@ -1,72 +1,165 @@
-"""Computes from the events of the audit topic what each tier has counted by window, and which windows have problems.
+"""The rules of the comparison, with the numbers that docs/audit.md gives them: who counts, which event counts, what a
+comparison proves, what moves the watermark.
 
-- Of the events of one key, the one that ends where another range begins was committed, because ranges begin at commits.
-  An event that extends past the beginning of another range was not (its owner was suspended, and another one began
-  there). If that does not decide, the highest epoch wins, and among these the last event; an epoch may start again (the
-  generation of a classic group whose broker lost it).
-- A problem belongs to the windows whose counts it may affect, and to no others. The windows of a range of offsets are
-  known from the broker tier, which has counted every range.
-- Offsets of a topic that was deleted and created again are other offsets: ranges tile by topic id.
-
-Pure: no I/O, no clock.
+A problem belongs to the windows whose counts it may affect, and to no others. The windows of a range of offsets are
+known from the broker tier, which has counted every range. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
-from types import MappingProxyType
+from dataclasses import replace
+from itertools import chain, count, pairwise
+from typing import NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from ..event import (
-    BROKER,
-    CONSUMER,
-    FOREIGN,
-    HADOOP,
-    PRODUCER,
-    SETTLEMENT,
-    UNATTRIBUTED,
-    AuditEvent,
-    EventKey,
-)
+from ..event import BROKER, CONSUMER, FOREIGN, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent, EventKey
 from .tiers import (
-    DEFAULT_LATENESS_MS,
     PATIENCE,
     PRODUCERS,
+    Cell,
+    Ended,
+    Horizon,
     Kind,
     LogEnd,
     Place,
     Problem,
     ProducerLife,
+    State,
+    Tally,
     TierCounts,
     TierKey,
+    WindowAudit,
     wide,
 )
 
+# -- who counts, and from when until when
 
-def end_counted(events: Iterable[AuditEvent]) -> dict[Place, int]:
-    """Returns the offset up to which the broker tier has counted each partition."""
-    ends: dict[Place, int] = {}
+
+def tier_of(event: AuditEvent) -> TierKey:
+    """R1: a producer's owner is not a tier of its own; any other owner is."""
+    return TierKey(event.tier, "" if event.tier == PRODUCER else event.owner)
+
+
+def expected_tiers(found: Iterable[TierKey], named: Collection[TierKey]) -> frozenset[TierKey]:
+    """R2: producers, broker, the named tiers, and every lake unless one is named."""
+    any_lake = not any(tier.tier == HADOOP for tier in named)
+    known = (tier for tier in found if tier.tier in (PRODUCER, BROKER) or (tier.tier == HADOOP and any_lake))
+    return frozenset({*known, *named})
+
+
+def without_ended(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[Ended]]:
+    """R5: drops what groups and lakes had counted before they ended, and the end events."""
+    events = list(events)
+    ends: dict[tuple[TierKey, str], AuditEvent] = {}
     for event in events:
-        if event.tier == BROKER and event.partition is not None:
-            place = Place(event.topic_id, event.partition)
-            ends[place] = max(ends.get(place, 0), event.to_offset)
-    return ends
+        if event.ends and event.seen_ms >= ends.get((tier_of(event), event.lake), event).seen_ms:
+            ends[tier_of(event), event.lake] = event
+
+    def counts(event: AuditEvent) -> bool:
+        tier = tier_of(event)
+        last = max((end.seen_ms for key in ("", event.lake) if (end := ends.get((tier, key)))), default=-math.inf)
+        return not event.ends and event.seen_ms > last
+
+    ended = [Ended(tier, lake, end.seen_ms, end.application, end.note) for (tier, lake), end in ends.items()]
+    return [event for event in events if counts(event)] if ends else events, ended
 
 
-def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
-    """Returns True if a log holds, or may hold, records that the broker tier has not counted.
+class _Lake(NamedTuple):
+    """One lake of a sink by its events, in the order of time."""
 
-    Records deleted before it saw the partition are not counted.
+    id: str
+    events: list[AuditEvent]
+
+    @property
+    def first_ms(self) -> int:
+        return self.events[0].seen_ms
+
+    @property
+    def last_ms(self) -> int:
+        return self.events[-1].seen_ms
+
+    @property
+    def directory(self) -> str:
+        return self.events[-1].directory
+
+    def replaces(self, older: _Lake) -> bool:
+        """Returns True if the older lake's directory cannot be there any more, and it published nothing since."""
+        moved_from = {event.replaces for event in self.events}
+        return older.last_ms <= self.first_ms and (older.directory == self.directory or older.id in moved_from)
+
+    def only_announced(self) -> bool:
+        return all(event.load == 0 for event in self.events)
+
+
+def newest_lake(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[Ended], list[str]]:
+    """R6: returns the events of a sink's newest lake, the lakes that were replaced, and a line for each that is live if
+    there are several. A lake that was announced and lost the race for its directory's first load is none.
     """
-    end = counted.get(place, log.start)
-    return log.end < 0 or end < log.end
+    grouped: dict[str, list[AuditEvent]] = {}
+    for event in sorted(events, key=lambda each: each.seen_ms):
+        grouped.setdefault(event.lake, []).append(event)
+    lakes = [_Lake(lake, of_lake) for lake, of_lake in grouped.items()]
+
+    def lost(lake: _Lake) -> bool:
+        others = (each for each in lakes if each is not lake and not each.only_announced())
+        return lake.only_announced() and any(
+            each.directory == lake.directory and each.last_ms > lake.last_ms for each in others
+        )
+
+    lakes = [lake for lake in lakes if not lost(lake)]
+    replaced: list[Ended] = []
+    live: list[_Lake] = []
+    for at, lake in enumerate(lakes):
+        by = next((newer for newer in lakes[at + 1 :] if newer.replaces(lake)), None)
+        if by is None:
+            live.append(lake)
+        else:
+            why = f"replaced by lake {by.id} in {by.directory}"
+            replaced.append(Ended(tier_of(lake.events[0]), lake.id, by.first_ms, "", why))
+    said = [f"{lake.id} in {lake.directory or 'an unknown directory'}" for lake in live]
+    return lakes[-1].events, replaced, said if len(live) > 1 else []
+
+
+def demand_begins(counts: TierCounts, place: Place, events: Iterable[AuditEvent], retained: bool) -> None:
+    """R3, R4, R22: notes where a reader's demand begins in a partition in which it has an event: a group's with the
+    first of these, a lake's with everything that the broker counted; but where earlier events are void, or were deleted
+    (`retained` False), with the first event left.
+    """
+    if counts.tier.tier == CONSUMER or (counts.tier.tier == HADOOP and (counts.restarted or not retained)):
+        counts.begins[place] = min(event.from_offset for event in events)
+
+
+def is_killed(last: AuditEvent, now_ms: int) -> bool:
+    """R7: a producer's last event is final, or the next one comes within its interval."""
+    return not last.final and now_ms - last.seen_ms > PATIENCE * last.interval_ms
+
+
+def present_ms(events: Sequence[AuditEvent], now_ms: int) -> int:
+    """R7: returns the present time by the clock that stamps events, as far as it is known.
+
+    The reader's own clock may be ahead, and every producer would seem silent. So it counts only beyond the silence that
+    a live producer is allowed.
+    """
+    stamps = [event.stored_ms for event in events if event.stored_ms >= 0]
+    if not stamps:
+        return now_ms
+    last: dict[tuple[str, str], AuditEvent] = {}
+    for event in events:
+        if event.tier == PRODUCER:
+            key = (event.topic, event.owner)
+            last[key] = max(last.get(key, event), event, key=lambda each: each.from_offset)
+    patience_ms = PATIENCE * max((event.interval_ms for event in last.values() if not event.final), default=0)
+    return max(max(stamps), now_ms - patience_ms)
+
+
+# -- which event counts
 
 
 def last_of_each(events: Iterable[AuditEvent]) -> dict[EventKey, AuditEvent]:
-    """Returns the last event of each key: the highest epoch wins, and of these the last event, in the order of the
+    """R8: returns the last event of each key: the highest epoch wins, and of these the last event, in the order of the
     audit topic, where a key has one partition.
     """
     found: dict[EventKey, AuditEvent] = {}
@@ -77,61 +170,14 @@ def last_of_each(events: Iterable[AuditEvent]) -> dict[EventKey, AuditEvent]:
     return found
 
 
-def topic_ids(events: Iterable[AuditEvent]) -> tuple[str, ...]:
-    """Returns the ids that a topic name has had, in the order in which events reported them."""
-    first: dict[str, int] = {}
-    for event in events:
-        if event.topic_id:
-            first[event.topic_id] = min(first.get(event.topic_id, event.seen_ms), event.seen_ms)
-    return tuple(sorted(first, key=lambda topic_id: first[topic_id]))
+def chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
+    """R8: yields one event for each `from`, in order.
 
-
-def tier_counts(
-    topic: str,
-    events: Iterable[AuditEvent],
-    window_ms: int,
-    now_ms: int,
-    lateness_ms: int = DEFAULT_LATENESS_MS,
-    logs: Mapping[Place, LogEnd] = MappingProxyType({}),
-) -> dict[TierKey, TierCounts]:
-    """Returns the tiers of one topic, with their problems. Every window length among the events must divide
-    `window_ms`. `logs`: the topic's partitions as they were before the events were read.
+    The one that ends where another range begins was committed, because ranges begin at commits. One that extends past
+    the beginning of another range was not: its owner was suspended, and another one began there. If that does not
+    decide, the highest epoch does, and among these the last event; an epoch may start again (the generation of a
+    classic group whose broker lost it).
     """
-    found: dict[TierKey, TierCounts] = {}
-    ranges: dict[tuple[TierKey, Place], dict[int, list[AuditEvent]]] = {}
-    producers: dict[str, dict[int, AuditEvent]] = {}
-    replays: list[AuditEvent] = []
-    for event in (event for event in events if event.tier != SETTLEMENT):
-        tier = TierKey(event.tier, "" if event.tier == PRODUCER else event.owner)
-        found.setdefault(tier, TierCounts(tier))
-        if event.replay:
-            replays.append(event)
-        elif event.partition is None:
-            producers.setdefault(event.owner, {})[event.from_offset] = event
-        else:
-            place = Place(event.topic_id, event.partition)
-            ranges.setdefault((tier, place), {}).setdefault(event.from_offset, []).append(event)
-    for event in last_of_each(replays).values():
-        found[TierKey(event.tier, event.owner)].replayed += sum(window.records for window in event.windows)
-    for (tier, place), versions in ranges.items():
-        chosen = _chosen(tier, versions)
-        tiles = found[tier].tiles[place] = list(_not_cut(chosen) if tier.tier == BROKER else chosen)
-        if tier.tier == CONSUMER and (span := _set_back(chain.from_iterable(versions.values()))):
-            found[tier].set_back[place] = span
-        for event in tiles:
-            found[tier].add(event, window_ms)
-    for owner, numbered in producers.items():
-        told = tuple(numbered[number] for number in sorted(numbered))
-        killed = not told[-1].final and now_ms - told[-1].seen_ms > PATIENCE * told[-1].interval_ms
-        found[PRODUCERS].lives.append(ProducerLife(owner, told, killed))
-        for event in told:
-            found[PRODUCERS].add(event, window_ms)
-    _Findings(topic, found, window_ms, now_ms, lateness_ms).find(logs)
-    return found
-
-
-def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
-    """Yields one event for each `from`, in order."""
     begins: list[int | None] = [*sorted(versions), None]
     for begin, following in pairwise(begins):
         assert begin is not None
@@ -141,8 +187,196 @@ def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iter
         yield ranked[0] if tier.tier == BROKER else next(chain(committed, fits), ranked[0])
 
 
-def _set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
-    """Returns the offsets that a group read again after its offset was set back, or None.
+def _rank(item: tuple[int, AuditEvent]) -> tuple[int, int]:
+    return item[1].epoch, item[0]
+
+
+def current_loads(events: Iterable[AuditEvent]) -> list[AuditEvent]:
+    """R9: drops the events of loads that were removed from the lake by hand.
+
+    Another job told a load of their number, or of a lower one, later. `events`: of one lake, in the order of time.
+    """
+    kept: list[AuditEvent] = []
+    jobs: dict[int, str] = {}
+    for event in events:
+        number = event.load
+        if number is not None and jobs.setdefault(number, event.job) != event.job:
+            kept = [each for each in kept if each.load is None or each.load < number]
+            jobs = {each: job for each, job in jobs.items() if each < number} | {number: event.job}
+        kept.append(event)
+    return kept
+
+
+def not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
+    """R11: leaves out broker events that a leader of a higher epoch has counted again: the log was truncated there, and
+    the records they counted are lost or are in the events of that leader.
+    """
+    highest = -1
+    for event in tiles:
+        if event.epoch >= highest:
+            highest = event.epoch
+            yield event
+
+
+def topic_ids(events: Iterable[AuditEvent]) -> tuple[str, ...]:
+    """R12: returns the ids that a topic name has had, in the order in which events reported them."""
+    first: dict[str, int] = {}
+    for event in events:
+        if event.topic_id:
+            first[event.topic_id] = min(first.get(event.topic_id, event.seen_ms), event.seen_ms)
+    return tuple(sorted(first, key=lambda topic_id: first[topic_id]))
+
+
+# -- what a comparison proves
+
+
+class _Difference(NamedTuple):
+    """Records too few, and too many, of those expected, counted separately: they do not cancel out."""
+
+    expected: int
+    short: int
+    over: int
+
+    @property
+    def state(self) -> State:
+        return State.MISSING if self.short else State.DUPLICATED if self.over else State.COMPLETE
+
+    @property
+    def ratio(self) -> float:
+        if self.short:
+            return (self.expected - self.short) / self.expected
+        return 1.0 if not self.over else (self.expected + self.over) / self.expected if self.expected else math.inf
+
+
+def _difference(mine: Mapping[str, int], expected: Mapping[str, int]) -> _Difference:
+    pairs = [(mine.get(name, 0), expected.get(name, 0)) for name in mine.keys() | expected.keys()]
+    short, over = sum(max(e - m, 0) for m, e in pairs), sum(max(m - e, 0) for m, e in pairs)
+    return _Difference(sum(expected.values()), short, over)
+
+
+def producer_cell(start: int, producers: TierCounts) -> Cell:
+    """R13: producers are the reference."""
+    tally = producers.windows.get(start, Tally())
+    state = State.UNKNOWN if producers.doubts(start) else State.COMPLETE
+    return Cell(tally.records, tally.size, tally.attempted, None, state)
+
+
+def broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
+    """R13, R18: compares producer by producer. Records that a producer has reported and the broker has not stored are
+    missing, even if the window is otherwise unknown.
+    """
+    tally = broker.windows.get(start, Tally())
+    stored, told = dict(broker.sources.get(start, {})), producers.sources.get(start, {})
+    foreign = stored.pop(FOREIGN, 0)
+    if UNATTRIBUTED in stored:  # their producers are unknown: only the sums can be compared
+        difference = _difference({"": sum(stored.values())}, {"": sum(told.values())})
+    else:
+        difference = _difference(stored, told)
+    ratio: float | None = difference.ratio
+    state = difference.state
+    absent = any(p.kind is Kind.ABSENT and p.touches(start) for p in (*broker.problems, *producers.problems))
+    if absent or broker.doubts(start) or (state is not State.MISSING and producers.doubts(start)):
+        ratio, state = None, State.UNKNOWN
+    elif state is State.DUPLICATED and producers.live:
+        more = {source for source, records in stored.items() if records > told.get(source, 0)}
+        if UNATTRIBUTED in more or more & set(producers.live) or UNATTRIBUTED in stored:
+            ratio, state = None, State.UNKNOWN
+    return Cell(tally.records, tally.size, 0, ratio, state, difference.expected, foreign)
+
+
+class _PlaceDemand(NamedTuple):
+    """What is demanded of a reader in one partition, by window: `held` by the broker; of these `before` its beginning,
+    `part` in ranges inside which it began, `late` in ranges that go on beyond its end."""
+
+    held: Mapping[int, int]
+    before: Mapping[int, int]
+    part: Mapping[int, int]
+    late: Mapping[int, int]
+
+
+class Demand:
+    """R13: what is demanded of one reader, partition by partition."""
+
+    def __init__(self, broker: TierCounts, mine: TierCounts, ids: Sequence[str], window_ms: int) -> None:
+        self._mine = mine
+        self._window_ms = window_ms
+        ahead = not all(_covered(broker.tiles.get(place, ()), tiles) for place, tiles in mine.tiles.items() if tiles)
+        self._ahead = ahead
+        mine_ids = {place.topic_id for place in (*mine.tiles, *mine.begins)}
+        first = min((at for at, topic_id in enumerate(ids) if topic_id in mine_ids), default=0)
+        former = set(ids[:first])  # R3, R4: replaced before the reader's first event
+        self._places = {
+            place: self._of(tiles, place, broker.by_place.get(place, {}))
+            for place, tiles in broker.tiles.items()
+            if place.topic_id not in former
+        }
+        self._elsewhere = {
+            start for place in broker.tiles if place.topic_id in former for start in broker.by_place[place]
+        }
+
+    def _of(self, tiles: Sequence[AuditEvent], place: Place, held: Mapping[int, int]) -> _PlaceDemand:
+        """The broker's ranges that are not demanded, or not whole, lie at the two ends."""
+        begin, end = self._mine.begins.get(place, -math.inf), self._mine.ends.get(place, -math.inf)
+        before: dict[int, int] = {}
+        part: dict[int, int] = {}
+        late: dict[int, int] = {}
+        for event in tiles:
+            if event.from_offset >= begin:
+                break
+            self._add(before if event.to_offset <= begin else late if event.to_offset > end else part, event)
+        for event in reversed(tiles):
+            if event.to_offset <= end or event.from_offset < begin:
+                break
+            self._add(late, event)
+        return _PlaceDemand(held, before, part, late)
+
+    def _add(self, found: dict[int, int], event: AuditEvent) -> None:
+        for window in event.windows:
+            start = wide(window.start_ms, self._window_ms)
+            found[start] = found.get(start, 0) + window.records
+
+    def cell(self, start: int, broker: TierCounts, stored: Cell) -> Cell:
+        """R13: compares the reader's count of a window with the two bounds of its demand in each partition."""
+        mine = self._mine
+        tally = mine.windows.get(start, Tally())
+        most = short = late = rest = over = held = 0
+        for place, demand in self._places.items():
+            mine_here = mine.by_place.get(place, {}).get(start, 0)
+            all_of = demand.held.get(start, 0)
+            wanted = all_of - demand.before.get(start, 0)
+            beyond = demand.late.get(start, 0)
+            covered = wanted - demand.part.get(start, 0) - beyond
+            held, most = held + all_of, most + wanted
+            short, over = short + max(covered - mine_here, 0), over + max(mine_here - wanted, 0)
+            left = wanted - max(mine_here, covered)
+            late, rest = late + max(min(left, beyond), 0), rest + max(left - beyond, 0)
+        over += sum(by_window.get(start, 0) for place, by_window in mine.by_place.items() if place not in self._places)
+        ratio: float | None = 1.0
+        if short or late:
+            ratio, state = (most - short - late) / most, State.MISSING if short else State.LATE
+        elif over:
+            ratio, state = (most + over) / most if most else math.inf, State.DUPLICATED
+        elif rest or (not most and (held or start in self._elsewhere)):
+            ratio, state = None, State.NOT_COMPARED
+        else:
+            state = State.COMPLETE
+        # R17, R18: what the broker may not have counted
+        gaps = stored.state is State.MISSING and any(problem.kind is not Kind.ABSENT for problem in broker.problems)
+        ahead = state is State.DUPLICATED and self._ahead
+        if mine.doubts(start) or broker.doubts(start) or gaps or ahead:
+            ratio, state = None, State.UNKNOWN
+        return Cell(tally.records, tally.size, 0, ratio, state, most)
+
+
+def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
+    """Returns False if the reader has counted offsets that the broker tier has not counted yet, or never will because
+    they were deleted before it began.
+    """
+    return bool(broker) and broker[0].from_offset <= mine[0].from_offset and broker[-1].to_offset >= mine[-1].to_offset
+
+
+def set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
+    """R15: returns the offsets that a group read again after its offset was set back, or None.
 
     Ranges begin at commits. So if an owner begins before a range that an earlier one had published, the group's offset
     went back in between. An earlier owner has the lower epoch and published earlier: a suspended member may publish
@@ -162,32 +396,38 @@ def _set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
     return back
 
 
-def _not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
-    """Leaves out events that a leader of a higher epoch has counted again: the log was truncated there, and the records
-    they counted are lost or are in the events of that leader.
+def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
+    """R17: returns True if a log holds, or may hold, records that the broker tier has not counted.
+
+    Records deleted before it saw the partition are not counted.
     """
-    highest = -1
-    for event in tiles:
-        if event.epoch >= highest:
-            highest = event.epoch
-            yield event
+    end = max(counted.get(place, log.start), log.counted)
+    return log.end < 0 or end < log.end
 
 
-def _rank(item: tuple[int, AuditEvent]) -> tuple[int, int]:
-    return item[1].epoch, item[0]
+class Problems:
+    """R14 to R18: finds the problems of one topic's tiers.
 
-
-class _Findings:
-    """Finds the problems of one topic's tiers."""
+    `lateness_ms`: how much later than its timestamp a record may be sent; `retained`: no event of the audit topic was
+    deleted.
+    """
 
     def __init__(
-        self, topic: str, found: dict[TierKey, TierCounts], window_ms: int, now_ms: int, lateness_ms: int
+        self,
+        topic: str,
+        found: dict[TierKey, TierCounts],
+        window_ms: int,
+        now_ms: int,
+        lateness_ms: int,
+        *,
+        retained: bool = True,
     ) -> None:
         self._topic = topic
         self._found = found
         self._window_ms = window_ms
         self._now_ms = now_ms
         self._lateness_ms = lateness_ms
+        self._retained = retained
         self._known = {start for counts in found.values() for start in counts.windows}
         self._broker = next((counts for tier, counts in found.items() if tier.tier == BROKER), None)
 
@@ -211,25 +451,27 @@ class _Findings:
 
     def _tiling(self, counts: TierCounts, place: Place, tiles: Sequence[AuditEvent]) -> Iterator[Problem]:
         where = f"partition {place.partition}"
-        for event in tiles:
+        for event in tiles:  # R16
             if event.lossy:
                 windows = self._touched(counts, place, (event.from_offset, event.to_offset))
                 text = f"{where} [{event.from_offset}, {event.to_offset}): not every record could be counted"
                 own = self._of(event)
                 yield from self._problem(Kind.LOSSY, counts.tier, text, None if windows is None else windows | own)
-        if counts.tier.tier == HADOOP and self._broker is not None and place in self._broker.tiles:
-            first = self._broker.tiles[place][0].from_offset
-            if tiles[0].from_offset > first:  # the broker counted records that no load has
-                yield from self._gap(counts, place, (first, tiles[0].from_offset))
+        begin = counts.begins.get(place)
+        if begin is None and counts.tier.tier == HADOOP and self._broker is not None:
+            begin = next((event.from_offset for event in self._broker.tiles.get(place, ())), None)
+        if tiles and begin is not None and begin < tiles[0].from_offset:  # R14
+            yield from self._gap(counts, place, (begin, tiles[0].from_offset))
         for left, right in pairwise(tiles):
-            if left.to_offset < right.from_offset:
+            if left.to_offset < right.from_offset:  # R14
                 yield from self._gap(counts, place, (left.to_offset, right.from_offset))
-            elif left.to_offset > right.from_offset:
+            elif left.to_offset > right.from_offset:  # R15
                 end = min(left.to_offset, right.to_offset)
                 text = f"{where}: offsets [{right.from_offset}, {end}) are counted twice"
                 yield from self._problem(Kind.OVERLAP, counts.tier, text, self._of(left) | self._of(right))
 
     def _given_again(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
+        """R15."""
         text = f"partition {place.partition}: the group was set back and received offsets [{span[0]}, {span[1]}) again"
         yield from self._problem(Kind.OVERLAP, counts.tier, text, self._touched(counts, place, span))
 
@@ -238,7 +480,7 @@ class _Findings:
         yield from self._problem(Kind.GAP, counts.tier, text, self._touched(counts, place, span))
 
     def _behind(self, broker: TierCounts, logs: Mapping[Place, LogEnd]) -> Iterator[Problem]:
-        """Finds logs that continue where the broker tier has stopped counting, temporarily or permanently."""
+        """R17: finds logs that continue where the broker tier has stopped counting, temporarily or permanently."""
         for place, log in sorted(logs.items()):
             if not is_behind(place, log, broker.ends):
                 continue
@@ -253,7 +495,7 @@ class _Findings:
             yield Problem(Kind.BEHIND, self._topic, broker.tier, text, windows, since_ms)
 
     def _since(self, tiles: Sequence[AuditEvent]) -> float:
-        """The earliest time that a record after these ranges may have: as far before the newest one counted as the
+        """R17: the earliest time that a record after these ranges may have: as far before the newest one counted as the
         allowed lateness of both permits, or as the partition was out of order before. A time after its own event is a
         sender's mistake."""
         newest, disorder = -math.inf, 2 * self._lateness_ms
@@ -304,26 +546,31 @@ class _Findings:
     # -- producers
 
     def _holes(self, life: ProducerLife) -> Iterator[Problem]:
-        """Checks that a producer's events are numbered from 0 without a gap."""
-        told = life.last.from_offset + 1
-        if len(life.events) == told:
+        """R18: checks that a producer's events are numbered from 0 without a gap; where events of the audit topic were
+        deleted, from its first one left (R22).
+        """
+        numbers = [event.from_offset for event in life.events]
+        least = 0 if self._retained else numbers[0]
+        told = numbers[-1] + 1 - least
+        if len(numbers) == told:
+            if least:
+                text = f"producer {life.owner}: the log has more of its records than its events that are left"
+                yield from self._problem(Kind.GAP, PRODUCERS, text, frozenset(self._surplus(life)))
             return
-        first = next(number for number, event in enumerate(life.events) if event.from_offset != number)
-        text = (
-            f"producer {life.owner}: {told - len(life.events)} of its {told} events are missing, the first is {first}"
-        )
+        first = next(wanted for wanted, number in zip(count(least), numbers, strict=False) if wanted != number)
+        text = f"producer {life.owner}: {told - len(numbers)} of its {told} events are missing, the first is {first}"
         windows: set[int] = set()
         for left, right in pairwise([None, *life.events]):
             assert right is not None
-            if right.from_offset == (0 if left is None else left.from_offset + 1):
+            if right.from_offset == (least if left is None else left.from_offset + 1):
                 continue
             windows |= self._windows_told_between(None if left is None else left.seen_ms, right.seen_ms)
             windows |= self._of(right) | (frozenset() if left is None else self._of(left))
         yield from self._problem(Kind.GAP, PRODUCERS, text, frozenset(windows | self._surplus(life)))
 
     def _killed(self, life: ProducerLife) -> Iterator[Problem]:
-        """Reports a killed producer. Records that it reported are in the log or missing; records that it may not have
-        reported are unknown.
+        """R18: reports a killed producer. Records that it reported are in the log or missing; records that it may not
+        have reported are unknown.
 
         A quiet producer had reported everything. One that was not quiet may have had records acknowledged in the
         windows of its time, or in those in which it counted last.
@@ -371,8 +618,7 @@ class _Findings:
         return more
 
     def _untold(self, owners: Collection[str]) -> Iterator[Problem]:
-        """Finds records of audited producers without any event: killed before their first event was stored, or just
-        started."""
+        """R18: finds records of audited producers without any event: killed before it was stored, or just started."""
         windows: dict[str, dict[int, int]] = {}
         for start, stored in {} if self._broker is None else self._broker.sources.items():
             for source, records in stored.items():
@@ -381,3 +627,82 @@ class _Findings:
         for source, counts in windows.items():
             text = f"producer {source} has sent no event, but {sum(counts.values())} of its records are stored"
             yield from self._problem(Kind.UNTOLD, PRODUCERS, text, frozenset(counts))
+
+
+def closes(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
+    """R19: returns True if the problem affects only settled counts. Records that the broker tier has not counted are in
+    no count that can be settled, and of two lakes it is not known which one counts.
+    """
+    if problem.kind in (Kind.BEHIND, Kind.TWO_LAKES):
+        return False
+    touched = [window.cells[problem.tier].state for window in windows if problem.touches(window.start_ms)]
+    return bool(touched) and all(state is State.SETTLED for state in touched)
+
+
+# -- what moves the watermark
+
+
+def watermark(windows: Iterable[WindowAudit], window_ms: int, horizon: Horizon) -> int | None:
+    """R20: returns the end of the last window before the first that is not complete, or that may still get records.
+
+    In ms since the epoch; None if there is none.
+
+    A downstream job that needs a whole day waits until the watermark has passed the day's end.
+    """
+    reached: int | None = None
+    for window in windows:
+        if window.start_ms == NO_WINDOW:
+            continue
+        end = window.start_ms + window_ms
+        if not window.complete or end > horizon.limit_ms or window.start_ms in horizon.held:
+            break
+        reached = end
+    return reached
+
+
+def horizon(found: Mapping[TierKey, TierCounts], now_ms: int, lateness_ms: int, window_ms: int) -> Horizon:
+    """R21: returns the instant from which on records may still arrive, and the windows in which live producers counted
+    lately. A live producer may not have reported records since its last event, by its own clock.
+    """
+    live = [life for life in found[PRODUCERS].lives if life.live]
+    sent_ms = (life.last.seen_ms + min(life.ahead_ms, 0) for life in live)
+    uncounted_ms = min(counts.uncounted_ms for counts in found.values())
+    held: frozenset[int] = frozenset().union(*(life.told_since(now_ms - lateness_ms, window_ms) for life in live))
+    return Horizon(min(min([now_ms, *sent_ms]) - lateness_ms, uncounted_ms), held)
+
+
+def left_out_ms(retained_ms: float, lateness_ms: int) -> int | None:
+    """R22: returns the instant before which windows are left out, because events that counted in them may have been
+    deleted; None if no event was. `retained_ms`: when the audit topic stored the first event left, or -inf.
+    """
+    return None if retained_ms == -math.inf else math.ceil(retained_ms) + lateness_ms
+
+
+def within(problem: Problem, windows: Collection[int], left_out: int | None) -> Problem | None:
+    """R22: restricts a problem to the windows that are not left out; None if it affects none of them. A tier whose
+    events may all have been deleted lacks an event only in windows that are there.
+    """
+    if left_out is None:
+        return problem
+    if problem.windows is None and problem.kind is Kind.ABSENT:
+        touched = frozenset(windows)
+    elif problem.windows is None:
+        return problem
+    else:
+        touched = problem.windows.intersection(windows)
+    return problem._replace(windows=touched) if touched or problem.since_ms < math.inf else None
+
+
+def cell_passes(cell: Cell, threshold: float) -> bool:
+    """R23: returns True if a count lets a gate open; below 1 a `threshold` is the least ratio that does."""
+    return cell.state.passes or (threshold < 1 and cell.ratio is not None and cell.ratio >= threshold)
+
+
+def closes_gate(problem: Problem, until_ms: float) -> bool:
+    """R23: returns True if a problem may affect a window before the instant that has no cell."""
+    return problem.windows is None or problem.since_ms < until_ms
+
+
+def holding(cell: Cell, holds: bool) -> Cell:
+    """R2: returns the cell of an expected tier, or of one that holds nothing."""
+    return cell if cell.holds == holds else replace(cell, holds=holds)

@@ -27,6 +27,27 @@ class Kind(StrEnum):
     LOSSY = "lossy"
     ABSENT = "absent"
     BEHIND = "behind"
+    TWO_LAKES = "two lakes"
+
+
+class State(StrEnum):
+    """The states of a count, from good to bad: a row shows the worst of its cells.
+
+    `NOT_COMPARED`: the tier began inside or after the window; `LATE`: it has not read that far yet.
+    """
+
+    COMPLETE = "complete"
+    NOT_COMPARED = "not compared"
+    SETTLED = "settled"
+    DUPLICATED = "duplicated"
+    LATE = "late"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+
+    @property
+    def passes(self) -> bool:
+        """True if the count holds neither the watermark nor a gate (rule R20)."""
+        return self in (State.COMPLETE, State.NOT_COMPARED, State.SETTLED)
 
 
 class TierKey(NamedTuple):
@@ -50,10 +71,12 @@ class Place(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The beginning and end of a partition's log before the events were read; -1 if no broker could report them."""
+    """The beginning and end of a partition's log before the events were read; -1 if no broker could report them.
+    `counted`: the offset that the broker tier has committed; -1 if it was not requested."""
 
     start: int
     end: int
+    counted: int = -1
 
 
 class Problem(NamedTuple):
@@ -69,6 +92,68 @@ class Problem(NamedTuple):
 
     def touches(self, start: int) -> bool:
         return self.windows is None or start in self.windows
+
+
+class Ended(NamedTuple):
+    """A group or lake that is not compared any more, or a lake that a newer one replaced (rules R5 and R6). `lake`: its
+    id; empty for a group, and where every lake of the sink ended. `who` is empty where it was replaced."""
+
+    tier: TierKey
+    lake: str
+    time_ms: int
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One tier in one window. `expected`: the count it is compared with. `ratio` to that; None for producers, which are
+    the reference, and where it is unknown or not compared. `foreign`: records of clients that do not audit (the
+    broker's). `holds`: the tier is expected, so that its count holds watermark, gate and exit status."""
+
+    records: int
+    size: int
+    attempted: int
+    ratio: float | None
+    state: State
+    expected: int = 0
+    foreign: int = 0
+    holds: bool = True
+
+    @property
+    def counts(self) -> bool:
+        """True if the completeness of several cells includes this one."""
+        return self.holds and self.state is not State.NOT_COMPARED
+
+    @property
+    def short(self) -> int:
+        """Records too few; 0 where that is unknown."""
+        return 0 if self.ratio is None or self.ratio >= 1 else round((1 - self.ratio) * self.expected)
+
+    @property
+    def over(self) -> int:
+        """Records too many; 0 where that is unknown."""
+        if self.ratio is None or self.ratio <= 1:
+            return 0
+        return round((self.ratio - 1) * self.expected) if self.expected else self.records
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAudit:
+    start_ms: int
+    cells: dict[TierKey, Cell]
+
+    @property
+    def complete(self) -> bool:
+        return all(cell.state.passes for cell in self.cells.values() if cell.holds)
+
+
+class Horizon(NamedTuple):
+    """The bound of a watermark: it may not pass a window that ends after `limit_ms`, nor one of `held`, in which a live
+    producer counted so recently that it may count again. -inf where a log was never counted."""
+
+    limit_ms: float
+    held: frozenset[int] = frozenset()
 
 
 class Age(NamedTuple):
@@ -132,15 +217,18 @@ class ProducerLife:
 class TierCounts:
     """The counts of one tier for one topic.
 
-    `sources`: the records of each window by producer (for producers the acknowledged ones). `tiles`: the events that
-    were chosen, sorted by `from`.
+    `sources`: the records of each window by producer (for producers the acknowledged ones). `by_place`: those of each
+    partition by window. `tiles`: the events that were chosen, sorted by `from`. `begins`: where a reader's demand
+    begins, if not with the broker's count; `restarted`: the tier began a new life after an end.
     """
 
     tier: TierKey
     windows: dict[int, Tally] = field(default_factory=dict)
-    by_topic_id: dict[str, dict[int, int]] = field(default_factory=dict)
+    by_place: dict[Place, dict[int, int]] = field(default_factory=dict)
     sources: dict[int, dict[str, int]] = field(default_factory=dict)
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
+    begins: dict[Place, int] = field(default_factory=dict)
+    restarted: bool = False
     set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)
     """Offsets that a group had committed, and that a later owner read again because it began below them."""
     lives: list[ProducerLife] = field(default_factory=list)
@@ -152,7 +240,9 @@ class TierCounts:
     """The earliest time of a record that the log may hold and the broker tier has not counted yet."""
 
     def add(self, event: AuditEvent, window_ms: int) -> None:
-        by_window = self.by_topic_id.setdefault(event.topic_id, {})
+        by_window = (
+            {} if event.partition is None else self.by_place.setdefault(Place(event.topic_id, event.partition), {})
+        )
         for window in event.windows:
             start = wide(window.start_ms, window_ms)
             tally = self.windows.setdefault(start, Tally())

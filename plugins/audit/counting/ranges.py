@@ -323,6 +323,16 @@ class KlammRangeAudit:
         """
         self._store(range_events(self._source, ranges))
 
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """Publishes where the owner begins in these partitions, as an event without offsets."""
+        states = [(partition, self._partitions[partition]) for partition in partitions]
+        self._store([self._event(partition, state, (state.begin, state.begin)) for partition, state in states])
+
+    def end(self, topics: Iterable[str], why: str, lake: str = "") -> None:
+        """Publishes that the owner, or its lake of this id, counts nothing more of these topics."""
+        events = [self._source.event((topic, None), (0, 1), (), final=True, note=why, lake=lake) for topic in topics]
+        self._store(events)
+
     def close(self) -> None:
         self._partitions.clear()
 

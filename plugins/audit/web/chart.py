@@ -135,7 +135,7 @@ class _Plot:
         return tuple(
             Label(px(self.middle(number)), TOP - 8, _SIGNS[state], f"sign {state}")
             for number, state in states
-            if state not in (State.COMPLETE, State.SETTLED)
+            if not state.passes
         )
 
     def labels(self, rows: Sequence[Row]) -> tuple[Label, ...]:
@@ -156,7 +156,7 @@ def _legend(audit: TopicAudit) -> tuple[tuple[str, str], ...]:
     return tuple((f"t{place % 6}", str(tier)) for place, tier in enumerate(audit.tiers))
 
 
-_SIGNS = {State.MISSING: "▼", State.DUPLICATED: "▲", State.UNKNOWN: "?"}
+_SIGNS = {State.LATE: "…", State.MISSING: "▼", State.DUPLICATED: "▲", State.UNKNOWN: "?"}
 
 
 def _bars(row: Row, tier: TierKey, place: int, at: tuple[float, float, float], scale: float) -> list[Bar]:
@@ -181,7 +181,7 @@ def _bars(row: Row, tier: TierKey, place: int, at: tuple[float, float, float], s
 def _summary(audit: TopicAudit, rows: Sequence[Row]) -> str:
     if not rows:
         return f"Nothing has been counted for topic {audit.topic}."
-    bad = [f"{row.label} is {row.state()}" for row in rows if row.state() not in (State.COMPLETE, State.SETTLED)]
+    bad = [f"{row.label} is {row.state()}" for row in rows if not row.state().passes]
     said = "; ".join(bad[:5]) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
     times = f"{len(rows)} rows from {rows[0].label} to {rows[-1].label}"
     return f"Records of each tier, {times}. {said or 'All are complete'}."

@@ -11,9 +11,8 @@ from typing import Any, Final
 from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.plugin import ConfigError, KlammError
 
-from ..comparison.compare import State, TopicAudit, told_now
-from ..comparison.report import Row, as_json, rows
-from ..comparison.rules import tier_counts
+from ..comparison.compare import State, TopicAudit
+from ..comparison.report import Row, as_json, few_rows, rows
 from ..comparison.tiers import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, wide
 from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
 from ..query import Answer, AuditQuery, narrow
@@ -21,7 +20,6 @@ from ..windows import Span, parse_span
 from .chart import missing_records
 
 Json = dict[str, Any]
-FEW_ROWS: Final = 60
 NOTHING: Final = "nothing counted"
 
 
@@ -96,7 +94,7 @@ def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit
     for tier in filters.tiers:
         find_tier(whole, tier)
     audit = narrow(whole, AuditQuery(tiers=filters.tiers, since_ms=filters.since_ms, until_ms=filters.until_ms))
-    span = filters.by or _span(audit)
+    span = filters.by or few_rows(audit)
     shown = rows(audit, span)
     [said] = as_json([audit], span, ())["topics"]
     for row, entry in zip(shown, said["rows"], strict=True):
@@ -162,8 +160,8 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
     whole = find_topic(answer, name)
     key = find_tier(whole, tier_name)
     audit = narrow(whole, AuditQuery(tiers=(tier_name,), since_ms=filters.since_ms, until_ms=filters.until_ms))
-    span = filters.by or _span(audit)
-    tiles = _tiles(_found(answer, whole), key)
+    span = filters.by or few_rows(audit)
+    tiles = whole.counts[key].tiles
     ends = answer.logs.get(name, {})
     return {
         "topic": audit.topic,
@@ -198,52 +196,38 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
 
 def topic_state(audit: TopicAudit) -> str:
     """Returns the worst state of its counts; a problem without a counted window makes it unknown too."""
+    faulty = any(problem.tier in audit.expected for problem in audit.problems)
     if not audit.windows:
-        return State.UNKNOWN if audit.problems else NOTHING
+        return State.UNKNOWN if faulty else NOTHING
     worst = Row("", audit.windows).state() if audit.tiers else State.UNKNOWN
-    return State.UNKNOWN if audit.problems and worst in (State.COMPLETE, State.SETTLED) else worst
+    return State.UNKNOWN if faulty and worst.passes else worst
 
 
 # -- lag
 
 
-def lags(audit: TopicAudit, events: Iterable[AuditEvent], logs: Mapping[Place, LogEnd]) -> dict[str, int | None]:
+def lags(audit: TopicAudit, logs: Mapping[Place, LogEnd]) -> dict[str, int | None]:
     """Returns by tier how many records the log holds beyond the tier's counts; None if no broker reports the end of a
     log. Producers have none: they are the reference.
     """
-    told: dict[tuple[TierKey, Place], int] = {}
-    for event in events:
-        if event.partition is not None and not event.replay:
-            key = (TierKey(event.tier, event.owner), Place(event.topic_id, event.partition))
-            told[key] = max(told.get(key, 0), event.to_offset)
     found: dict[str, int | None] = {}
     for tier in audit.tiers:
         if tier.tier == PRODUCER:
             continue
+        counts = audit.counts[tier]
         left = 0
         for place, log in logs.items():
-            end = told.get((tier, place), told.get((tier, Place("", place.partition)), log.start))
+            end = counts.ends.get(place, counts.begins.get(place, log.start))
             left += max(log.end - max(end, log.start), 0)
         found[str(tier)] = None if any(log.end < 0 for log in logs.values()) or not logs else left
     return found
 
 
 def _lag_json(answer: Answer, audit: TopicAudit) -> dict[str, int | None]:
-    events = (event for event in answer.events if event.topic == audit.topic)
-    return lags(audit, events, answer.logs.get(audit.topic, {}))
+    return lags(audit, answer.logs.get(audit.topic, {}))
 
 
 # -- drill-down
-
-
-def _found(answer: Answer, audit: TopicAudit) -> dict[TierKey, TierCounts]:
-    events = [event for event in answer.events if event.topic == audit.topic]
-    now_ms = told_now(list(answer.events), answer.now_ms)
-    return tier_counts(audit.topic, events, audit.window_ms, now_ms, logs=answer.logs.get(audit.topic, {}))
-
-
-def _tiles(found: Mapping[TierKey, TierCounts], key: TierKey) -> dict[Place, list[AuditEvent]]:
-    return found[key].tiles if key in found else {}
 
 
 def _within(start_ms: int, filters: Filters) -> bool:
@@ -268,7 +252,7 @@ def _stored_by_source(found: Iterable[TierCounts], filters: Filters) -> dict[str
 def _entries(answer: Answer, name: str, filters: Filters) -> list[Json]:
     """Returns all producers of a topic."""
     audit = find_topic(answer, name)
-    found = _found(answer, audit)
+    found = audit.counts
     stored = _stored_by_source(found.values(), filters)
     lives = found.get(PRODUCERS, TierCounts(PRODUCERS)).lives
     return [_producer(life, stored, audit.window_ms, filters) for life in lives]
@@ -361,11 +345,3 @@ def _range(event: AuditEvent) -> Json:
         "load": event.load,
         "told_ms": event.seen_ms,
     }
-
-
-def _span(audit: TopicAudit) -> Span:
-    """Returns the shortest span that gives few rows."""
-    for span in (Span.WINDOW, Span.HOUR, Span.DAY):
-        if len({span.label(window.start_ms) for window in audit.windows}) <= FEW_ROWS:
-            return span
-    return Span.MONTH

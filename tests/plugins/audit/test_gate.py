@@ -23,7 +23,7 @@ from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.gate import Gate, NotCompleteError, obstacle, wait_complete
 from klamm.plugins.audit.query import Answer
 from klamm.plugins.audit.windows import parse_instant
-from klammtest.audits import WINDOW_MS, event
+from klammtest.audits import WINDOW_MS, event, readers_of
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.pages.audit_page import check_document
 from klammtest.ports import free_port
@@ -43,7 +43,7 @@ def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
 
 
 def audit(events: list[AuditEvent], now_ms: int = LONG_AFTER, **more: Any) -> TopicAudit:
-    [found] = compare(events, now_ms, topics=["flights"], **more)
+    [found] = compare(events, now_ms, topics=["flights"], **{"expect": readers_of(events)} | more)
     return found
 
 

@@ -43,7 +43,7 @@ LATER_MS = 10**12
 
 
 def result(events: Sequence[AuditEvent], now_ms: int = LATER_MS, **more: Any) -> TopicAudit:
-    [audit] = compare.compare(events, now_ms, **more)
+    [audit] = compare.compare(events, now_ms, **{"expect": audits.readers_of(events)} | more)
     return audit
 
 
@@ -94,7 +94,7 @@ def test_the_broker_tier_begins_again_with_a_new_topic() -> None:
     tier.advance()
     again = follower(logs, topic)  # and another process, which finds the offset stored
     again.advance()
-    counts = rules.tier_counts("flights", topic.events, WINDOW_MS, 0)[TierKey("broker", GROUP)]
+    counts = compare.tier_counts("flights", topic.events, WINDOW_MS, 0)[TierKey("broker", GROUP)]
     assert {start: tally.records for start, tally in counts.windows.items()} == {0: 10, WINDOW_MS: 15}
 
 
@@ -102,8 +102,8 @@ def test_the_broker_tier_begins_again_with_a_new_topic() -> None:
 
 
 def beyond_the_clock(patch: pytest.MonkeyPatch) -> None:
-    original = compare.watermark
-    patch.setattr(compare, "watermark", lambda windows, length, _: original(windows, length, Horizon(2**63)))
+    original = rules.watermark
+    patch.setattr(rules, "watermark", lambda windows, length, _: original(windows, length, Horizon(2**63)))
 
 
 @guarantee("C9", "the watermark never passes now - lateness, nor a window of a live producer", plant=beyond_the_clock)
@@ -123,7 +123,6 @@ def test_the_watermark_stays_behind(future: int) -> None:
 
 def not_asking_the_logs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rules, "is_behind", lambda *_: False)
-    patch.setattr(compare, "is_behind", lambda *_: False)
 
 
 @guarantee("C9", "nothing passes for complete where a log goes on behind what is counted", plant=not_asking_the_logs)
@@ -191,7 +190,6 @@ class AskedCluster(StoredTopic):
 @guarantee("C9", "a report asks where the logs end before it reads the events", plant=not_asking_the_logs)
 def test_a_report_compares_the_counts_with_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "REACH_S", 0.0)
-    monkeypatch.setattr(query, "is_behind", rules.is_behind)
     counted = [
         event("producer", "p", 0, 1, {0: 50}),
         event("broker", "b", 0, 50, {}, sources={"p": {0: 50}}, topic_id=str(OLD)),
@@ -460,7 +458,7 @@ def the_last_wins(patch: pytest.MonkeyPatch) -> None:
     def chosen(_: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
         return (versions[begin][-1] for begin in sorted(versions))
 
-    patch.setattr(rules, "_chosen", chosen)
+    patch.setattr(rules, "chosen", chosen)
 
 
 @guarantee("C11", "the late event of a former owner does not replace its successor's", plant=the_last_wins)
@@ -478,13 +476,13 @@ def test_the_highest_epoch_wins() -> None:
 
 
 def only_by_epoch(patch: pytest.MonkeyPatch) -> None:
-    original = rules._chosen
+    original = rules.chosen
 
     def chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
         highest = {begin: max(event.epoch for event in versions[begin]) for begin in versions}
         return original(tier, {b: [e for e in versions[b] if e.epoch == highest[b]] for b in versions})
 
-    patch.setattr(rules, "_chosen", chosen)
+    patch.setattr(rules, "chosen", chosen)
 
 
 @guarantee("C11", "a group whose generations began again is complete where all is committed", plant=only_by_epoch)
@@ -502,7 +500,7 @@ def test_the_range_that_was_committed_wins_though_its_generation_is_lower() -> N
 
 
 def by_the_readers_clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compare, "told_now", lambda events, now_ms: now_ms)
+    patch.setattr(rules, "present_ms", lambda events, now_ms: now_ms)
 
 
 @guarantee("C11", "a report whose clock is wrong finds no live producer killed", plant=by_the_readers_clock)
@@ -584,7 +582,7 @@ def telling_no_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeping_all_tiles(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rules, "_not_cut", lambda tiles: tiles)
+    patch.setattr(rules, "not_cut", lambda tiles: tiles)
 
 
 @guarantee("C9", "what a cut log has lost is not complete though nothing is written after it", plant=telling_no_cut)

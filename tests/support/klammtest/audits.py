@@ -222,6 +222,11 @@ def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], 
     )
 
 
+def readers_of(events: Iterable[AuditEvent]) -> tuple[TierKey, ...]:
+    """Returns the groups and lakes of these events, to be expected."""
+    return tuple(sorted({TierKey(each.tier, each.owner) for each in events if each.tier in ("consumer", "hadoop")}))
+
+
 def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
     """The audit's broker tier over logs in memory; it counts topics that are not internal."""
     ranges = KlammRangeAudit(identity("broker", AUDIT_GROUP), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)

@@ -27,6 +27,9 @@ class Ranges:
     def start(self, partition: TopicPartition, committed: int, **_: object) -> None:
         self.told.append(("start", partition, committed))
 
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        self.told.append(("begin", *partitions))
+
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.told.append(("seek", partition, offset))
 
@@ -124,7 +127,7 @@ def test_a_run_that_is_returned_again_is_not_joined(audit: ConsumerAudit, ranges
     [
         lambda audit: audit.committed({P0: 1}),
         lambda audit: audit.stop([P0]),
-        lambda audit: audit.start(P0, 9),
+        lambda audit: audit.start({P0: 9}),
         lambda audit: audit.close(),
     ],
     ids=["committed", "stop", "start", "close"],
@@ -134,7 +137,7 @@ def test_whatever_is_told_comes_after_the_counts(
 ) -> None:
     returned(audit, P0, run(0))
     tell(audit)
-    first, _ = ranges.told
+    first, *_ = ranges.told
     assert first[0] == "count"
 
 

@@ -7,7 +7,7 @@ import pytest
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
 from klamm.plugins.audit.comparison.tiers import Kind, TierKey
 from klamm.plugins.audit.event import AuditEvent
-from klammtest.audits import WINDOW_MS, event, states
+from klammtest.audits import WINDOW_MS, event, readers_of, states
 
 READERS, LAKE = TierKey("consumer", "readers"), TierKey("hadoop", "lake")
 BROKER, PRODUCER = TierKey("broker", "b"), TierKey("producer")
@@ -28,7 +28,7 @@ def pipeline() -> list[AuditEvent]:
 
 
 def result(events: list[AuditEvent], now_ms: int = 10**12, **more: object) -> TopicAudit:
-    [audit] = compare(events, now_ms, **more)  # type: ignore[arg-type]
+    [audit] = compare(events, now_ms, **{"expect": readers_of(events)} | more)  # type: ignore[arg-type]
     return audit
 
 

@@ -20,7 +20,7 @@ from klamm.core.records.encode import assemble, encode_batch, encode_headers, en
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_base, rewrite_log_append_time
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.varint import encode_varint
-from klamm.plugins.audit.comparison.rules import tier_counts
+from klamm.plugins.audit.comparison.compare import tier_counts
 from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.counting import batch_counts, broker_tier, origins

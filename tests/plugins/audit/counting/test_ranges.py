@@ -6,7 +6,8 @@ import pytest
 
 from klamm.core.errors import DeliveryError
 from klamm.core.interfaces.audit import LoadOrigin, RangeCount, WindowCount
-from klamm.plugins.audit.comparison.rules import last_of_each, tier_counts
+from klamm.plugins.audit.comparison.compare import tier_counts
+from klamm.plugins.audit.comparison.rules import last_of_each
 from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.counting.ranges import PIECE_RECORDS, KlammRangeAudit, _Records, _Rows
 from klamm.plugins.audit.event import AuditEvent
