@@ -140,13 +140,13 @@ def test_a_record_of_a_client_that_does_not_audit_is_counted_apart(broker: Runni
     assert "not audited" in CliRunner().invoke(app, command).stdout
 
 
-def test_a_group_that_has_not_read_all_is_missing_records(broker: RunningBroker) -> None:
+def test_a_group_that_has_not_read_all_is_late(broker: RunningBroker) -> None:
     produce(broker, 30)
     consume(broker, 30)
     produce(broker, 30, begin=30)
-    status, topic = until(broker, "missing", rows=6)
+    status, topic = until(broker, "late", rows=6)
     assert status == 1
-    assert [row["state"] for row in topic["rows"]] == ["complete"] * 3 + ["missing"] * 3
+    assert [row["state"] for row in topic["rows"]] == ["complete"] * 3 + ["late"] * 3
     status, topic = audit(broker, "--tier", "producer", "--tier", "broker")
     assert (status, topic["complete"]) == (0, True)
     assert list(topic["rows"][0]["tiers"]) == ["producer", "broker"]

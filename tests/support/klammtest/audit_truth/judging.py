@@ -60,7 +60,7 @@ def judge(pipeline: Pipeline, *, live: bool = False) -> Verdict:
 
 
 def _hasty(pipeline: Pipeline, said: Mapping[str, Any]) -> list[str]:
-    """Returns the states of a first report that are neither correct nor unknown."""
+    """Returns the states of a first report that are neither correct nor unknown nor late."""
     rows = {row["label"]: row["tiers"] for topic in said["topics"] for row in topic["rows"]}
     wrong = []
     for start, cells in pipeline.truth.wants().items():
@@ -68,7 +68,7 @@ def _hasty(pipeline: Pipeline, said: Mapping[str, Any]) -> list[str]:
         for tier, want in cells.items():
             state = rows.get(label, {}).get(pipeline.tier_names[tier], {}).get("state", State.UNKNOWN)
             known = start in pipeline.allowed.must_be_unknown.get(tier, ()) or state == want.state
-            if not known and state != State.UNKNOWN:
+            if not known and state not in (State.UNKNOWN, State.LATE):
                 wrong.append(f"{tier} {label} is {state}, the truth is {want.state}")
     return wrong
 

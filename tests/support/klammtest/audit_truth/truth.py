@@ -6,7 +6,7 @@ Nothing here comes from the audit. A record's value is its number, which identif
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -97,7 +97,7 @@ class Truth:
         if tier == BROKER:
             return self._broker(start, [number for _, number in held])
         if tier == READERS:
-            return _compared(sum(self._counted(place) for place, _ in held), len(held))
+            return self._readers(held)
         return _compared(sum(self.loaded[place] for place, _ in held), len(held))
 
     def _broker(self, start: int, held: Iterable[int]) -> Want:
@@ -114,8 +114,12 @@ class Truth:
             return Want(State.DUPLICATED, records, foreign=foreign, ratio=ratio)
         return Want(State.COMPLETE, records, foreign=foreign)
 
-    def _counted(self, place: Place) -> bool:
-        return place in self.handed and place.offset < self.committed.get((place.life, place.partition), 0)
+    def _readers(self, held: Collection[tuple[Place, int]]) -> Want:
+        """Returns the group's counts: what it has not committed is late, what it has committed and never got missing."""
+        passed = [place for place, _ in held if place.offset < self.committed.get((place.life, place.partition), 0)]
+        want = _compared(sum(place in self.handed for place in passed), len(held))
+        late = want.state is State.MISSING and all(place in self.handed for place in passed)
+        return want._replace(state=State.LATE) if late else want
 
 
 def _compared(records: int, expected: int) -> Want:
