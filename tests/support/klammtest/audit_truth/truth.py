@@ -115,7 +115,7 @@ class Truth:
         return Want(State.COMPLETE, records, foreign=foreign)
 
     def _readers(self, held: Collection[tuple[Place, int]]) -> Want:
-        """Returns the group's counts: what it has not committed is late, what it has committed and never got missing."""
+        """Returns the group's counts: what it has not committed is late."""
         passed = [place for place, _ in held if place.offset < self.committed.get((place.life, place.partition), 0)]
         want = _compared(sum(place in self.handed for place in passed), len(held))
         late = want.state is State.MISSING and all(place in self.handed for place in passed)
