@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 _HEADER_OVERHEAD = 12
+_AUDIT_S = 10.0
+"""The longest time that closing waits for the audit topic."""
 """Estimated upper bound of the overhead per header, in bytes."""
 
 _LAST_MS = 253_402_300_799_999
@@ -249,6 +251,9 @@ class Producer:
     def close(self, timeout_s: float | None = None) -> None:
         """Flushes, publishes the audit's counts, and stops. After `timeout_s` seconds (default: `delivery.timeout.ms`)
         the futures of unsettled records raise `DeliveryError`. Closing twice is not an error.
+
+        The audit's last counts have `_AUDIT_S` of this time: where the audit topic takes no event (it lacks replicas in
+        sync), a line in the log says so, and the audit shows this producer as killed.
         """
         with self._closing:
             if self._closed:
@@ -260,9 +265,13 @@ class Producer:
         self._accumulator.flush(max(deadline - clock(), 0.0))
         for _, batch in self._accumulator.close_batches():
             self._listeners.attempted(batch)
-        self._close_audit()
+        deadline = min(deadline, clock() + _AUDIT_S)  # the records are settled, or their time is over
+        audit = threading.Thread(target=self._close_audit, name="klamm-producer-audit-close", daemon=True)
+        audit.start()
+        audit.join(max(deadline - clock(), 0.0))
         self._accumulator.close()
-        self._sender.stop(max(deadline - clock(), 0.0))
+        self._sender.stop(max(deadline - clock(), 0.0))  # the futures of unsettled events fail, which ends the thread
+        audit.join()
         self._client.close()
         self._metadata_refresher.close()
         self._values.close()

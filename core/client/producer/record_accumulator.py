@@ -104,7 +104,7 @@ class RecordAccumulator:
         """Adds a record; `size` is its estimated bytes.
 
         Waits for room up to `max_block_s`, then raises `BufferFullError`. Does not wait if `bounded` is False, as for
-        an audit event that must be sent before the records that fill the buffer can be.
+        an audit event that must be sent before the records that fill the buffer can be; no flush waits for it.
         """
         news = False
         with self.lock:
@@ -123,6 +123,8 @@ class RecordAccumulator:
             records.append((timestamp_ms, key, value, headers))
             outcome = batch.outcome
             outcome.count = index + 1
+            if bounded:
+                outcome.awaited = True
             batch.size += size
             self._used += size
             if batch.size >= queue.batch_size:
@@ -149,6 +151,7 @@ class RecordAccumulator:
                 outcome = queue.add_rows(self._clock(), encoded).outcome
                 batches.popleft()
                 outcome.finished = finished
+                outcome.awaited = True
                 self._incomplete[outcome] = None
                 self._active[queue] = None
                 self._used += size
@@ -210,9 +213,10 @@ class RecordAccumulator:
                 self._room.notify_all()
 
     def flush(self, timeout_s: float | None) -> int:
-        """Sends all waiting records, and waits until they are settled; returns how many are not when the time is up."""
+        """Sends all waiting records, and waits until they are settled; returns how many are not when the time is up.
+        Audit events are sent too, but not waited for."""
         with self.lock:
-            pending = list(self._incomplete)
+            pending = [outcome for outcome in self._incomplete if outcome.awaited]
             self._flushes += 1
         try:
             self._wake()

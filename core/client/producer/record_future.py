@@ -43,13 +43,15 @@ class _Part:
 class BatchOutcome:
     """The outcome of the records of one batch."""
 
-    __slots__ = ("_parts", "_watched", "condition", "count", "finished", "partition", "settled")
+    __slots__ = ("_parts", "_watched", "awaited", "condition", "count", "finished", "partition", "settled")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.condition = threading.Condition()
         self.count = 0
         """Records in the batch; grows until it is sent."""
+        self.awaited = False
+        """Whether a flush waits for it: a batch of audit events alone is no record of the application."""
         self.settled = 0
         self.finished: Callable[[BatchOutcome], None] | None = None
         """Called once all records are settled."""

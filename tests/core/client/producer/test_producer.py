@@ -25,6 +25,7 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.record import ProducerRecord, RecordMetadata
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.producing import CountingAudit, producer_settings, stored
+from klammtest.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -304,6 +305,37 @@ def test_audited_records_are_counted_and_their_batches_marked(
     assert stored(client, topic + "-not")[0][0].headers == ()
     (event,) = stored(client, CountingAudit.topic)[0]
     assert (event.key, event.value, event.headers) == (b"key", b"event", ())
+
+
+class StuckAudit(CountingAudit):
+    """Waits for its event as long as the producer does, as an audit may."""
+
+    topic = "stuck-events"
+
+    def close(self) -> None:
+        self._publish(b"key", b"last").result(None)
+
+
+def test_neither_flush_nor_close_waits_for_an_audit_topic_that_takes_no_event(
+    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """The delivery time-out is 24 days: a wait for the events, which are tried again all the time, would not end
+    here. The topic is deleted; one that lacks replicas in sync is retried in the same way."""
+    client.create_topics({StuckAudit.topic: NewTopic(1)})
+    auditor = StuckAudit(topic)
+    monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
+    producer = Producer(producer_settings(broker, delivery_timeout_ms=2**31 - 1))
+    auditor._publish(b"key", b"event").result(PATIENCE_S)
+    client.delete_topics([StuckAudit.topic])
+    auditor._publish(b"key", b"event")
+    stored_at = producer.send(topic, b"value", partition=0)
+    producer.flush(PATIENCE_S)
+    assert stored_at.result(0).offset == 0
+    closing = threading.Thread(target=producer.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    assert "the audit's counts could not be published" in caplog.text
 
 
 def test_a_record_that_finds_no_room_is_not_attempted(
