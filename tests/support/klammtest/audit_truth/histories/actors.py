@@ -150,7 +150,13 @@ class Group:
         self.set_back: set[Offset] = set()
         self.jumped: set[Offset] = set()
         """Records that were deleted before it read them."""
+        self.furthest: dict[tuple[UUID, int], int] = {}
+        """Where it stopped in each partition, if nothing had set it back."""
+        self.counts_from: dict[tuple[UUID, int], int] = {}
+        """Where the range of the present member begins."""
         self.published: dict[tuple[UUID, int], int] = {}
+        self.told: dict[tuple[UUID, int], int] = {}
+        """Up to where any member has told its counts, committed or not."""
         self.untold: set[Offset] = set()
         """Records whose counts were lost with a member, because the audit topic had refused them."""
         self.positions: dict[int, int] = {}
@@ -165,6 +171,7 @@ class Group:
         for key, committed in self.committed.items():
             begin = self.published.get(key, self.began[key])
             self.untold |= {(*key, offset) for offset in range(begin, committed)}
+            self.set_back |= {(*key, offset) for offset in range(committed, self.furthest.get(key, 0))}
             self.published[key] = committed
         self.topic_id = world.topic_id
         self.positions = {}
@@ -181,7 +188,13 @@ class Group:
         if key not in self.began:
             self.began[key] = begin
         self.positions[part.number] = begin
-        self.ranges.start(part.place, begin, topic_id=key[0], epoch=self.epoch)
+        self._start(part, begin)
+
+    def _start(self, part: Part, offset: int) -> None:
+        self.counts_from[self.topic_id, part.number] = offset
+        self.ranges.start(part.place, offset, topic_id=self.topic_id, epoch=self.epoch)
+        with suppress(DeliveryError):  # an audit that fails is passed over
+            self.ranges.begin([part.place])
 
     def _reset(self, part: Part, position: int) -> int:
         """`auto.offset.reset` after the log has lost the position."""
@@ -189,6 +202,10 @@ class Group:
         key = self.world.topic_id, part.number
         if begin > position:
             self.jumped |= {(*key, offset) for offset in range(position, begin)}
+            uncommitted = range(self.committed.get(key, self.began.get(key, position)), begin)
+            self.untold |= {(*key, offset) for offset in uncommitted}  # its counts start again
+        counted = self.counts_from.get(key, 0)
+        self.set_back |= {(*key, offset) for offset in range(begin, counted)}  # after a seek below the log's start
         return begin
 
     def poll(self, part: Part, records: int) -> None:
@@ -200,13 +217,13 @@ class Group:
         if position < part.log.start or position > part.log.end:
             position = self._reset(part, position)
             self.positions[part.number] = position
-            self.ranges.start(part.place, position, topic_id=self.topic_id, epoch=self.epoch)
+            self._start(part, position)
         end = min(position + records, part.log.end)
         if end <= position:
             return
         rows = part.rows[position:end]
         self.ranges.count(part.place, range(position, end), [row.stamp_ms for row in rows], [1] * len(rows))
-        first = max(position, self.committed.get((self.topic_id, part.number), 0))  # below it is a replay (R10)
+        first = max(position, self.counts_from[self.topic_id, part.number])  # below it is a replay (R10)
         self.received |= {(self.topic_id, part.number, offset) for offset in range(first, end)}
         self.positions[part.number] = end
 
@@ -223,16 +240,25 @@ class Group:
             return
         try:
             self.ranges.publish(ends)
-            self.published |= {(self.topic_id, place.partition): end for place, end in ends.items()}
+            for place, end in ends.items():
+                for offsets in (self.published, self.told):
+                    key = self.topic_id, place.partition
+                    offsets[key] = max(end, offsets.get(key, 0))
         except DeliveryError:
             pass  # an audit that fails is passed over
-        except Crash:
+        except Crash:  # after the first event
+            event = self.world.audit.events[-1]
+            key = self.topic_id, event.partition or 0
+            self.told[key] = max(event.to_offset, self.told.get(key, 0))
             self.join()
             return
         if refused:
             return
         for place, end in ends.items():
-            self.committed[self.topic_id, place.partition] = end
+            key = self.topic_id, place.partition
+            self.committed[key] = end
+            self.furthest[key] = max(end, self.furthest.get(key, 0))
+            self.counts_from[key] = max(end, self.counts_from[key])
             self.positions[place.partition] = max(self.positions[place.partition], end)
         self.ranges.committed(ends)
 
@@ -247,12 +273,12 @@ class Group:
         """The log has lost what is after `end`; the consumer finds it by the leader epoch, and goes on there."""
         key = self.world.topic_id, part.number
         self.received = {at for at in self.received if at[:2] != key or at[2] < end}
-        for offsets in (self.committed, self.published):
+        for offsets in (self.committed, self.published, self.furthest, self.told):
             if offsets.get(key, 0) > end:
                 offsets[key] = end
         if self.positions.get(part.number, 0) > end:
             self.positions[part.number] = end
-            self.ranges.start(part.place, end, topic_id=key[0], epoch=self.epoch)
+            self._start(part, end)
         if self.began.get(key, 0) > end:
             self.began[key] = end
 
@@ -323,6 +349,8 @@ class Lake:
         self.live = True
         self.topic_id: UUID | None = None
         self.history: list[Content] = [Content()]
+        self.told = 0
+        """The last load whose event is stored."""
         publisher: Any = files
         audit: Any = AuditOfLoads(world)
         self._publisher = publisher
@@ -391,6 +419,7 @@ class Lake:
     def send(self) -> None:
         with suppress(DeliveryError, Crash):
             self.auditor.send_missing(self.layout)
+            self.told = self.loads
 
     def remove_last(self) -> None:
         """Somebody removes the newest load by hand; the next one loads its offsets again."""

@@ -18,7 +18,7 @@ from klamm.plugins.audit.event import AuditEvent
 from .actors import FOREIGN, INTERVAL_S, Group, Lake, Lakes, Sender
 from .judge import Judge
 from .known import Known
-from .world import BROKERS, LATENESS_MS, START_MS, WINDOW_MS, Part, Row, World, window_of
+from .world import LATENESS_MS, START_MS, WINDOW_MS, Part, Row, World, window_of
 
 PURE: Final = 0.15
 TROUBLES: Final = (
@@ -32,10 +32,9 @@ TROUBLES: Final = (
 class History:
     """One history. `wrong`: what a report said and is not true. `traced`: keeps its steps and events in `trace`."""
 
-    def __init__(self, seed: str, *, traced: bool = False) -> None:
+    def __init__(self, seed: str, *, encoded: bool = False, traced: bool = False) -> None:
         chance = self.chance = Random(seed)
-        self.encoded = chance.random() < 0.05
-        world = self.world = World(chance, chance.choice((1, 1, 2)), encoded=self.encoded)
+        world = self.world = World(chance, chance.choice((1, 1, 2)), encoded=encoded)
         self.known = Known(world)
         self.troubles: set[str] = set()
         if chance.random() >= PURE:
@@ -97,12 +96,12 @@ class History:
         world, known = self.world, self.known
         world.away = world.audit.refuses = False
         world.audit.crash_after = None
-        for part in world.parts:
-            if part.leader < 0:
-                world.elect(part, self.chance.randrange(BROKERS))
         for broker in world.brokers:
             broker.crash_before_commit = broker.crash_after_commit = False
             broker.learn()
+        for part in world.parts:
+            if part.leader < 0:
+                world.elect(part, world.candidate())
         for sender in known.senders:
             sender.close()
         for _ in range(2):
@@ -121,6 +120,9 @@ class History:
         judge = Judge(self.known, self.expect, final=final)
         self.checks += 1
         self.wrong += judge.judge()
+        if self._traced:
+            self._show_events()
+            self.trace += judge.rows()
         if final:
             self.states, self.mark = judge.states(), judge.mark()
             self._show_events()
@@ -214,7 +216,7 @@ class History:
         self.world.audit.refuses = not self.world.audit.refuses
 
     def move_leader(self) -> None:
-        self.world.elect(self._part(), self.chance.randrange(BROKERS))
+        self.world.elect(self._part(), self.world.candidate())
 
     def cut_off(self) -> None:
         part = self._part()
@@ -222,7 +224,7 @@ class History:
             former = self.world.brokers[part.leader]
             former.cut_off = True
             if self.chance.random() < 0.8:
-                self.world.elect(part, (part.leader + 1) % BROKERS, told=False)
+                self.world.elect(part, self.world.candidate(), told=False)
 
     def reconnect(self) -> None:
         """Brokers that were cut off reach the coordination; they learn later that they do not lead."""
@@ -251,7 +253,7 @@ class History:
             broker.crash_before_commit = broker.crash_after_commit = False
         broker.start()
         if chance.random() < 0.5:
-            world.elect(part, chance.randrange(BROKERS))
+            world.elect(part, world.candidate())
 
     def send_on(self) -> None:
         self.poll()
@@ -334,12 +336,16 @@ class History:
         end, key = part.log.end, (world.topic_id, part.number)
         least = max([part.log.start, *(lake.now.ends.get(part.number, 0) for lake in self.known.lakes)])
         keeps = self.chance.randrange(min(least, end), end + 1)
-        world.elect(part, (part.leader + 1) % BROKERS, keeps=keeps)
+        leader = world.candidate(part.leader)
+        if leader < 0:
+            return
+        world.elect(part, leader, keeps=keeps)
         cut = part.log.end
         if cut < end:
             self.known.causes.cut.append((*key, cut, end))
             for group in self.known.groups:
                 group.cut(part, cut)
+            world.brokers[part.leader].turn()  # until its first pass the lost records are complete, for a second
 
     def begin_latest(self) -> None:
         if len(self.known.groups) < 3:

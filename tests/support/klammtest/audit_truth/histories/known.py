@@ -86,13 +86,12 @@ class Known:
         """Returns the records that a group must have received, by window (R3)."""
         found: dict[int, list[Offset]] = defaultdict(list)
         begun_ids = {topic_id for topic_id, _ in group.began}
+        begun = False
         for topic_id, part in self.parts():
-            begin = group.began.get((topic_id, part.number))
-            if begin is None:
-                if topic_id != self.world.topic_id and topic_id not in begun_ids:
-                    continue  # it was replaced before the group began
-                begin = 0
-            for offset in range(begin, len(part.rows)):
+            begun = begun or topic_id in begun_ids
+            if not begun:
+                continue  # it was replaced before the group began
+            for offset in range(group.began.get((topic_id, part.number), 0), len(part.rows)):
                 found[part.rows[offset].window].append((topic_id, part.number, offset))
         return found
 

@@ -89,6 +89,14 @@ class Part:
         return TopicPartition(TOPIC, self.number)
 
 
+class Led(NamedTuple):
+    """A partition that a broker leads, as far as it knows."""
+
+    epoch: int
+    log: Log
+    topic_id: UUID
+
+
 class AuditTopic:
     """The audit topic: `events` in order, each with the time at which it was stored. `fails`: so many publications are
     refused; `keeps` says that the next refused one is stored all the same. `refuses`: all are, until it is False."""
@@ -147,7 +155,7 @@ class World:
         """The topics that had the name before."""
         self.brokers = [Broker(self, number) for number in range(BROKERS)]
         for part in self.parts:
-            self.brokers[part.leader].led[part.place] = part.epoch, part.log
+            self.brokers[part.leader].led[part.place] = Led(part.epoch, part.log, self.topic_id)
 
     # -- the log
 
@@ -189,7 +197,7 @@ class World:
             if told or former.number == leader:
                 former.led.pop(part.place, None)
             else:
-                former.led[part.place] = part.epoch, part.log.copy()
+                former.led[part.place] = Led(part.epoch, part.log.copy(), self.topic_id)
         if keeps is not None:
             part.log = part.log.copy()
             part.log.batches = [batch for batch in part.log.batches if batch.end <= keeps]
@@ -198,13 +206,18 @@ class World:
             del part.rows[part.log.end :]
         part.leader, part.epoch = leader, part.epoch + 1
         if leader >= 0:
-            self.brokers[leader].led[part.place] = part.epoch, part.log
+            self.brokers[leader].led[part.place] = Led(part.epoch, part.log, self.topic_id)
+
+    def candidate(self, besides: int = -1) -> int:
+        """Returns a broker that can become the leader; -1 if there is none."""
+        able = [broker.number for broker in self.brokers if not broker.cut_off and broker.number != besides]
+        return self.chance.choice(able) if able else -1
 
     def create_again(self) -> None:
         """Deletes the topic and creates it again; brokers that are cut off still have the old one."""
         self.ended.append((self.topic_id, self.parts))
         self.topic_id, self.life = UUID(int=self.chance.getrandbits(128)), self.life + 1
-        self.parts = [Part(part.number, self.chance.randrange(BROKERS)) for part in self.parts]
+        self.parts = [Part(part.number, self.candidate()) for part in self.parts]
         for broker in self.brokers:
             if not broker.cut_off:
                 broker.learn()
@@ -220,8 +233,7 @@ class Broker:
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self.led: dict[TopicPartition, tuple[int, Log]] = {}
-        self.topic_id = world.topic_id
+        self.led: dict[TopicPartition, Led] = {}
         self.cut_off = False
         self.crash_before_commit = False
         self.crash_after_commit = False
@@ -238,8 +250,8 @@ class Broker:
         """The broker reaches the cluster, and knows the present leaders."""
         world = self.world
         self.cut_off = False
-        self.topic_id = world.topic_id
-        self.led = {part.place: (part.epoch, part.log) for part in world.parts if part.leader == self.number}
+        mine = [part for part in world.parts if part.leader == self.number]
+        self.led = {part.place: Led(part.epoch, part.log, world.topic_id) for part in mine}
 
     def turn(self) -> None:
         """A pass of the tier, and further ones until it has caught up; ends where it fails."""
@@ -267,20 +279,20 @@ class Broker:
         self.listeners.append(listener)
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
-        return dict.fromkeys(self.led, self.topic_id)
+        return {partition: led.topic_id for partition, led in self.led.items()}
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         found = self.led.get(partition)
         if found is None:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition} is not led here")
-        epoch, log = found
+        epoch, log, topic_id = found
         data = b""
         if max_bytes and log.start <= offset < log.end:
             data = b"".join(batch.data for batch in log.batches if batch.end > offset)
-        return ServiceRead(data, log.end, log.start, self.topic_id, epoch)
+        return ServiceRead(data, log.end, log.start, topic_id, epoch)
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
-        return self.led[partition][1].epoch_end(leader_epoch)
+        return self.led[partition].log.epoch_end(leader_epoch)
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         self._reach()
