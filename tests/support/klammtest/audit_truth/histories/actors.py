@@ -14,6 +14,7 @@ from uuid import UUID
 
 from klamm.core.errors import DeliveryError
 from klamm.core.interfaces.audit import AuditIdentity, RangeCount, WindowCount
+from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.lake.layout import AUDIT, OFFSETS, TopicLayout
 from klamm.hadoop.lake.manifest import Manifest, PartitionRange, lake_origin, last_manifest
 from klamm.hadoop.load.audit import LoadAudit, LoadAuditor
@@ -142,7 +143,11 @@ class Group:
         self.world = world
         self.name = name
         self.latest = latest
+        self.stopped = False
         self.ended = False
+        """Its end event is stored."""
+        self.zombies: list[tuple[KlammRangeAudit, UUID, dict[TopicPartition, int]]] = []
+        """Members that are suspended: their counts, and up to where they have read."""
         self.epoch = 0
         self.committed: dict[tuple[UUID, int], int] = {}
         self.began: dict[tuple[UUID, int], int] = {}
@@ -169,7 +174,7 @@ class Group:
         world = self.world
         self.epoch += 1
         for key, committed in self.committed.items():
-            begin = self.published.get(key, self.began[key])
+            begin = self.published.get(key, self.began.get(key, committed))
             self.untold |= {(*key, offset) for offset in range(begin, committed)}
             self.set_back |= {(*key, offset) for offset in range(committed, self.furthest.get(key, 0))}
             self.published[key] = committed
@@ -262,6 +267,37 @@ class Group:
             self.positions[place.partition] = max(self.positions[place.partition], end)
         self.ranges.committed(ends)
 
+    def suspend(self) -> None:
+        """Another member takes over; this one goes on later, and does not know it yet."""
+        ends = {part.place: self.positions[part.number] for part in self.world.parts if part.number in self.positions}
+        if self.topic_id == self.world.topic_id and ends:
+            self.zombies.append((self.ranges, self.topic_id, ends))
+        self.join()
+
+    def wake(self) -> None:
+        """A suspended member publishes what it has read; its commit is refused."""
+        if self.zombies:
+            ranges, topic_id, ends = self.zombies.pop()
+            with suppress(DeliveryError):
+                ranges.publish(ends)
+                for place, end in ends.items():
+                    key = topic_id, place.partition
+                    self.told[key] = max(end, self.told.get(key, 0))
+
+    def end(self) -> None:
+        """`klamm groups delete`; without the event it is compared on, and `klamm audit retire` sends it."""
+        self.stopped = True
+        with suppress(DeliveryError):
+            self.ranges.end([TOPIC], "the group was deleted")
+            self.ended = True
+
+    def renamed(self, name: str) -> Group:
+        """Ends it; returns the group that goes on with its offsets under another name."""
+        group = Group(self.world, name)
+        group.committed = {key: offset for key, offset in self.committed.items() if key[0] == self.world.topic_id}
+        self.end()
+        return group
+
     def seek(self, part: Part, offset: int) -> None:
         """The application moves its position, back or forward."""
         if part.number not in self.positions or self.topic_id != self.world.topic_id:
@@ -339,15 +375,19 @@ class Content:
 
 class Lake:
     """One topic's directory, filled by the loads of one sink as `klamm load` does it, without Spark. `history` has its
-    content after each load. `live`: loads go on there."""
+    content after each load. `replaced`: another lake was begun in its directory; `retired`: its end is told."""
 
     def __init__(self, world: World, files: Lakes, root: str, sink: str) -> None:
         self.world = world
         self.files = files
         self.layout = TopicLayout(root, TOPIC)
         self.sink = sink
-        self.live = True
+        self.id = ""
+        """That of its newest load."""
+        self.stopped = self.replaced = self.retired = False
         self.topic_id: UUID | None = None
+        self.former: Lake | None = None
+        """The lake in whose place it was begun."""
         self.history: list[Content] = [Content()]
         self.told = 0
         """The last load whose event is stored."""
@@ -409,12 +449,16 @@ class Lake:
             partitions=partitions, lake=lake,
         )  # fmt: skip
         audit = LoadAudit.of(self.sink, (TOPIC, self.topic_id), number, job, WINDOW_MS, counts, lost)
+        if self.id != lake.id:
+            self.id, self.told = lake.id, 0
         if last is None or last.lake != lake:
             with suppress(DeliveryError, Crash):
                 self.auditor.announce(TOPIC, self.topic_id, min(partitions), lake)
         self.files.write(f"{self.layout.load(number)}/{OFFSETS}", manifest.to_bytes())
         self.files.write(f"{self.layout.load(number)}/{AUDIT}", audit.to_bytes())
         self.history.append(content)
+        if self.former is not None:
+            self.former.replaced = True
 
     def send(self) -> None:
         with suppress(DeliveryError, Crash):
@@ -422,10 +466,26 @@ class Lake:
             self.told = self.loads
 
     def remove_last(self) -> None:
-        """Somebody removes the newest load by hand; the next one loads its offsets again."""
-        if self.loads > 1:
+        """Somebody removes the newest load by hand; its offsets are loaded again."""
+        if self.loads > 1 and self.topic_id == self.world.topic_id and self.told == self.loads:
             self.files.remove(self.layout.load(self.loads))
             self.history.pop()
+            self.told = self.loads
+            self.load()
+
+    def retire(self) -> None:
+        """`klamm audit retire hadoop/SINK --lake ID`."""
+        ranges = AuditOfLoads(self.world).ranges(AuditIdentity("hadoop", self.sink, "host", "app"), None)
+        with suppress(DeliveryError):
+            ranges.end([TOPIC], "it is not loaded any more", self.id)
+            self.retired = True
+
+    def begin_anew(self) -> Lake:
+        """What `klamm load` names as a remedy: the directory is moved away, and loaded again from the start."""
+        made = Lake(self.world, self.files, self.layout.root, self.sink)
+        made.former, self.stopped = self, True
+        self.move(f"{self.layout.root}.old")
+        return made
 
     def move(self, root: str) -> None:
         target = TopicLayout(root, TOPIC)

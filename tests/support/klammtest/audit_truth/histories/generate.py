@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from klamm.plugins.audit.comparison.tiers import TierKey
-from klamm.plugins.audit.event import AuditEvent
+from klamm.plugins.audit.event import BROKER, TIERS, AuditEvent
 
 from .actors import FOREIGN, INTERVAL_S, Group, Lake, Lakes, Sender
 from .judge import Judge
@@ -25,7 +25,8 @@ TROUBLES: Final = (
     "late records", "lost records", "doubled records", "unsure records", "killed producers", "failing audit topic",
     "leaders", "cut-off leaders", "coordination", "broker crashes", "unclean leaders", "created again", "retention",
     "seeking groups", "set-back groups", "members", "lossy loads", "slow loads", "foreign producers", "wrong clocks",
-    "latest groups",
+    "latest groups", "suspended members", "ended groups", "lakes", "lost events", "doubled events",
+    "retention of the audit",
 )  # fmt: skip
 
 
@@ -95,7 +96,7 @@ class History:
         self.note("settle")
         world, known = self.world, self.known
         world.away = world.audit.refuses = False
-        world.audit.crash_after = None
+        world.audit.crash_after = world.audit.loses = None
         for broker in world.brokers:
             broker.crash_before_commit = broker.crash_after_commit = False
             broker.learn()
@@ -106,14 +107,20 @@ class History:
             sender.close()
         for _ in range(2):
             self._turns(all_of_them=True)
+        for group in self._reading():
+            for part in world.parts:
+                group.poll(part, 1000)
+            group.commit()
         for group in known.groups:
-            if not group.ended:
-                for part in world.parts:
-                    group.poll(part, 1000)
-                group.commit()
-        for lake in known.lakes:
+            if group.stopped and not group.ended:
+                group.end()
+        for lake in [lake for lake in known.lakes if not lake.stopped]:
             lake.load()
             lake.send()
+        live = known.live_lakes("lake")
+        if len(live) > 1 and self.chance.random() < 0.5:
+            for lake in live[:-1] if self.chance.random() < 0.5 else live[1:]:
+                lake.retire()
         self._pass(2 * LATENESS_MS + 2 * WINDOW_MS + 4 * INTERVAL_S * 1000)
 
     def _check(self, *, final: bool) -> None:
@@ -213,7 +220,9 @@ class History:
         self.chance.choice(self.known.senders).kill()
 
     def refuse(self) -> None:
-        self.world.audit.refuses = not self.world.audit.refuses
+        audit = self.world.audit
+        audit.refuses = not audit.refuses
+        audit.keeps = self.chance.random() < 0.3
 
     def move_leader(self) -> None:
         self.world.elect(self._part(), self.world.candidate())
@@ -255,11 +264,8 @@ class History:
         if chance.random() < 0.5:
             world.elect(part, world.candidate())
 
-    def send_on(self) -> None:
-        self.poll()
-
     def poll(self) -> None:
-        groups = [group for group in self.known.groups if not group.ended]
+        groups = self._reading()
         if groups:
             group = self.chance.choice(groups)
             group.poll(self._part(), self.chance.randrange(1, 12))
@@ -267,13 +273,72 @@ class History:
                 group.commit()
 
     def commit(self) -> None:
+        for group in self._reading():
+            group.commit()
+
+    def _reading(self) -> list[Group]:
+        return [group for group in self.known.groups if not group.stopped]
+
+    def suspend_member(self) -> None:
+        for group in self._reading()[:1]:
+            group.suspend()
+
+    def wake_member(self) -> None:
         for group in self.known.groups:
-            if not group.ended:
-                group.commit()
+            group.wake()
+
+    def end_group(self) -> None:
+        chance = self.chance
+        reading = self._reading()
+        if not reading:
+            return
+        group = chance.choice(reading)
+        self.names += 1
+        self.expect.discard(TierKey("consumer", group.name))
+        if chance.random() < 0.3:
+            self.known.groups.append(group.renamed(f"g{self.names}"))
+        else:
+            group.end()
+            if group.ended and chance.random() < 0.5:  # somebody uses its name again
+                self._begin_group(group.name, latest=chance.random() < 0.5)
+
+    def change_lake(self) -> None:
+        """A lake is moved, copied, begun anew, or a load is removed by hand."""
+        chance, lakes = self.chance, self.known.lakes
+        if not lakes:
+            return
+        lake = lakes[-1]
+        kind = chance.choice(("move", "copy", "anew", "remove"))
+        self.names += 1
+        if lake.loads and kind == "move":
+            lake.move(f"/lake{self.names}")
+        elif lake.loads and kind == "anew":
+            lakes.append(lake.begin_anew())
+        elif lake.loads and kind == "copy" and len(lakes) < 3:
+            lakes.append(lake.copy(f"/lake{self.names}"))
+        elif kind == "remove":
+            lake.remove_last()
+
+    def load_other(self) -> None:
+        """Loads go on in a lake that was copied, or in the directory that was moved away."""
+        lakes = [lake for lake in self.known.lakes if not lake.stopped]
+        if lakes:
+            self.chance.choice(lakes).load()
+
+    def lose_event(self) -> None:
+        tier = self.chance.choice(TIERS)
+        # The broker tier's first range of a partition is not missed: it begins where the log did when it first saw it.
+        self.world.audit.loses = lambda event: event.tier == tier and (tier != BROKER or event.from_offset > 0)
+
+    def double_events(self) -> None:
+        self.world.audit.doubles = not self.world.audit.doubles
+
+    def delete_events(self) -> None:
+        self.world.audit.delete_before(self.world.now_ms - self.chance.randrange(1, 4) * WINDOW_MS)
 
     def change_member(self) -> None:
         chance = self.chance
-        groups = [group for group in self.known.groups if not group.ended]
+        groups = self._reading()
         if groups:
             group = chance.choice(groups)
             if chance.random() < 0.5:
@@ -285,13 +350,13 @@ class History:
             group.join()
 
     def seek(self) -> None:
-        groups = [group for group in self.known.groups if not group.ended]
+        groups = self._reading()
         if groups:
             part = self._part()
             self.chance.choice(groups).seek(part, self.chance.randrange(part.log.start, part.log.end + 1))
 
     def set_back(self) -> None:
-        groups = [group for group in self.known.groups if not group.ended]
+        groups = self._reading()
         if groups:
             part = self._part()
             self.chance.choice(groups).set_offset(part, self.chance.randrange(part.log.start, part.log.end + 1))
@@ -301,11 +366,10 @@ class History:
             return
         chance, lossy = self.chance, self.has("lossy loads")
         lake = self.known.lakes[-1]
+        if lake.loads and lake.topic_id != self.world.topic_id and chance.random() < 0.5:
+            self.known.lakes.append(lake := lake.begin_anew())
         spoil = chance.random() if lossy else 1.0
         lake.load(loses=spoil < 0.2, doubles=0.2 <= spoil < 0.4, crash=self.has("slow loads") and chance.random() < 0.4)
-
-    def load_again(self) -> None:
-        self.load()
 
     def delete_old(self) -> None:
         part = self._part()
@@ -385,4 +449,12 @@ def STEPS_OF(history: History) -> list[tuple[Callable[[], None], float, str]]:
         (h.set_back, 1, "set-back groups"),
         (h.change_member, 3, "members"),
         (h.begin_latest, 1, "latest groups"),
+        (h.suspend_member, 2, "suspended members"),
+        (h.wake_member, 2, "suspended members"),
+        (h.end_group, 1, "ended groups"),
+        (h.change_lake, 1.5, "lakes"),
+        (h.load_other, 1.5, "lakes"),
+        (h.lose_event, 1, "lost events"),
+        (h.double_events, 1, "doubled events"),
+        (h.delete_events, 1, "retention of the audit"),
     ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
@@ -35,7 +37,8 @@ class Wanted:
 
 def report_of(known: Known, expect: Iterable[TierKey]) -> TopicAudit:
     world = known.world
-    [audit] = compare(world.audit.events, world.now_ms, tuple(expect), (TOPIC,), LATENESS_MS, world.ends())
+    events, retained_ms = world.audit.events, world.audit.retained_ms
+    [audit] = compare(events, world.now_ms, tuple(expect), (TOPIC,), LATENESS_MS, world.ends(), retained_ms)
     return audit
 
 
@@ -50,18 +53,20 @@ class Judge:
         self.broker = next(tier for tier in self.audit.tiers if tier.tier == "broker")
         self.stored, self.told, self.acknowledged = known.stored(), known.told(), known.acknowledged()
         self.wrong: list[str] = []
+        self.left_out_ms = -math.inf if self.audit.left_out_ms is None else self.audit.left_out_ms
         self.wanted: dict[TierKey, dict[int, Wanted]] = {self.broker: self._broker()}
         self.excused: dict[TierKey, set[int]] = {}
         self.partial: dict[TierKey, set[int]] = {}
+        self.two_lakes: set[TierKey] = set()
+        """Sinks with two live lakes, whose counts are unknown (R6)."""
         self.recounting: set[TierKey] = set()
         """Groups of which a count was lost with a member; the next event shows it."""
         for group in known.groups:
             if not group.ended and group.began:
                 self._group(group)
         for sink in {lake.sink for lake in known.lakes}:
-            live = [lake for lake in known.lakes if lake.sink == sink and lake.live and lake.loads]
-            if ("hadoop", sink) in known.owners() and live:
-                self._lake(live[-1])
+            if live := known.live_lakes(sink):
+                self._lake(live[-1], alone=len(live) == 1)
         if final:
             self._excuse()
 
@@ -74,6 +79,10 @@ class Judge:
                 continue
             for start, want in wanted.items():
                 window = windows.get(start)
+                if start != NO_WINDOW and start < self.left_out_ms:
+                    if window is not None:
+                        self.wrong.append(f"window {start} has events that were deleted, and is in the report")
+                    continue
                 if window is None:
                     if want.short and self.final and self.stored[start]:
                         self.wrong.append(f"window {start} is not in the report")
@@ -132,14 +141,14 @@ class Judge:
         spans: list[Span] = [(topic_id, number, at, at + 1) for (topic_id, number), at in group.began.items()]
         self.partial[tier] = self.known.enclosing(spans)
         if self.final:
-            spans = [*_spans(group.set_back | group.jumped | group.untold), *self.known.causes.cut]
+            spans = [*_spans(group.set_back | group.jumped | group.untold), *self.known.causes.cut, *self._lost(tier)]
             self.excused[tier] = self.known.enclosing(spans, *tier)
 
     def _never_told(self, group: Group, at: Offset) -> bool:
         """Returns True for a record that was received and not committed when its topic was deleted."""
         return at[0] != self.known.world.topic_id and at[2] >= group.told.get(at[:2], 0)
 
-    def _lake(self, lake: Lake) -> None:
+    def _lake(self, lake: Lake, *, alone: bool) -> None:
         tier = TierKey("hadoop", lake.sink)
         wanted = {}
         for start, offsets in self.known.demanded_of(lake).items():
@@ -150,8 +159,19 @@ class Judge:
             wanted[start] = Wanted(max(-more, 0), max(more, 0), len(offsets) - len(mine), untold)
         self.wanted[tier] = wanted
         self.partial[tier] = set()
+        if not alone:
+            self.two_lakes.add(tier)
         if self.final:
-            self.excused[tier] = self.known.enclosing(_spans(lake.now.skipped), *tier)
+            self.excused[tier] = self.known.enclosing([*_spans(lake.now.skipped), *self._lost(tier)], *tier)
+
+    def _lost(self, tier: TierKey) -> list[Span]:
+        """Returns the offsets of the events that the audit topic has lost."""
+        lost = [event for event in self.known.world.audit.lost if (event.tier, event.owner) == tier]
+        return [
+            (UUID(event.topic_id), event.partition, event.from_offset, event.to_offset)
+            for event in lost
+            if event.partition is not None
+        ]
 
     def _excuse(self) -> None:
         producers = self.known.doubted_of_producers()
@@ -165,7 +185,9 @@ class Judge:
 
     def _cell(self, tier: TierKey, start: int, state: str, want: Wanted) -> None:
         right = True
-        if state == State.COMPLETE:
+        if tier in self.two_lakes:
+            right = state == State.UNKNOWN
+        elif state == State.COMPLETE:
             right = want.good
             if not self.final:  # records that were sent later than allowed are not awaited
                 right = right or start in self.known.too_late
@@ -180,7 +202,7 @@ class Judge:
                 right = (
                     right
                     or want.short > 0
-                    or bool(self.known.causes.cut)
+                    or bool(self.known.causes.cut or self.known.world.audit.lost)
                     or tier in self.recounting
                     or start in self.partial.get(tier, ())
                 )
@@ -199,8 +221,10 @@ class Judge:
     def _watermark(self) -> None:
         mark = self.audit.watermark_ms
         tiers = {self.broker} | {tier for tier in self.wanted if tier in self.expect or tier.tier == "hadoop"}
-        starts = sorted(start for start in self.stored.keys() | self.told.keys() if start != NO_WINDOW)
-        bad = [s for s in starts if any(not self._good(self.wanted[tier].get(s)) for tier in tiers)]
+        starts = sorted(self.stored.keys() | self.told.keys())
+        starts = [start for start in starts if start != NO_WINDOW and start >= self.left_out_ms]
+        bad = starts if self.two_lakes else []
+        bad = bad or [s for s in starts if any(not self._good(self.wanted[tier].get(s)) for tier in tiers)]
         if not self.final:
             bad = [start for start in bad if start not in self.known.too_late]
         if mark is not None and bad and mark > bad[0]:

@@ -31,10 +31,6 @@ class Causes:
     """Offsets that were deleted, or could not be read, before the broker tier counted them."""
     cut: list[Span] = field(default_factory=list)
     """Offsets that an unclean election has cut off."""
-    untold: list[tuple[AuditEvent, int]] = field(default_factory=list)
-    """Events that the audit topic has lost, and when."""
-    retained_from: int | None = None
-    """Since when the audit topic has its events: those before were deleted."""
 
 
 @dataclass
@@ -47,6 +43,14 @@ class Known:
     lakes: list[Lake] = field(default_factory=list)
     causes: Causes = field(default_factory=Causes)
     too_late: set[int] = field(default_factory=set)
+
+    def live_lakes(self, sink: str) -> list[Lake]:
+        """Returns the lakes that a sink's loads have announced and that have not ended, the newest one last."""
+        lakes = [
+            lake for lake in self.lakes if lake.sink == sink and lake.id and not lake.replaced and not lake.retired
+        ]
+        first = {event.lake: n for n, event in reversed(list(enumerate(self.world.audit.events))) if event.lake}
+        return sorted((lake for lake in lakes if lake.id in first), key=lambda lake: first[lake.id])
 
     def parts(self) -> Iterator[tuple[UUID, Part]]:
         for topic_id, parts in [*self.world.ended, (self.world.topic_id, self.world.parts)]:
@@ -141,13 +145,18 @@ class Known:
         windows: set[int] = set()
         every = {row.window for _, part in self.parts() for row in part.rows}
         every |= {window for sender in self.senders for window in sender.sent}
-        for topic_id, number, begin, end in [*self.causes.uncounted, *self.causes.cut]:
+        lost = [
+            (UUID(event.topic_id), event.partition or 0, event.from_offset, event.to_offset)
+            for event in self.world.audit.lost
+            if event.tier == BROKER
+        ]
+        for topic_id, number, begin, end in [*self.causes.uncounted, *self.causes.cut, *lost]:
             ranges = [event for event in self.ranges(topic_id, number) if event.windows]
             before = [event for event in ranges if event.to_offset <= begin][-1:]
             after = [event for event in ranges if event.from_offset >= end][:1]
             touching = [event for event in ranges if event.from_offset < end and event.to_offset > begin]
             sides = [window.start_ms for event in (*before, *after, *touching) for window in event.windows]
-            low = min(sides) if before else NO_WINDOW
+            low = min(sides) - (0 if after else 2 * LATENESS_MS) if before else NO_WINDOW
             high = max(sides) if after else max(every, default=0)
             windows |= {window for window in every if low <= window <= high or window == NO_WINDOW}
             for reader in self.owners():
@@ -162,6 +171,13 @@ class Known:
         for event in self.world.audit.events:
             if event.tier == PRODUCER:
                 last[event.owner] = event
+        for event in self.world.audit.lost:
+            if event.tier == PRODUCER:
+                near = LATENESS_MS + 2 * INTERVAL_S * 1000
+                first_ms = -1 if event.from_offset == 0 else event.stored_ms - near - WINDOW_MS
+                windows |= {w for w in stored if first_ms < w < event.stored_ms + near}
+                windows |= {window.start_ms for window in event.windows}
+                windows |= next(sender.sent for sender in self.senders if sender.name == event.owner)
         for sender in self.senders:
             final = last.get(sender.name)
             if sender.alive or (final is not None and final.final):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -104,6 +105,13 @@ class AuditTopic:
     def __init__(self, now: Callable[[], int], encoded: bool) -> None:
         self.events: list[AuditEvent] = []
         self.refuses = False
+        self.keeps = False
+        """Events that are refused are stored all the same: their acknowledgement is lost."""
+        self.doubles = False
+        """Each event is stored twice."""
+        self.retained_ms = -math.inf
+        """When the first event that is left was stored; -inf if none was deleted."""
+        self.lost: list[AuditEvent] = []
         self.crash_after: int | None = None
         self.loses: Callable[[AuditEvent], bool] | None = None
         self._now = now
@@ -111,14 +119,17 @@ class AuditTopic:
 
     def publish(self, key: object, value: object) -> Future[None]:
         future: Future[None] = Future()
+        event = self._event(value)
         if self.refuses:
+            if self.keeps:
+                self.events.append(event)
             future.set_exception(TimeoutError("planted"))
             return future
-        event = self._event(value)
         if self.loses is not None and self.loses(event):
             self.loses = None
+            self.lost.append(event)
         else:
-            self.events.append(event)
+            self.events += [event] * (1 + self.doubles)
         if self.crash_after is not None:
             self.crash_after -= 1
             if self.crash_after <= 0:
@@ -126,6 +137,12 @@ class AuditTopic:
                 raise Crash
         future.set_result(None)
         return future
+
+    def delete_before(self, time_ms: int) -> None:
+        """Deletes the events that were stored before, as `audit.retention.ms` does."""
+        kept = [event for event in self.events if event.stored_ms >= time_ms]
+        if kept and len(kept) < len(self.events):
+            self.events, self.retained_ms = kept, kept[0].stored_ms
 
     def _event(self, value: Any) -> AuditEvent:
         if self._encoded:
