@@ -69,9 +69,9 @@ class AuditReader:
         """
         first = self._kept.first
         others = [p for p in self._client.partitions(self._topic) if p not in first]
-        starts, _ = self._client.list_served_offsets(dict.fromkeys(others, EARLIEST)) if others else ({}, {})
+        starts = self._client.list_offsets(dict.fromkeys(others, EARLIEST)) if others else {}
         oldest = float(now_ms - max(retention_ms, 0))
-        stored = [oldest for start in starts.values() if start > 0]
+        stored = [oldest for start, *_ in starts.values() if start > 0]
         return max([*stored, *(float(at_ms) for offset, at_ms in first.values() if offset > 0)], default=-math.inf)
 
     def log(self) -> AuditLog:

@@ -144,7 +144,7 @@ def test_a_group_that_has_not_read_all_is_late(broker: RunningBroker) -> None:
     produce(broker, 30)
     consume(broker, 30)
     produce(broker, 30, begin=30)
-    status, topic = until(broker, "late", rows=6)
+    status, topic = until(broker, "late", rows=6, options=("--expect", "consumer/readers"))
     assert status == 1
     assert [row["state"] for row in topic["rows"]] == ["complete"] * 3 + ["late"] * 3
     status, topic = audit(broker, "--tier", "producer", "--tier", "broker")
@@ -152,13 +152,69 @@ def test_a_group_that_has_not_read_all_is_late(broker: RunningBroker) -> None:
     assert list(topic["rows"][0]["tiers"]) == ["producer", "broker"]
     assert audit(broker, "--tier", "consumer/readers", wait="0")[0] == 1
     assert audit(broker, "--tier", "consumer/nobody", wait="0")[0] == 1
+    status, topic = audit(broker)  # nobody expects the group: it is shown, and holds nothing
+    assert (status, topic["complete"], topic["watermark_ms"]) == (0, True, START + 60 * MINUTE)
+    assert topic["remarks"] == ["consumer/readers is late: it is not expected (audit.expect), so it holds nothing back"]
 
 
-def until(broker: RunningBroker, state: str, rows: int = 0) -> tuple[int, dict[str, Any]]:
+def klamm(broker: RunningBroker, *command: str) -> Any:
+    return CliRunner().invoke(app, [*command, "--config", str(broker.config_path)])
+
+
+def test_a_group_that_was_deleted_or_retired_is_not_compared_and_a_new_life_is(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    for group in ("readers", "renamed"):
+        consume(broker, 30, group)
+    produce(broker, 30, begin=30)
+    until(broker, "late", rows=6, options=("--expect", "consumer/readers", "--expect", "consumer/renamed"))
+    assert klamm(broker, "groups", "delete", "readers").exit_code == 0
+    who = ("--who", "anna", "--why", "now called billing")
+    assert klamm(broker, "audit", "retire", "consumer/renamed", *who).exit_code == 0
+    status, topic = audit(broker)
+    assert (status, list(topic["rows"][0]["tiers"])) == (0, ["producer", "broker"])
+    assert {(each["tier"], each["who"], each["why"]) for each in topic["ended"]} == {
+        ("consumer/readers", "klamm groups delete", "the group was deleted"),
+        ("consumer/renamed", "anna", "now called billing"),
+    }
+    assert audit(broker, "--expect", "consumer/readers", wait="0")[0] == 1  # absent: it has ended
+    consume(broker, 60, "readers")
+    status, topic = audit(broker, "--expect", "consumer/readers")
+    assert (status, topic["lowest"]) == (0, 1.0)
+    unknown = klamm(broker, "audit", "retire", "consumer/raeders", *who)
+    assert str(unknown.exception) == (
+        "consumer/raeders has counted nothing, so there is nothing to end; did you mean 'consumer/readers'?"
+    )
+
+
+def test_a_group_that_begins_at_the_end_makes_no_earlier_window_missing(broker: RunningBroker) -> None:
+    """Each of its members tells where it begins before a record is returned, in partitions without new records too."""
+    produce(broker, 30)
+    settings = load_settings(broker.config_path)
+    latest = settings.with_(consumer=settings.consumer.model_copy(update={"auto_offset_reset": "latest"}))
+    with Consumer(latest, group="latest", topics=[TOPIC]) as consumer:
+        deadline = time.monotonic() + 60
+        while len(consumer.assignment()) < 3 or None in map(consumer.position, consumer.assignment()):
+            assert time.monotonic() < deadline
+            consumer.poll(0.1)
+        status, topic = audit(broker, "--expect", "consumer/latest")
+        states = {row["tiers"]["consumer/latest"]["state"] for row in topic["rows"]}
+        assert (status, states, topic["watermark_ms"]) == (0, {"not compared"}, START + 30 * MINUTE)
+        produce(broker, 1, begin=30)
+        while not consumer.poll(0.2):
+            assert time.monotonic() < deadline
+        consumer.commit()
+        status, topic = audit(broker, "--expect", "consumer/latest")
+        assert [row["tiers"]["consumer/latest"]["state"] for row in topic["rows"]][-1] == "complete"
+        assert (status, topic["watermark_ms"]) == (0, START + 40 * MINUTE)
+
+
+def until(
+    broker: RunningBroker, state: str, rows: int = 0, options: tuple[str, ...] = ()
+) -> tuple[int, dict[str, Any]]:
     """Ask until a row is in this state, and the broker has caught up with so many windows."""
     deadline = time.monotonic() + 60
     while True:
-        status, topic = audit(broker, wait="0")
+        status, topic = audit(broker, *options, wait="0")
         broker_rows = [row for row in topic["rows"] if row["tiers"]["broker"]["records"]]
         states = [row["state"] for row in topic["rows"]]
         if state in states and "unknown" not in states and len(broker_rows) >= rows:

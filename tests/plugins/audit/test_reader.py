@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -88,3 +89,21 @@ def test_memory_is_bounded_by_the_number_of_events_kept() -> None:
     with pytest.raises(KlammError, match="counts has more than 2 events; choose topics with --topic"):
         reader.read()
     assert numbers(reader) == [1, 2]
+
+
+def test_the_first_event_that_is_left_is_known_where_older_ones_were_deleted() -> None:
+    topic = audit_topic()
+    for number, stamps in enumerate(((10, 20, 30), (15,))):
+        for stamp in stamps:
+            topic.logs[number].append((stamp, *told(0).encode(), ()))
+    reader = AuditReader(topic, "counts")
+    reader.read()
+    assert reader.retained_ms(100, -1) == -math.inf
+    topic.logs[0].start, topic.logs[0].batches = 2, topic.logs[0].batches[2:]
+    reader = AuditReader(topic, "counts")
+    reader.read()
+    assert reader.retained_ms(100, -1) == 30
+    topic.logs[1].start, topic.logs[1].batches = 1, []
+    reader = AuditReader(topic, "counts")
+    reader.read()
+    assert reader.retained_ms(100, 40) == 60  # its events are older than the retention

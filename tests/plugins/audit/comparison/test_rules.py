@@ -1,0 +1,290 @@
+"""Who counts, from when, until when: lakes that are replaced, moved and copied, groups that begin late and end, tiers
+that nobody expects, audit events that were deleted. The rules' numbers are those of docs/audit.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from klamm.plugins.audit.comparison import rules
+from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.report import remarks
+from klamm.plugins.audit.comparison.tiers import Kind, LogEnd, Place, TierKey
+from klamm.plugins.audit.event import AuditEvent
+from klamm.plugins.audit.gate import Gate, obstacle
+from klammtest.audits import WINDOW_MS, event, states
+from klammtest.guarantees import guarantee
+
+READERS, LAKE, BROKER = TierKey("consumer", "readers"), TierKey("hadoop", "lake"), TierKey("broker", "b")
+LATER_MS = 10**12
+UNTIL = Gate("flights", 3 * WINDOW_MS)
+
+
+def result(events: list[AuditEvent], *expect: TierKey, now_ms: int = LATER_MS, **more: Any) -> TopicAudit:
+    [audit] = compare(events, now_ms, expect, **more)
+    return audit
+
+
+def stored(count: int = 200) -> list[AuditEvent]:
+    """So many records in two windows of one partition, counted by the broker in two ranges."""
+    half = count // 2
+    return [
+        event("producer", "p", 0, 1, {0: half, 1: half}),
+        event("broker", "b", 0, half, {0: half}, stored_ms=1),
+        event("broker", "b", half, count, {1: half}, stored_ms=2),
+    ]
+
+
+def load(number: int, begin: int, end: int, at: int, lake: str = "one", **more: Any) -> AuditEvent:
+    """A load of a lake, all of whose offsets below 100 lie in the first window."""
+    windows = {0: max(min(end, 100) - begin, 0), 1: max(end - max(begin, 100), 0)}
+    held = {window: records for window, records in windows.items() if records}
+    fields = {"directory": "/lake/flights", "job": f"{lake}-{number}", "stored_ms": at, "load": number, "lake": lake}
+    return event("hadoop", "lake", begin, end, held, **fields | more)
+
+
+def announced(lake: str, at: int, **more: Any) -> AuditEvent:
+    return load(0, 0, 0, at, lake, **{"job": ""} | more)
+
+
+# -- R6: lakes
+
+
+def counting_all_lakes(patch: pytest.MonkeyPatch) -> None:
+    """As before events named a lake: for one sink and offset the last event counts."""
+    patch.setattr(rules, "newest_lake", lambda events: (list(events), [], []))
+
+
+@guarantee("C9", "a lake that lacks records is never complete by an earlier lake's counts", plant=counting_all_lakes)
+def test_a_lake_that_was_loaded_from_the_start_again_counts_alone() -> None:
+    """The remedy that `klamm load` names: the directory was moved away; the new lake has 150 of 200 records."""
+    old = [load(1, 0, 100, 10), load(2, 100, 200, 11)]
+    assert result([*stored(), *old], LAKE).complete
+    new = [announced("two", 20), load(1, 0, 150, 21, "two")]
+    for begun in (new[:1], new):
+        audit = result([*stored(), *old, *begun], LAKE)
+        assert not audit.complete
+        assert obstacle(audit, UNTIL) is not None
+        assert State.LATE in states(audit, LAKE)
+        assert any(
+            "lake one, is not compared any more: replaced by lake two in /lake/flights" in r for r in remarks(audit)
+        )
+    done = result([*stored(), *old, *new, load(2, 150, 200, 30, "two")], LAKE)
+    assert done.complete
+    assert obstacle(done, UNTIL) is None
+    assert done.problems == ()
+
+
+@guarantee("C9", "two lakes of one sink do not count as one", plant=counting_all_lakes)
+@pytest.mark.parametrize("last", ["production", "trial", "both"])
+def test_two_lakes_of_one_sink_close_the_gate(last: str) -> None:
+    """Production has 100 of 200 records; a trial elsewhere, whose sink has the same name, has all."""
+    production = [load(1, 0, 100, 10)]
+    trial = [announced("two", 20, directory="/trial/flights"), load(1, 0, 200, 21, "two", directory="/trial/flights")]
+    more = {"production": [load(2, 100, 150, 30)], "both": [load(2, 100, 200, 30)], "trial": []}[last]
+    audit = result([*stored(), *production, *trial, *more], LAKE)
+    [problem] = audit.problems
+    assert problem.kind is Kind.TWO_LAKES
+    assert "one in /lake/flights; two in /trial/flights" in problem.text
+    assert "two lakes" in str(obstacle(audit, UNTIL))
+    assert audit.watermark_ms is None
+    ended = event("hadoop", "lake", 0, 1, {}, partition=None, final=True, lake="two", stored_ms=40, note="a trial")
+    after = result([*stored(), *production, *trial, *more, ended], LAKE)
+    assert after.problems == ()
+    assert after.complete is (last == "both")
+
+
+def test_a_directory_that_was_moved_replaces_its_lake_until_that_one_goes_on() -> None:
+    old = [load(1, 0, 100, 10)]
+    moved = {"directory": "/new/flights", "replaces": "one"}
+    new = [announced("two", 20, **moved), *(load(n, 100 * (n - 1), 100 * n, 20 + n, "two", **moved) for n in (1, 2))]
+    assert result([*stored(), *old, *new], LAKE).complete
+    gone_on = result([*stored(), *old, *new, load(2, 100, 120, 30)], LAKE)
+    assert [problem.kind for problem in gone_on.problems] == [Kind.TWO_LAKES]
+
+
+def test_a_lake_that_was_announced_and_lost_its_first_load_to_another_job_is_none() -> None:
+    events = [announced("two", 20), announced("one", 19), load(1, 0, 200, 22)]
+    audit = result([*stored(), *events], LAKE)
+    assert audit.complete, audit.problems
+
+
+def any_job(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rules, "current_loads", list)
+
+
+@guarantee("C9", "loads that were removed by hand count no more once they are loaded again", plant=any_job)
+def test_a_load_that_was_removed_and_made_again_counts_instead_of_all_later_ones() -> None:
+    loads = [load(1, 0, 60, 10), load(2, 60, 120, 11), load(3, 120, 200, 12)]
+    again = [load(2, 60, 150, 20, job="again"), load(3, 150, 200, 21, job="again-3")]
+    assert result([*stored(), *loads, *again], LAKE).complete
+    audit = result([*stored(), *loads, again[0]], LAKE)
+    assert (states(audit, LAKE), audit.problems) == ([State.COMPLETE, State.LATE], ())
+
+
+# -- R2, R3, R5: groups
+
+
+def test_a_group_that_began_at_the_end_makes_no_earlier_window_missing() -> None:
+    begun = event("consumer", "readers", 150, 150, {}, stored_ms=5)
+    audit = result([*stored(), begun, event("consumer", "readers", 150, 200, {1: 50})], READERS)
+    assert states(audit, READERS) == [State.NOT_COMPARED, State.NOT_COMPARED]
+    assert obstacle(audit, UNTIL) is None
+    assert audit.watermark_ms == 2 * WINDOW_MS
+    lacking = result([*stored(), begun, event("consumer", "readers", 170, 200, {1: 30})], READERS)
+    assert [problem.kind for problem in lacking.problems] == [Kind.GAP]
+    assert obstacle(lacking, UNTIL) is not None
+
+
+def test_a_group_lacks_what_it_passed_and_is_late_with_the_rest() -> None:
+    half = event("consumer", "readers", 0, 100, {0: 90})
+    audit = result([*stored(), half], READERS)
+    assert states(audit, READERS) == [State.MISSING, State.LATE]
+    assert [window.cells[READERS].short for window in audit.windows] == [10, 100]
+    assert "lacks 10 of 100 records" in str(obstacle(audit, UNTIL))
+    late = result([*stored(), event("consumer", "readers", 0, 100, {0: 100})], READERS)
+    assert "has not got 100 of 100 records yet" in str(obstacle(late, UNTIL))
+
+
+def test_a_partition_in_which_a_group_has_not_begun_is_demanded() -> None:
+    second = event("broker", "b", 0, 10, {0: 10}, partition=1)
+    events = [
+        event("producer", "q", 0, 1, {0: 10}),
+        *stored(),
+        second,
+        event("consumer", "readers", 0, 200, {0: 100, 1: 100}),
+    ]
+    assert states(result(events, READERS), READERS) == [State.LATE, State.COMPLETE]
+    begun = event("consumer", "readers", 10, 10, {}, partition=1)
+    assert result([*events, begun], READERS).complete
+
+
+def test_a_group_is_not_asked_for_a_topic_that_was_replaced_before_it_began() -> None:
+    old = [event("producer", "p", 0, 1, {0: 10}), event("broker", "b", 0, 10, {0: 10}, topic_id="old", stored_ms=1)]
+    new = [event("producer", "q", 0, 1, {1: 5}), event("broker", "b", 0, 5, {1: 5}, topic_id="new", stored_ms=2)]
+    audit = result([*old, *new, event("consumer", "readers", 0, 5, {1: 5}, topic_id="new", stored_ms=3)], READERS)
+    assert states(audit, READERS) == [State.NOT_COMPARED, State.COMPLETE]
+    assert audit.complete
+    both = event("consumer", "readers", 0, 4, {0: 4}, topic_id="old", stored_ms=1)
+    assert State.LATE in states(result([*old, *new, both], READERS), READERS)
+
+
+def ended(tier: TierKey, at: int) -> AuditEvent:
+    who = {"application": "anna", "note": "renamed", "stored_ms": at}
+    return event(*tier, 0, 1, {}, partition=None, final=True, **who)
+
+
+def never_ending(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rules, "without_ended", lambda events: ([each for each in events if not each.ends], []))
+
+
+@guarantee("C11", "a group that ended holds nothing back", plant=never_ending)
+def test_a_group_that_ended_is_not_compared_and_begins_anew_when_it_counts_again() -> None:
+    lagging = event("consumer", "readers", 0, 100, {0: 90}, stored_ms=5)
+    audit = result([*stored(), lagging, ended(READERS, 6)])
+    assert READERS not in audit.tiers
+    assert "consumer/readers is not compared any more: ended by anna on 1970-01-01T00:00Z: renamed" in remarks(audit)
+    expected = result([*stored(), lagging, ended(READERS, 6)], READERS)
+    assert [(p.kind, p.tier) for p in expected.problems] == [(Kind.ABSENT, READERS)]
+    assert "since it ended" in expected.problems[0].text
+    again = event("consumer", "readers", 100, 200, {1: 100}, stored_ms=7)
+    audit = result([*stored(), lagging, ended(READERS, 6), again], READERS)
+    assert states(audit, READERS) == [State.NOT_COMPARED, State.COMPLETE]
+    assert obstacle(audit, UNTIL) is None
+
+
+def test_only_expected_tiers_hold_the_watermark_the_gate_and_the_exit_status() -> None:
+    lagging = event("consumer", "trial", 0, 30, {0: 20})
+    audit = result([*stored(), lagging, load(1, 0, 200, 10)])
+    assert audit.complete
+    assert audit.lowest() == 1.0
+    assert audit.watermark_ms == 2 * WINDOW_MS
+    assert obstacle(audit, UNTIL) is None
+    assert "consumer/trial is late" in remarks(audit)[0]
+    named = Gate("flights", 3 * WINDOW_MS, tiers=("consumer/trial",))
+    assert obstacle(audit, named) is not None
+    assert not audit.of_tiers([TierKey("consumer", "trial")]).complete
+
+
+def test_every_lake_is_expected_unless_one_is_named() -> None:
+    behind = [*stored(), load(1, 0, 150, 10)]
+    assert not result(behind).complete
+    assert not result(behind, READERS).complete
+    other = event("hadoop", "other", 0, 200, {0: 100, 1: 100})
+    assert result([*behind, other], TierKey("hadoop", "other")).complete
+
+
+# -- R17, R22: deleted events of the audit topic
+
+
+@pytest.fixture
+def week() -> list[AuditEvent]:
+    """A producer sends a record in each of ten windows, and each tier tells of it a moment later."""
+    events = []
+    for n in range(10):
+        at = {"stored_ms": (n + 1) * WINDOW_MS - 10, "time_ms": (n + 1) * WINDOW_MS - 10}
+        events += [
+            event("producer", "p", n, n + 1, {n: 1}, **at | {"final": n == 9}),
+            event("broker", "b", n, n + 1, {n: 1}, **at),
+            event("consumer", "readers", n, n + 1, {n: 1}, **at),
+            load(n + 1, n, n + 1, at["stored_ms"], job=f"{n}"),
+        ]
+    for each in events:
+        if each.tier == "hadoop":
+            object.__setattr__(each, "windows", (each.windows[0]._replace(start_ms=each.from_offset * WINDOW_MS),))
+    return events
+
+
+def keeping_all_windows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rules, "left_out_ms", lambda *_: None)
+
+
+@guarantee("C11", "windows are not unknown because older audit events were deleted", plant=keeping_all_windows)
+def test_windows_before_the_first_event_that_is_left_are_left_out(week: list[AuditEvent]) -> None:
+    retained_ms = 4 * WINDOW_MS + 100
+    left = [each for each in week if each.stored_ms >= retained_ms]
+    assert not result(left, READERS, LAKE, lateness_ms=WINDOW_MS).complete, "events are missing without a reason"
+    audit = result(left, READERS, LAKE, lateness_ms=WINDOW_MS, retained_ms=retained_ms)
+    assert (audit.complete, audit.problems) == (True, ())
+    assert audit.left_out_ms == 5 * WINDOW_MS + 100
+    assert [window.start_ms // WINDOW_MS for window in audit.windows] == [6, 7, 8, 9]
+    assert audit.watermark_ms == 10 * WINDOW_MS
+    assert "windows before 1970-01-01T00:50Z are left out: older events were deleted (audit.retention.ms)" in remarks(
+        audit
+    )
+    assert obstacle(audit, Gate("flights", 10 * WINDOW_MS)) is None
+    assert "are left out" in str(obstacle(audit, Gate("flights", 5 * WINDOW_MS)))
+
+
+@pytest.mark.parametrize("lost", range(6, 10))
+def test_a_loss_is_found_after_the_first_event_that_is_left(week: list[AuditEvent], lost: int) -> None:
+    retained_ms = 4 * WINDOW_MS + 100
+    for each in week:
+        if each.tier == "consumer" and each.from_offset == lost:
+            object.__setattr__(each, "windows", ())
+    left = [each for each in week if each.stored_ms >= retained_ms]
+    audit = result(left, READERS, lateness_ms=WINDOW_MS, retained_ms=retained_ms)
+    assert [w.start_ms // WINDOW_MS for w in audit.windows if not w.complete] == [lost]
+    assert audit.watermark_ms == (None if lost == 6 else lost * WINDOW_MS)
+
+
+def test_a_partition_whose_events_were_all_deleted_is_counted_up_to_the_committed_offset(
+    week: list[AuditEvent],
+) -> None:
+    retained_ms = 4 * WINDOW_MS + 100
+    left = [each for each in week if each.stored_ms >= retained_ms]
+    idle = Place("", 1)
+    for counted, complete in ((7, True), (6, False)):
+        logs = {"flights": {Place("", 0): LogEnd(0, 10), idle: LogEnd(0, 7, counted)}}
+        audit = result(left, lateness_ms=WINDOW_MS, retained_ms=retained_ms, logs=logs)
+        assert audit.complete is complete, audit.problems
+
+
+def test_an_idle_topic_none_of_whose_events_is_left_closes_no_gate() -> None:
+    audit = result([], READERS, topics=["flights"], retained_ms=100 * WINDOW_MS)
+    assert audit.problems == ()
+    assert obstacle(audit, Gate("flights", 200 * WINDOW_MS)) is None
+    assert math.isfinite(audit.left_out_ms or math.inf)
