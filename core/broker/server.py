@@ -72,6 +72,7 @@ from .replication.fetchers import Fetchers
 from .replication.follower_fetches import FollowerFetches
 from .replication.full_disk import FullDisk
 from .replication.isr_changes import IsrChanges
+from .replication.new_leaders import NewLeaders
 from .replication.replica import monotonic_ms
 from .replication.replica_fetcher import FetcherSettings
 from .replication.role_changes import RoleChanges
@@ -513,6 +514,7 @@ class Broker:
             lease=lease,
             leadership=leadership,
             follower_fetches=follower_fetches,
+            new_leaders=NewLeaders(self._config.broker_id, partitions, lambda: leadership.image),
             logs=logs,
             partitions=partitions,
             groups=groups,
@@ -531,6 +533,7 @@ class Broker:
             third_party_codecs=THIRD_PARTY_CODECS & self._codecs.ids(),
             process_log=self._process_log,
         )
+        self._stack.push_async_callback(services.new_leaders.stop)
         return services
 
     def _fetcher_settings(self) -> FetcherSettings:
@@ -593,6 +596,7 @@ class Broker:
 
         async def purge() -> None:
             services.refused_batches.purge()
+            services.new_leaders.forget()
 
         maintenance.every(PURGE_INTERVAL_S, "refused batches", purge)
         self._stack.push_async_callback(maintenance.stop)

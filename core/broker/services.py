@@ -26,6 +26,7 @@ from .partitions import Partitions
 from .producer_ids import ProducerIds
 from .refused_batches import RefusedBatches
 from .replication.follower_fetches import FollowerFetches
+from .replication.new_leaders import NewLeaders
 from .replication.replica import Replica
 from .replication.role_changes import RoleChanges
 from .session.lease import Lease
@@ -47,6 +48,7 @@ class Services:
     lease: Lease
     leadership: RoleChanges
     follower_fetches: FollowerFetches
+    new_leaders: NewLeaders
     logs: LogManager
     partitions: Partitions
     groups: GroupService

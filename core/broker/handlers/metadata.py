@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,6 +24,8 @@ from ..topic_creation import BY_DEFAULT
 
 log = logging.getLogger(__name__)
 
+Unled = Set[tuple[str, int]]
+"""New partitions whose leaders do not lead yet."""
 _FIRST_WITH_LISTENER_ERROR: Final = 6
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -32,10 +34,13 @@ def metadata(services: Services, request: Request) -> Entity | Coroutine[Any, An
     """Answers the request. Version 0 requests all topics by an empty list, later versions by null."""
     topics = request.message.topics
     if topics is None or (request.version == 0 and not topics):
-        return _answer(services, request, [n for n in sorted(services.image.topics) if _visible(services, request, n)])
+        everything = [name for name in sorted(services.image.topics) if _visible(services, request, name)]
+        return _when_led(services, everything, lambda unled: _answer(services, request, everything, unled))
     if request.version >= 10 and any(topic.topic_id is not None for topic in topics):
         # As in Kafka, one topic id makes it a request by ids.
-        return _answer_ids(services, request, [topic.topic_id for topic in topics if topic.topic_id is not None])
+        ids = list(dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id is not None))
+        known = [topic.name for topic_id in ids if (topic := services.image.topic_by_id(topic_id)) is not None]
+        return _when_led(services, known, lambda unled: _answer_ids(services, request, ids, unled))
     if any(topic.name is None for topic in topics):
         raise ProtocolError("a Metadata request names a topic by neither name nor topic id")
     names = list(dict.fromkeys(topic.name for topic in topics))
@@ -47,7 +52,20 @@ def metadata(services: Services, request: Request) -> Entity | Coroutine[Any, An
     allowed = request.version < 4 or request.message.allow_auto_topic_creation
     if unknown and allowed and services.config.auto_create_topics_enable:
         return _create_and_answer(services, request, names, unknown)
-    return _answer(services, request, names)
+    return _when_led(services, names, lambda unled: _answer(services, request, names, unled))
+
+
+def _when_led(
+    services: Services, names: Sequence[str], answer: Callable[[Unled], Entity]
+) -> Entity | Coroutine[Any, Any, Entity]:
+    """Returns the answer, given the partitions that are not led yet; waits a while for leaders of new ones."""
+    if not services.new_leaders.has_new(names):
+        return answer(frozenset())
+
+    async def waited() -> Entity:
+        return answer(await services.new_leaders.wait(names))
+
+    return waited()
 
 
 def _visible(services: Services, request: Request, name: str) -> bool:
@@ -57,7 +75,8 @@ def _visible(services: Services, request: Request, name: str) -> bool:
 async def _create_and_answer(services: Services, request: Request, names: list[str], unknown: list[str]) -> Entity:
     created = await asyncio.gather(*(_create(services, request, name) for name in unknown))
     await services.leadership.refresh()
-    return _answer(services, request, names, dict(zip(unknown, created, strict=True)))
+    unled = await services.new_leaders.wait(names)
+    return _answer(services, request, names, unled, dict(zip(unknown, created, strict=True)))
 
 
 async def _create(services: Services, request: Request, name: str) -> ErrorCode:
@@ -76,20 +95,25 @@ async def _create(services: Services, request: Request, name: str) -> ErrorCode:
 
 
 def _answer(
-    services: Services, request: Request, names: Iterable[str], errors: dict[str, ErrorCode] | None = None
+    services: Services,
+    request: Request,
+    names: Iterable[str],
+    unled: Unled,
+    errors: dict[str, ErrorCode] | None = None,
 ) -> Entity:
-    return _respond(services, request, [_topic(services, request, name, (errors or {}).get(name)) for name in names])
+    rows = [_topic(services, request, name, (errors or {}).get(name), unled) for name in names]
+    return _respond(services, request, rows)
 
 
-def _answer_ids(services: Services, request: Request, ids: Iterable[UUID]) -> Entity:
+def _answer_ids(services: Services, request: Request, ids: Iterable[UUID], unled: Unled) -> Entity:
     """Answers topics by their ids (KIP-516); one that does not exist is UNKNOWN_TOPIC_ID, without a name."""
     rows = []
-    for topic_id in dict.fromkeys(ids):
+    for topic_id in ids:
         known = services.image.topic_by_id(topic_id)
         if known is None or not _visible(services, request, known.name):
             rows.append(_unknown_id(request, topic_id))
         else:
-            rows.append(_topic(services, request, known.name, None))
+            rows.append(_topic(services, request, known.name, None, unled))
     return _respond(services, request, rows)
 
 
@@ -138,7 +162,7 @@ def nodes(services: Services, listener: str) -> list[NodeEndpoint]:
     return found
 
 
-def _topic(services: Services, request: Request, name: str, error: ErrorCode | None) -> Entity:
+def _topic(services: Services, request: Request, name: str, error: ErrorCode | None, unled: Unled) -> Entity:
     topic = services.image.topics.get(name)
     if not _visible(services, request, name):
         topic, error = None, ErrorCode.topic_authorization_failed
@@ -151,7 +175,7 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
         error_code=ErrorCode.none if topic else error,
         name=name,
         topic_id=topic.topic_id if topic else None,
-        partitions=_partitions(services, request, topic) if topic else (),
+        partitions=_partitions(services, request, topic, unled) if topic else (),
         is_internal=name in INTERNAL_TOPICS,
         topic_authorized_operations=services.access.operations(
             request.version >= 8 and request.message.include_topic_authorized_operations,
@@ -162,22 +186,27 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
     )
 
 
-def _partitions(services: Services, request: Request, topic: TopicImage) -> tuple[Entity, ...]:
+def _partitions(services: Services, request: Request, topic: TopicImage, unled: Unled) -> tuple[Entity, ...]:
     return tuple(
-        request.part("MetadataResponsePartition", **partition_fields(services, request, number, partition))
+        request.part(
+            "MetadataResponsePartition",
+            **partition_fields(services, request, number, partition, is_led=(topic.name, number) not in unled),
+        )
         for number, partition in sorted(topic.partitions.items())
     )
 
 
-def partition_fields(services: Services, request: Request, number: int, partition: PartitionImage) -> dict[str, Any]:
+def partition_fields(
+    services: Services, request: Request, number: int, partition: PartitionImage, *, is_led: bool = True
+) -> dict[str, Any]:
     """Returns the fields that a partition has in Metadata and DescribeTopicPartitions.
 
-    A leader that is not live, or has no listener of the request's name, is not named.
+    A leader that is not live, does not lead yet (not `is_led`), or has no listener of the request's name, is not named.
     """
     alive = services.image.brokers
     leader = alive.get(partition.leader)
     error = ErrorCode.none
-    if leader is None:
+    if leader is None or not is_led:
         error = ErrorCode.leader_not_available
     elif request.listener not in leader.endpoints and leader.id != services.broker_id:
         old = request.api is ApiKey.METADATA and request.version < _FIRST_WITH_LISTENER_ERROR

@@ -101,6 +101,28 @@ def elect(wire: WireClient, name: str, *numbers: int, kind: int = 0, version: in
     return wire.call(ApiKey.ELECT_LEADERS, version, election_type=kind, topic_partitions=topics, timeout=WAIT)
 
 
+@pytest.mark.parametrize("created", [False, True], ids=["by Metadata", "by CreateTopics"])
+def test_a_leader_that_metadata_names_takes_the_first_batch(brokers: Brokers, created: bool) -> None:
+    """Of topics that were just created: no NOT_LEADER_OR_FOLLOWER, no UNKNOWN_TOPIC_OR_PARTITION."""
+    wires = {number: brokers.wire(number) for number in RACKS}
+    for number in range(10):
+        topic = f"first-{created}-{number}"
+        if created:
+            assert create_topic(brokers.controller, topic, 3, replication_factor=2).error_code is NONE
+        found: dict[int, Any] = {}
+
+        def named(wire: WireClient = wires[number % 3], topic: str = topic, found: dict[int, Any] = found) -> bool:
+            (answer,) = metadata(wire, [topic], create=True).topics
+            found.update({p.partition_index: p for p in answer.partitions})
+            return bool(found) and all(p.error_code is NONE for p in found.values())
+
+        eventually(named, "the leaders")
+        for partition, row in found.items():
+            fields = produce_fields({(topic, partition): batch(b"first")})
+            (answer,) = wires[row.leader_id].call(ApiKey.PRODUCE, 9, **fields).responses[0].partition_responses
+            assert answer.error_code is NONE
+
+
 def test_replicas_of_a_new_topic_lie_in_all_racks(brokers: Brokers) -> None:
     answer = create_topic(brokers.controller, "spread", 6, replication_factor=2)
     assert (answer.error_code, answer.replication_factor) == (NONE, 2)
