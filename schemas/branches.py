@@ -49,9 +49,10 @@ def _rank(branch: AvroType, kind: type) -> int | None:
         return 0 if logical == ("decimal" if issubclass(kind, Decimal) else "uuid") else None
     if issubclass(kind, dt.datetime):
         return 0 if "timestamp" in logical else None
-    if issubclass(kind, dt.date | dt.time):
-        wanted = "date" if issubclass(kind, dt.date) else "time-"
-        return 0 if logical.startswith(wanted) else None
+    if issubclass(kind, dt.date):
+        return 0 if logical == "date" else None
+    if issubclass(kind, dt.time):
+        return {"time-micros": 0, "time-millis": 1}.get(logical)  # the one that loses nothing comes first
     if issubclass(kind, dict) or hasattr(kind, "keys"):
         return {"record": 0, "map": 1}.get(branch.kind)
     if hasattr(kind, "__dataclass_fields__"):

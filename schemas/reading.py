@@ -19,7 +19,7 @@ from klamm.core.errors import SchemaError
 
 from .branches import NAME_KEY, must_be_named
 from .logical import Convert, reader_of
-from .model import AvroType, describe
+from .model import NAMED, AvroType, describe
 from .resolution import (
     EnumPlan,
     FieldPlan,
@@ -82,9 +82,9 @@ class _Compiler:
             case IntoUnion():
                 name = self._named(plan.reader, plan.index)
                 return self.of(plan.branch, name or finish, f"{id(plan.reader)}.{plan.index}" if name else key)
-            case Refused() if plan.writer.kind == "record":
+            case Refused() if plan.writer.kind in NAMED:
                 return self._stored.once(
-                    (id(plan), ""), lambda name: _converted(self._stored.record(plan.writer, name), _refusal(plan))
+                    (id(plan), ""), lambda name: _converted(self._stored.named(plan.writer, name), _refusal(plan))
                 )
             case Refused():
                 return _converted(self._stored.of(plan.writer), _refusal(plan))

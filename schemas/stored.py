@@ -25,17 +25,16 @@ class StoredTypes:
                 return {"type": "array", "items": self.of(avro.inner)}
             case "map":
                 return {"type": "map", "values": self.of(avro.inner)}
-            case "record":
-                return self.once(id(avro), lambda name: self.record(avro, name))
-            case "enum":
-                return self.once(
-                    id(avro), lambda name: {"type": "enum", "name": name, "symbols": symbols(avro.symbols)}
-                )
-            case "fixed":
-                return self.once(id(avro), lambda name: {"type": "fixed", "name": name, "size": avro.size})
+            case "record" | "enum" | "fixed":
+                return self.once(id(avro), lambda name: self.named(avro, name))
         return avro.kind
 
-    def record(self, avro: AvroType, name: str) -> Any:
+    def named(self, avro: AvroType, name: str) -> Any:
+        """Returns the definition of a named type under a name of ours."""
+        if avro.kind == "enum":
+            return {"type": "enum", "name": name, "symbols": symbols(avro.symbols)}
+        if avro.kind == "fixed":
+            return {"type": "fixed", "name": name, "size": avro.size}
         fields = [{"name": field.name, "type": self.of(field.type)} for field in avro.fields]
         return {"type": "record", "name": name, "fields": fields}
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from klamm.core.errors import SchemaError
 
+from ..model import NAME
 from .avrotype import AvroType
 
 try:
@@ -31,6 +32,8 @@ def can_decode(avro: AvroType) -> bool:
 def _proven(avro: AvroType) -> bool:
     if avro.logical and (avro.kind, avro.logical) not in _LOGICAL:
         return False
+    if not all(map(NAME.fullmatch, _names(avro))):
+        return False  # its parser refuses what others have written
     if avro.kind in _PLAIN:
         return True
     if avro.kind in ("array", "map"):
@@ -40,6 +43,11 @@ def _proven(avro: AvroType) -> bool:
     if avro.kind == "union":
         return len(avro.branches) == 2 and len(avro.values) == 1 and _proven(avro.values[0])
     return False
+
+
+def _names(avro: AvroType) -> list[str]:
+    own = avro.name.split(".") if avro.name else []
+    return [*own, *avro.symbols, *(field.name for field in avro.fields)]
 
 
 def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArray | None:

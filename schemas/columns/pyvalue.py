@@ -41,6 +41,8 @@ def python_values(array: pa.Array, avro: AvroType, at: str = "") -> list[Any]:
             return _maps(array, avro, at)
     elif avro.kind == "array" and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return _lists(array, python_values(array.flatten(), avro.inner, under(at, "[]")))
+    elif pa.types.is_date32(kind):
+        return _dates(array)
     elif pa.types.is_timestamp(kind) and kind.unit in _UNITS:
         return _times(array, avro)
     return list(array.to_pylist(maps_as_pydicts="strict"))
@@ -112,6 +114,14 @@ def _maps(array: pa.MapArray, avro: AvroType, at: str) -> list[Any]:
             raise _wrong(at, "a key occurs twice in a map")
         found.append(made)
     return found
+
+
+def _dates(array: pa.Array) -> list[Any]:
+    """Returns dates; those that Python lacks as days since 1970, which the serializer judges."""
+    try:
+        return list(array.to_pylist())
+    except (ValueError, OverflowError):
+        return list(array.cast(pa.int32()).to_pylist())
 
 
 def _times(array: pa.Array, avro: AvroType) -> list[Any]:

@@ -13,6 +13,7 @@ from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
 
+from ..stored import symbols
 from .arrowtype import members
 from .avrotype import AvroType
 
@@ -50,7 +51,7 @@ def _schema(avro: AvroType, numbers: Iterator[int]) -> Any:
             fields = [{"name": field.name, "type": _schema(field.type, numbers)} for field in avro.fields]
             return {"type": "record", "name": name, "fields": fields}
         case "enum":
-            return {"type": "enum", "name": name, "symbols": list(avro.symbols)}
+            return {"type": "enum", "name": name, "symbols": symbols(avro.symbols)}
         case "fixed":
             return {"type": "fixed", "name": name, "size": avro.size}
         case "array":
@@ -81,6 +82,8 @@ def _converter(avro: AvroType) -> Convert | None:
             return lambda raw: [(key, one if value is None else value(one)) for key, one in raw.items()]
         case "record":
             return _record(avro)
+        case "enum" if (stored := symbols(avro.symbols)) != list(avro.symbols):
+            return dict(zip(stored, avro.symbols, strict=True)).__getitem__
         case "union":
             return _several(avro) if len(avro.values) > 1 else _optional(avro)
     return None

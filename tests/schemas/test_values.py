@@ -379,6 +379,25 @@ def test_one_type_of_the_writer_is_read_as_two() -> None:
     assert read(written, write(written, {"a": {"x": 1}, "b": {"x": 2}}), wanted) == {"a": {"x": 1}, "b": {"x": 2.0}}
 
 
+def test_a_type_that_cannot_be_read_may_occur_twice() -> None:
+    """`UnknownType` of fastavro came for the second place."""
+    fixed, other = ({"type": "fixed", "name": name, "size": 1} for name in ("F", "G"))
+    written, wanted = record(("a", fixed), ("b", "F")), record(("a", other), ("b", "G"))
+    with pytest.raises(SchemaError, match="field a: fixed F is not G and none of its aliases"):
+        read(written, write(written, {"a": b"1", "b": b"2"}), wanted)
+
+
+def test_a_time_goes_to_the_branch_that_keeps_its_microseconds() -> None:
+    millis, micros = (
+        {"type": kind, "logicalType": f"time-{unit}"} for kind, unit in (("int", "millis"), ("long", "micros"))
+    )
+    schema = record(("a", [millis, micros]))
+    for value in (dt.time(1, 2, 3, 4), dt.time(1, 2, 3), ("int", dt.time(1, 2, 3))):
+        found = read(schema, write(schema, {"a": value}))
+        assert found["a"] == value
+        assert write(schema, found) == write(schema, {"a": value})
+
+
 NAMES = ["a.b", "a b", "a-b", "é", "1a", ""]
 
 

@@ -168,3 +168,15 @@ def test_the_readers_logical_type_counts() -> None:
         {"a": dt.date(1970, 1, 2)}
     ]
     assert decoded(millis, "long", "long", 1500).rows.to_pylist() == [{"a": 1500}]
+
+
+def test_items_of_type_null_are_kept_in_maps() -> None:
+    kind = {"type": "map", "values": {"type": "array", "items": "null"}}
+    found = decoded(kind, kind, kind, {"k": [None, None]})
+    assert found.rows.to_pylist() == [{"a": [("k", [None, None])]}]
+
+
+def test_symbols_that_are_no_names_are_read() -> None:
+    kind = {"type": "enum", "name": "E", "symbols": ["a-b", "1"]}
+    decoder = PayloadDecoder(json.dumps(field_of(kind)), parse_type(json.dumps(field_of(kind))))
+    assert decoder.decode([b"\0", b"\2"]).rows.to_pylist() == [{"a": "a-b"}, {"a": "1"}]

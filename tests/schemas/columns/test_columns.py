@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from klamm.core.client.producer.arrow import read_rows
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 from klamm.core.interfaces.serde import Serializer
@@ -291,3 +292,82 @@ def test_types_that_contain_themselves_go_record_by_record(made: Made) -> None:
     read = made(None).arrow_deserializer("t")
     assert read is not None
     assert read(pa.array([one.serializer("t")({"next": None, "a": 1})], pa.binary())) is None
+
+
+def union_rows(union: list[Any], rows: list[Any]) -> pa.Array:
+    """Rows of a record whose field `a` is the union's struct."""
+    kind = arrow_type(parse_type(json.dumps({"type": "record", "name": "U", "fields": [{"name": "a", "type": union}]})))
+    return pa.array([{"a": row} for row in rows], kind)
+
+
+SHAPES = [{"type": "record", "name": name, "fields": [{"name": "x", "type": "int"}]} for name in ("P", "Q")]
+UNIONS: list[tuple[list[Any], list[dict[str, Any] | None]]] = [
+    (["null", "string", "long"], [{"member0": "text"}, {"member1": 2**53 + 1}, None]),
+    (["null", "string", {"type": "map", "values": ["null", "string"]}],
+     [{"member0": "text"}, {"member1": [("k", None)]}, None, {"member1": []}]),
+    (["double", "long", "int", "float"],
+     [{"member0": 0.5}, {"member1": 5}, {"member2": 5}, {"member3": 0.5}]),
+    (["null", *SHAPES], [{"member0": {"x": 1}}, {"member1": {"x": 1}}, None]),
+    (["string", {"type": "array", "items": ["int", "string"]}], [{"member1": [{"member0": 1}, {"member1": "1"}]}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("union", "rows"), UNIONS)
+def test_a_table_that_was_read_is_written_as_the_same_bytes(made: Made, union: list[Any], rows: list[Any]) -> None:
+    one = made(json.dumps({"type": "record", "name": "U", "fields": [{"name": "a", "type": union}]}))
+    sent = union_rows(union, rows)
+    found = sent_rows(one, sent)
+    read = one.arrow_deserializer("t")
+    assert read is not None
+    back = read(pa.array(found, pa.binary()))
+    assert back is not None
+    assert back[0].to_pylist() == sent.to_pylist()
+    assert [raw and raw[5:] for raw in sent_rows(one, back[0])] == [raw and raw[5:] for raw in found]
+
+
+def sent_rows(one: AvroSerde, rows: pa.Array) -> list[bytes | None]:
+    """The payloads of `Producer.send_arrow`, each with the id of the schema."""
+    table = pa.table({"value": rows})
+    serialize, columnar = one.serializer("t"), one.arrow_serializer("t")
+    return [
+        part.prefix + value
+        for part in read_rows("t", table, None, None, serialize, columnar, typed=True)
+        for value in part.values.to_pylist()
+    ]
+
+
+MAP_OF_TEXT = {"type": "map", "values": "string"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "why"),
+    [
+        (
+            ["string", "long"],
+            [{"member1": 1}, {"member0": None}, {"member0": "a"}],
+            "row 1: .*field a: no member of the union is set",
+        ),
+        (
+            ["null", "string", "long"],
+            [{"member0": "a"}, {"member0": "a", "member1": 1}],
+            "row 1: .*member0 and member1",
+        ),
+        (["null", "string", MAP_OF_TEXT], [{"member0": "a", "other": 1}], "field a: struct.* is no union of null"),
+        (["null", "string", MAP_OF_TEXT], [{"k": "a"}], "field a: struct.* is no union of null"),
+        (MAP_OF_TEXT, [{"k": "a"}], "field a: struct.* is no map"),
+        ({"type": "array", "items": MAP_OF_TEXT}, [[{"k": "a"}]], r"field a\[\]: struct.* is no map"),
+    ],
+)
+def test_a_struct_is_a_union_by_its_members_and_never_a_map(made: Made, kind: Any, rows: list[Any], why: str) -> None:
+    one = made(json.dumps({"type": "record", "name": "U", "fields": [{"name": "a", "type": kind}]}))
+    with pytest.raises(SchemaError, match=why):
+        sent_rows(one, pa.array([{"a": row} for row in rows]))
+
+
+def test_times_beyond_pythons_years_are_refused_by_their_row(made: Made) -> None:
+    date = {"type": "int", "logicalType": "date"}
+    one = made(json.dumps({"type": "record", "name": "U", "fields": [{"name": "a", "type": ["null", date, "bytes"]}]}))
+    days = pa.array([0, 2**31 - 1], pa.int32()).cast(pa.date32())
+    union = pa.StructArray.from_arrays([days, pa.nulls(2, pa.binary())], names=["member0", "member1"])
+    with pytest.raises(SchemaError, match=r"row 1: .*field a"):
+        sent_rows(one, pa.StructArray.from_arrays([union], names=["a"]))
