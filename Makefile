@@ -47,7 +47,7 @@ audit-truth: setup ## faults planted in seeded runs, and what the audit says of 
 
 avro-judge: setup ## records, columns, Spark, loads and the compatibility check beside Java's Avro, 20,000 generated cases (QUICK=1 CASES=n SEED=n AT=n; PLANT=1 plants defects, each of which must be found)
 	@scripts/setup.sh javac=openjdk-17-jdk-headless mvn=maven
-	@PYTHONPATH=tests/support $(PY) -m klammtest.avro_judge $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant)
+	@PYTHONPATH=tests/support $(PY) -m klammtest.avro_judge $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant) $(if $(SPARK),--spark $(SPARK)) $(if $(REPORT),--report $(REPORT))
 
 guarantees: setup ## what Klamm never does, a line for each (ONLY=A is a letter; PLANT=1 plants a fault in each, which it must find)
 	@$(PY) -m pytest -q --no-header -p no:cacheprovider -n 2 --guarantees $(or $(ONLY),ABCDE) $(if $(PLANT),--plant) $(ARGS)

@@ -13,16 +13,21 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
+
+from klammtest.pages.figures import report_failure, report_page
 
 from .cases import Case, make_case
 from .comparison import Judged, judge
 from .java_avro import JavaAvro, java_avro
+from .page import TARGET, write_figures
 from .plants import PLANTS, Plant
 from .rules import RULES
+from .score import Score
 from .shrinking import shrink
+from .spark_sample import spark_sample, suits
 
 CASES: Final = 20_000
 QUICK: Final = 2_500
@@ -30,25 +35,10 @@ PLANTED: Final = 600
 """Cases in which a planted defect must be found."""
 AT_A_TIME: Final = 100
 SEED: Final = 29
+THROUGH_SPARK: Final = 100
+"""Cases of a whole run that go through a broker and Spark."""
 _SHOWN: Final = 20
 """Differences that are printed in full."""
-
-
-class Score:
-    def __init__(self) -> None:
-        self.cases = 0
-        self.kinds: Counter[str] = Counter()
-        self.checks: Counter[str] = Counter()
-        self.rules: Counter[str] = Counter()
-        self.failed: list[Judged] = []
-
-    def add(self, judged: Judged) -> None:
-        self.cases += 1
-        judged.case.count(self.kinds)
-        self.checks.update(judged.checks)
-        self.rules.update(judged.rules)
-        if judged.unexplained:
-            self.failed.append(judged)
 
 
 def run(
@@ -82,16 +72,11 @@ def smallest(java: JavaAvro, judged: Judged) -> Judged:
     return found
 
 
-def lines(score: Score, seconds: float) -> Iterator[str]:
+def lines(score: Score) -> Iterator[str]:
     """Yields what the campaign reports."""
-    for title, prefix in (("types", "type: "), ("unions", "union: "), ("logical types", "logical type: "),
-                          ("defaults", "default: "), ("changes", "change: ")):  # fmt: skip
-        found = sorted((name.removeprefix(prefix), n) for name, n in score.kinds.items() if name.startswith(prefix))
-        yield f"{title}: " + ", ".join(f"{name} {count}" for name, count in found)
-    yield "checks: " + ", ".join(f"{name} {count}" for name, count in sorted(score.checks.items()))
-    yield "wanted differences, in cases: " + ", ".join(f"{name} {score.rules[name]}" for name in RULES)
-    checks = sum(score.checks.values())
-    yield f"{score.cases} cases, {checks} checks, {len(score.failed)} cases with other differences, {seconds:.0f} s"
+    for title, found in score.coverage():
+        yield f"{title}: {', '.join(f'{name} {count}' for name, count in found)}"
+    yield f"wanted differences, in cases: {', '.join(f'{name} {score.rules[name]}' for name in RULES)}"
 
 
 def failure(judged: Judged, smaller: Judged) -> Iterator[str]:
@@ -105,36 +90,74 @@ def failure(judged: Judged, smaller: Judged) -> Iterator[str]:
     yield f"  replay: make avro-judge SEED={seed} AT={number}"
 
 
-def campaign(java: JavaAvro, seed: int, numbers: Sequence[int], say: Callable[[str], None]) -> int:
+def through_spark(java: JavaAvro, seed: int, numbers: Sequence[int], wanted: int, score: Score) -> None:
+    """Takes `wanted` of the cases through Spark itself."""
+    cases = [make_case(seed, number) for number in numbers[: 10 * wanted]]
+    suited = [(case, answer) for case, answer in zip(cases, java.ask(map(Case.question, cases)), strict=True)
+              if suits(case, answer)]  # fmt: skip
+    with spark_sample() as sample:
+        for case, answer in suited[:wanted]:
+            score.add_checks(sample.judge(case, answer))
+
+
+def campaign(java: JavaAvro, given: Given, numbers: Sequence[int], say: Callable[[str], None]) -> int:
     began = time.monotonic()
-    score = run(java, seed, numbers)
+    score = run(java, given.seed, numbers)
     for judged in score.failed[:_SHOWN]:
         for line in failure(judged, smallest(java, judged)):
             say(line)
-    for line in lines(score, time.monotonic() - began):
+    if given.spark:
+        first = len(score.failed)
+        through_spark(java, given.seed, numbers, given.spark, score)
+        for judged in score.failed[first:]:
+            for line in failure(judged, judged):
+                say(line)
+    seconds = time.monotonic() - began
+    for line in lines(score):
         say(line)
+    say(f"{score.summary()}, {seconds:.0f} s")
+    if (page := given.report) is not None:
+        problem = report_failure(lambda: write_figures(page, score, given.seed, seconds))
+        if problem is not None:
+            say(problem)
+            return 2
     return 1 if score.failed else 0
 
 
-def planted(java: JavaAvro, seed: int, numbers: Sequence[int], say: Callable[[str], None]) -> int:
+def planted(java: JavaAvro, given: Given, numbers: Sequence[int], say: Callable[[str], None]) -> int:
     """Returns 1 if each planted defect was found, as a campaign with a defect ends, and 3 if not."""
     status = 1
     for plant in PLANTS:
-        score = run(java, seed, numbers, plant, enough=1)
+        score = run(java, given.seed, numbers, plant, enough=1)
         say(f"planted: {plant.what}: {'found' if score.failed else 'NOT FOUND'} within {score.cases} cases")
         if not score.failed:
             status = 3
     return status
 
 
+class Given(argparse.Namespace):
+    cases: int | None
+    quick: bool
+    seed: int
+    at: int | None
+    plant: bool
+    spark: int | None
+    report: Path | None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make avro-judge")
-    parser.add_argument("--cases", type=int)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cases", type=int, help=f"{CASES} unless given")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} cases, none through Spark itself")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--at", type=int, help="one case")
+    parser.add_argument("--at", type=int, help="the one case of this number")
     parser.add_argument("--plant", action="store_true")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--spark", type=int, help="cases that go through Spark itself")
+    parser.add_argument("--report", type=report_page(TARGET))
+    given = parser.parse_args(arguments, namespace=Given())
+    whole = given.cases is None and given.at is None and not given.quick and not given.plant
+    if given.spark is None:
+        given.spark = THROUGH_SPARK if whole else 0
     count = given.cases or (PLANTED if given.plant else QUICK if given.quick else CASES)
     numbers = range(count) if given.at is None else [given.at]
 
@@ -142,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(line, flush=True)
 
     with java_avro() as java:
-        return (planted if given.plant else campaign)(java, given.seed, numbers, say)
+        return (planted if given.plant else campaign)(java, given, numbers, say)
 
 
 if __name__ == "__main__":

@@ -162,8 +162,9 @@ class _OneCase:
         self._read("records read", klamm.read_records(payloads), RecordReading(definitions(self.case.reader)))
         named = definitions(self.case.writer)
         for value, foreign, raw in zip(self.case.values, self.case.foreign, payloads, strict=True):
-            written = klamm.write_record(python_value(self.case.writer, value, named))
-            self._wrote("records write", written, raw, value, foreign)
+            for path, names in (("records write", True), ("records write plain", False)):
+                written = klamm.write_record(python_value(self.case.writer, value, named, names))
+                self._wrote(path, written, raw, value, foreign)
         for value, raw, back, foreign in zip(
             self.case.values, payloads, klamm.read_back(payloads), self.case.foreign, strict=True
         ):

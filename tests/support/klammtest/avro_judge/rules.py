@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from decimal import Decimal
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,8 +31,13 @@ DIGITS: Final = "decimals of too many digits"
 NAMES: Final = "names of records"
 FULL_NAMES: Final = "full names first"
 ARROW: Final = "beyond a column's timestamps"
+TEXT: Final = "bytes that are no text"
+FIELD_ALIASES: Final = "aliases of fields"
 RECURSIVE: Final = "types that contain themselves"
-DEFAULTS: Final = "defaults of enum and fixed"
+MOVED: Final = "moved namespaces in unions"
+INSIDE: Final = "defaults within their own record"
+NO_FIELDS: Final = "records without fields"
+DEFAULTS: Final = "defaults of enum, fixed and bytes"
 ASCII: Final = "names beyond ASCII"
 
 RULES: Final[dict[str, str]] = {
@@ -43,7 +49,8 @@ RULES: Final[dict[str, str]] = {
     DIGITS: "A decimal with more digits than its type has: Klamm refuses to write and to read it; Java reads it.",
     UNREADABLE: "Values that Java's encoder writes and its conversions, Python or SQL cannot read (a date beyond the "
     "years 1 to 9999, a time of day beyond 24 hours, text that is no UUID): Klamm refuses to write them.",
-    NO_VALUE: "The same values written by others: Java's conversions fail; Klamm reads the number or the text.",
+    NO_VALUE: "The same values written by others, and a decimal of no bytes: Java's conversions fail; Klamm reads the "
+    "number or the text, and 0.",
     YEARS: "A date or timestamp beyond the years 1 to 9999: Java has an object for it, Klamm's records the number.",
     ARROW: "A timestamp in milliseconds that is beyond 64 bits as microseconds: no column can have it; records can.",
     NANOS: "Nanoseconds: records and columns have the number, since Python's and Spark's times end at microseconds.",
@@ -51,16 +58,24 @@ RULES: Final[dict[str, str]] = {
     LONG_DECIMALS: "Decimals of more than 38 digits: columns have the bytes, since Arrow's and Spark's decimals do not "
     "hold them.",
     FIXED_UUID: "A UUID in a `fixed` of 16 bytes: columns have the bytes.",
-    PLAIN: "A value that does not name its branch goes to the branch that fits its class best (the first of those that "
-    "fit alike); Java's datum knows `int` from `long` and `float` from `double`. Java reads the same number.",
+    PLAIN: "A value that does not name its branch goes to the branch that fits its class best, and is refused where "
+    "two named types fit alike; a Java datum knows `int` from `long` and its schema. Java reads the same value.",
     NAMES: "A record whose name is neither the reader's nor one of its aliases: Klamm refuses it, as the specification "
     "and Java's check of compatibility do; Java's reader does not compare the names of records outside of unions.",
     FULL_NAMES: "A union with several records of one short name: Klamm takes the one with the writer's full name, or "
     "alias, even if another would take the value too; Java takes another one if the first does not resolve, and "
     "its check accepts any that does.",
+    TEXT: "Bytes that are read as `string` and are not UTF-8: Klamm refuses them, Java replaces what is none.",
+    FIELD_ALIASES: "Aliases of fields in a record whose namespace was moved without an alias, and where a default in "
+    "the writer's schema has the old name: Klamm takes them, as Java's check does; Java's reader fails.",
+    MOVED: "An enum or fixed whose namespace was moved without an alias, in a union: Klamm reads it by its short name, "
+    "as outside of unions and as Java's check does; Java's reader does not.",
+    NO_FIELDS: "A record without fields: `klamm load` refuses it, since a table needs columns.",
     RECURSIVE: "A type that contains itself has no columns: `poll_arrow` reads it record by record, Spark refuses it.",
-    DEFAULTS: "A default that is no symbol of its enum, or not of the size of its fixed: Klamm refuses the schema, "
-    "Java's parser accepts it and fails when it reads.",
+    DEFAULTS: "A default that is no symbol of its enum, not of the size of its fixed, or no bytes: Klamm refuses the "
+    "schema, Java's parser accepts it.",
+    INSIDE: "A default that is a record which contains the field: Java's parser fails, since it does not have the "
+    "record's fields yet; Klamm accepts it.",
     ASCII: "Names with letters beyond ASCII, and empty parts of a namespace: Klamm refuses the schema, as the "
     "specification does; the parser of Java's Avro 1.12 accepts them unless it is asked to be strict.",
 }
@@ -76,13 +91,23 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
     if isinstance(ours, Refused) and not ours.expected:
         return None
     if difference.path == "schema":
-        return _schema(ours)
+        return INSIDE if "Schema fields not set yet" in str(difference.java) else _schema(ours)
     if isinstance(ours, Refused):
         return _refusal(case, difference, ours.why)
     if difference.path == "compatibility":
         return _compatibility(case, ours)
     if ours == "no columns":
         return RECURSIVE if _recursive(case) else None
+    failed = isinstance(difference.java, dict) and "error" in difference.java
+    if not failed and difference.path.endswith(("read", "lake")) and _fields_by_alias(case):
+        return FIELD_ALIASES
+    if isinstance(difference.java, dict) and "error" in difference.java:
+        if re.search(r"Found [\w.]+, expecting union", difference.java["error"]):
+            return MOVED if java["compatible"] else None
+        known = re.search("missing required field|Invalid default for field", difference.java["error"])
+        return FIELD_ALIASES if known and java["compatible"] else None
+    if difference.java == {"unreadable": ""} and _is_zero(ours):
+        return NO_VALUE
     if isinstance(difference.java, dict) and _other_unit(difference.java, ours):
         return UNITS
     return None
@@ -90,7 +115,7 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
 
 def _schema(ours: Any) -> str | None:
     why = ours.why if isinstance(ours, Refused) else ""
-    if "the default of" in why and re.search(r"is no enum|bytes, not the|is in no branch", why):
+    if "the default of" in why and re.search(r"is no enum|bytes, not the|is in no branch|so it is no bytes", why):
         return DEFAULTS
     if "is no Avro name" in why and re.search(r"'é'|: '' is no Avro name", why):
         return ASCII
@@ -102,9 +127,18 @@ def _refusal(case: Case, difference: Difference, why: str) -> str | None:
         return MEANINGS
     if "more digits than" in why:
         return DIGITS
-    if "in a column" in why and "beyond" in why:
-        return ARROW
-    if "none of its aliases" in why and difference.path.endswith(("read", "lake")):
+    if difference.path == "records write plain" and ": name one" in why:
+        return PLAIN
+    if difference.path == "lake" and "has no fields" in why:
+        return NO_FIELDS
+    if "beyond what" in why and "holds" in why:
+        logical = re.findall(r"(?:local-)?(?:timestamp|time)-[a-z]+", why)
+        return ARROW if len(set(logical)) == 1 else UNITS
+    if re.search(r"'utf-8' codec|Invalid UTF8|stream did not contain valid UTF-8", why):
+        return TEXT
+    if re.search(r"none of its aliases|record [\w.]+ is in no branch of", why) and difference.path.endswith(
+        ("read", "lake")
+    ):
         return NAMES
     if "contains itself" in why or "cannot be read into columns" in why:
         return RECURSIVE if _recursive(case) else None
@@ -127,6 +161,18 @@ def _recursive(case: Case) -> bool:
     )
 
 
+def _fields_by_alias(case: Case) -> bool:
+    """Returns True if the reader has a record with aliases of fields that has only its short name from the writer."""
+    written = definitions(case.writer)
+    for name, schema in definitions(case.reader).items():
+        if schema["type"] == "record" and any("aliases" in field for field in schema["fields"]):
+            known = {name, *schema.get("aliases", ())}
+            short = name.rpartition(".")[2]
+            if any(other not in known and other.rpartition(".")[2] == short for other in written):
+                return True
+    return False
+
+
 def _twins(case: Case) -> bool:
     """Returns True if a union of the reader has two records of one short name."""
     names = definitions(case.reader)
@@ -137,6 +183,11 @@ def _twins(case: Case) -> bool:
             if len(set(short)) < len(short):
                 return True
     return False
+
+
+def _is_zero(ours: Any) -> bool:
+    value = ours.as_py() if isinstance(ours, pa.Scalar) else ours
+    return isinstance(value, Decimal) and not value
 
 
 def _other_unit(java: dict[str, Any], ours: Any) -> bool:

@@ -24,25 +24,25 @@ _LAST: Final = 2_932_897 * 86_400 * 10**6 - 1
 """The microseconds of Python's first and last datetime."""
 
 
-def python_value(schema: Json, value: Json, named: Mapping[str, Json]) -> Any:
-    """Returns what an application sends for a value; what Python has no object for stays as it is stored."""
+def python_value(schema: Json, value: Json, named: Mapping[str, Json], names: bool = True) -> Any:
+    """Returns what an application sends for a value; what Python has no object for stays as it is stored. `names`: the
+    value of a union's branch is (name, value)."""
     if isinstance(schema, str) and schema in named:
         schema = named[schema]
     if isinstance(schema, list):
         branch = schema[value[0]]
-        plain = python_value(branch, value[1], named)
-        name = branch_name(branch, named)
-        return plain if name is None else (name, plain)
+        plain = python_value(branch, value[1], named, names)
+        return (branch_name(branch, named), plain) if names and value[1] is not None else plain
     kind = schema["type"] if isinstance(schema, dict) else schema
     if not isinstance(kind, str):
-        return python_value(kind, value, named)
+        return python_value(kind, value, named, names)
     if kind == "record":
         fields = schema["fields"]
-        return {f["name"]: python_value(f["type"], v, named) for f, v in zip(fields, value, strict=True)}
+        return {f["name"]: python_value(f["type"], v, named, names) for f, v in zip(fields, value, strict=True)}
     if kind == "array":
-        return [python_value(schema["items"], item, named) for item in value]
+        return [python_value(schema["items"], item, named, names) for item in value]
     if kind == "map":
-        return {key: python_value(schema["values"], item, named) for key, item in value}
+        return {key: python_value(schema["values"], item, named, names) for key, item in value}
     if kind == "float":
         return struct.unpack(">f", bytes.fromhex(value))[0]
     if kind == "double":
@@ -51,11 +51,11 @@ def python_value(schema: Json, value: Json, named: Mapping[str, Json]) -> Any:
     return _python_leaf(schema, kind, logical, value)
 
 
-def branch_name(branch: Json, named: Mapping[str, Json]) -> str | None:
-    """Returns the full name of a named type, None for another."""
+def branch_name(branch: Json, named: Mapping[str, Json]) -> str:
+    """Returns the full name of a named type, the kind of another."""
     if isinstance(branch, dict) and "name" in branch:
         return str(branch["name"])
-    return branch if isinstance(branch, str) and branch in named else None
+    return branch if isinstance(branch, str) and branch in named else kind_of(branch)
 
 
 def _python_leaf(schema: Json, kind: str, logical: str | None, value: Json) -> Any:
@@ -166,7 +166,7 @@ class RecordReading(Reading):
     def _union(self, schema: list[Json], java: Json, klamm: Any, where: str) -> Iterator[Part]:
         branch = schema[java[0]]
         if isinstance(klamm, tuple) and len(klamm) == 2:
-            if klamm[0] != (branch_name(branch, self._named) or kind_of(branch)):
+            if klamm[0] != branch_name(branch, self._named):
                 yield Part(where, java, klamm)
                 return
             klamm = klamm[1]
@@ -198,8 +198,6 @@ def _python_logical(schema: Json, java: Json, klamm: Any) -> tuple[bool, str | N
         wanted = decimal_of(int(java["decimal"]), java["scale"])
         return isinstance(klamm, Decimal) and klamm.as_tuple() == wanted.as_tuple(), None
     if "uuid" in java:
-        if schema["type"] == "fixed":
-            return klamm == UUID(java["uuid"]).bytes, rules.FIXED_UUID
         return klamm == UUID(java["uuid"]), None
     if "date" in java:
         days = java["date"]
