@@ -32,11 +32,13 @@ from klammbench.systems.kafka import kafka_tuned
 from klammtest.broker import running_broker
 from klammtest.logs import codec_table
 from klammtest.requests import fetch_fields, produce_fields
+from klammtest.requests import metadata as metadata_of
 from klammtest.wire import WireClient, part
 
 BROKER_ID: Final = 1
 """Kafka's node id in the benchmark; Klamm's broker has the same id here."""
 NOW_MS: Final = time.time_ns() // 1_000_000
+UNKNOWN_ID: Final = uuid.UUID(int=99)
 WAIT: Final = timedelta(seconds=10)
 DAY_MS: Final = 86_400_000
 
@@ -55,7 +57,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "produce: magic 9": "a retry would not help",
     "idempotent 0 again: responses[0].partition_responses[0].log_append_time": "a retry of a batch with its own times",
     "log_start_offset: Kafka 0, Klamm -1": "told with named records alone",
-    "produce: transactional": "transactions are not served",
+    "transactional: responses": "transactions are not served",
     "groups: list v": "a group is gone with its last offset here",
     "groups[0].group_state: Kafka 'Empty', Klamm 'Dead'": "a group is gone with its last offset here",
     "groups: delete v0": "a group is gone with its last offset here",
@@ -98,6 +100,15 @@ class Side:
         frame = self.wire.receive_frame()
         assert frame is not None
         return frame[read_response_header(frame, api, version)[1] :].hex()
+
+    def ids(self) -> Mapping[str, uuid.UUID]:
+        """Returns the ids of all topics by name."""
+        found = metadata_of(self.wire, None, version=12).topics
+        return {"nowhere": UNKNOWN_ID} | {topic.name: topic.topic_id for topic in found}
+
+    def named(self, topic: str, version: int, by_id_from: int) -> dict[str, Any]:
+        """Returns how a request names the topic: by its id from that version on."""
+        return {"name": topic} if version < by_id_from else {"topic_id": self.ids().get(topic, UNKNOWN_ID)}
 
 
 Case = Callable[[Side], Iterator[tuple[str, Any]]]
@@ -384,7 +395,8 @@ def produce(side: Side) -> Iterator[tuple[str, Any]]:
     def send(
         topic: str, records: bytes | None, partition: int = 0, acks: int = -1, version: int = 9, **more: Any
     ) -> Any:
-        return side.call(api, version, **produce_fields({(topic, partition): records}, acks, version, **more))
+        fields = produce_fields({(topic, partition): records}, acks, version, topic_ids=side.ids(), **more)
+        return side.call(api, version, **fields)
 
     def made(count: int = 2, key: bytes | None = b"k", at: int = NOW_MS, **more: Any) -> bytes:
         return encode_batch([(at, key, b"v%d" % i, ()) for i in range(count)], **more)
@@ -414,6 +426,15 @@ def produce(side: Side) -> Iterator[tuple[str, Any]]:
         "bad name": ("a/b", made()),
     }.items():
         yield what, send(*args)
+    for version in range(9, SERVED[api][1] + 1):
+        for what, args in {
+            "partition 7": ("written", made(), 7),
+            "no key": ("keyed", made(3, None)),
+            "too large": ("small", made(100)),
+            "acks 2": ("written", made(), 0, 2),
+        }.items():
+            yield f"v{version} {what}", send(*args, version=version)
+        yield f"v{version} transactional", send("written", made(), version=version, transactional_id="t")
     yield "transactional", send("written", made(), transactional_id="t")
     producer = None
     while producer is None or producer.error_code == 14:  # Kafka fetches a block of ids first
@@ -453,11 +474,12 @@ def fetch(side: Side) -> Iterator[tuple[str, Any]]:
     api = ApiKey.FETCH
 
     def get(wanted: Mapping[tuple[str, int], int], version: int = 12, **more: Any) -> Any:
-        answer = side.call(api, version, **fetch_fields(wanted, version=version, **more))
+        answer = side.call(api, version, **fetch_fields(wanted, version=version, topic_ids=side.ids(), **more))
         return dataclasses.replace(answer, session_id=0) if version >= 7 else answer
 
     for version in versions(api):
-        yield f"v{version}", get({("read", 0): 0, ("nowhere", 0): 0, ("read", 9): 0}, version)
+        for topic, number in (("read", 0), ("nowhere", 0), ("read", 9)):
+            yield f"v{version} {topic} {number}", get({(topic, number): 0}, version)
         yield f"v{version} committed", get({("read", 0): 1}, version, isolation_level=1)
     for what, wanted, more in (
         ("end", {("read", 0): 3}, {}),
@@ -491,18 +513,15 @@ def offsets_of_partitions(side: Side) -> Iterator[tuple[str, Any]]:
             api, version, "ListOffsetsPartition", partition_index=partition, timestamp=stamp, current_leader_epoch=epoch
         )
         rows = (part(api, version, "ListOffsetsTopic", name=topic, partitions=(row,)),)
-        answer = side.call(api, version, replica_id=-1, topics=rows, isolation_level=0)
-        side.state["row"] = answer
-        return answer
+        return side.call(api, version, replica_id=-1, topics=rows, isolation_level=0, timeout=WAIT)
 
     for version in versions(api):
-        for stamp in (-1, -2, NOW_MS - 4000, 0, NOW_MS):
+        for stamp in (-1, -2, -3, -4, -5, -6, -7, NOW_MS - 4000, 0, NOW_MS):
             yield f"v{version} {NOW_MS - stamp if stamp > 0 else stamp}", ask(stamp, version)
     for what, args in {
         "-3": (-3,),
         "-3 of nothing": (-3, 7, "listed", 1),
-        "-4": (-4,),
-        "-5": (-5,),
+        "-4 of nothing": (-4, 11, "listed", 1),
         "-9": (-9,),
         "nowhere": (-1, 7, "nowhere"),
         "partition": (-1, 7, "listed", 7),
@@ -542,7 +561,11 @@ def cluster(side: Side) -> Iterator[tuple[str, Any]]:
             yield (
                 f"v{version} {asked}",
                 side.call(
-                    ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=asked, endpoint_type=1
+                    ApiKey.DESCRIBE_CLUSTER,
+                    version,
+                    include_cluster_authorized_operations=asked,
+                    endpoint_type=1,
+                    include_fenced_brokers=True,
                 ),
             )
     yield (
@@ -553,8 +576,27 @@ def cluster(side: Side) -> Iterator[tuple[str, Any]]:
         "endpoint 9",
         side.call(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=False, endpoint_type=9),
     )
-    answer = side.call(ApiKey.API_VERSIONS, 3, client_software_name="x y", client_software_version="1")
-    yield "bad software", answer.error_code
+    for version in range(3, SERVED[ApiKey.API_VERSIONS][1] + 1):
+        answer = side.call(ApiKey.API_VERSIONS, version, client_software_name="x y", client_software_version="1")
+        yield f"bad software v{version}", answer.error_code
+    here = side.call(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False).cluster_id
+    for what, (cluster_id, node_id) in {
+        "neither": (None, -1),
+        "this one": (here, BROKER_ID),
+        "another node": (here, 7),
+        "another cluster": ("elsewhere", BROKER_ID),
+        "another node alone": (None, 7),
+        "another cluster alone": ("elsewhere", -1),
+        "this cluster alone": (here, -1),
+        "no cluster": ("", BROKER_ID),
+        "another node, no cluster": ("", 7),
+        "node -5": (here, -5),
+    }.items():
+        answer = side.call(
+            ApiKey.API_VERSIONS, 5, client_software_name="x", client_software_version="1", cluster_id=cluster_id,
+            node_id=node_id,
+        )  # fmt: skip
+        yield f"means {what}", (answer.error_code, [k.api_key for k in answer.api_keys if k.api_key == 18])
 
 
 def coordinator(side: Side, group: str) -> None:
@@ -576,6 +618,7 @@ def groups(side: Side) -> Iterator[tuple[str, Any]]:
         for key in ("g", ""):
             fields = {"key": key, "key_type": 0} if version < 4 else {"key_type": 0, "coordinator_keys": (key,)}
             yield f"find v{version} {key!r}", side.call(ApiKey.FIND_COORDINATOR, version, **fields)
+    yield "find share, v5", side.call(ApiKey.FIND_COORDINATOR, 5, key_type=2, coordinator_keys=("g",))
     yield "find kind 9", side.call(ApiKey.FIND_COORDINATOR, 4, key_type=9, coordinator_keys=("g",))
     api = ApiKey.JOIN_GROUP
 
@@ -643,9 +686,12 @@ def groups(side: Side) -> Iterator[tuple[str, Any]]:
         )
         yield f"describe v{version}", answer
     for version in versions(ApiKey.LIST_GROUPS):
-        answer = side.call(ApiKey.LIST_GROUPS, version, states_filter=())
+        answer = side.call(ApiKey.LIST_GROUPS, version, states_filter=(), types_filter=())
         yield f"list v{version}", sorted(answer.groups, key=lambda g: g.group_id)
     yield "list stable", side.call(ApiKey.LIST_GROUPS, 4, states_filter=("Stable",))
+    for types in (("classic",), ("Classic", "share"), ("consumer",), ("nonsense",), ("",)):
+        answer = side.call(ApiKey.LIST_GROUPS, 5, states_filter=("Stable",), types_filter=types)
+        yield f"list types {types}", answer
     yield "list nonsense", side.call(ApiKey.LIST_GROUPS, 4, states_filter=("Nonsense",))
     for version in versions(ApiKey.DELETE_GROUPS):
         yield f"delete v{version}", side.call(ApiKey.DELETE_GROUPS, version, groups_names=("g", "nobody's", ""))
@@ -656,7 +702,15 @@ def groups(side: Side) -> Iterator[tuple[str, Any]]:
     yield "leave: no group", side.call(leave, 4, group_id="", members=rows)
     yield "leave: unknown group", side.call(leave, 4, group_id="nobody's", members=rows)
     yield "leave", side.call(leave, 4, group_id="g", members=rows)
+    yield (
+        "leave v5",
+        side.call(leave, 5, group_id="g", members=(part(leave, 5, "MemberIdentity", member_id="who", reason="why"),)),
+    )
     yield "leave v0", side.call(leave, 0, group_id="g", member_id="who")
+    yield (
+        "describe empty, v6",
+        side.call(ApiKey.DESCRIBE_GROUPS, 6, groups=("g", "nobody's", ""), include_authorized_operations=True),
+    )
     yield "describe empty", side.call(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=True)
     yield "delete empty", side.call(ApiKey.DELETE_GROUPS, 2, groups_names=("g", "g"))
     yield "describe deleted", side.call(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=True)
@@ -672,7 +726,8 @@ def commits(side: Side, member: Any) -> Iterator[tuple[str, Any]]:
             api, version, "OffsetCommitRequestPartition", partition_index=number, committed_offset=offset,
             committed_leader_epoch=0, committed_metadata=text,
         )  # fmt: skip
-        rows = (part(api, version, "OffsetCommitRequestTopic", name=topic, partitions=(row,)),)
+        named = side.named(topic, version, 10)
+        rows = (part(api, version, "OffsetCommitRequestTopic", **named, partitions=(row,)),)
         fields = {
             "group_id": "g", "generation_id_or_member_epoch": member.generation_id, "member_id": member.member_id,
             "group_instance_id": None, "topics": rows, **more,
@@ -706,7 +761,8 @@ def commits(side: Side, member: Any) -> Iterator[tuple[str, Any]]:
                     rows: Any = (part(api, version, "OffsetFetchRequestTopic", name=name, partition_indexes=numbers),)
                     answer = side.call(api, version, group_id=group, topics=rows, require_stable=False)
                 else:
-                    rows = (part(api, version, "OffsetFetchRequestTopics", name=name, partition_indexes=numbers),)
+                    named = side.named(name, version, 10)
+                    rows = (part(api, version, "OffsetFetchRequestTopics", **named, partition_indexes=numbers),)
                     one = part(api, version, "OffsetFetchRequestGroup", group_id=group, topics=rows)
                     answer = side.call(api, version, groups=(one,), require_stable=False)
                 yield f"fetch v{version} {group!r} {name}", answer

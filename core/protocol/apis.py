@@ -59,22 +59,22 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
-# Upper ends: no KIP-848 in the group APIs, but for the topic ids of OffsetCommit 10.
+# Upper ends: no KIP-848 in the group APIs, but for the topic ids of OffsetCommit and OffsetFetch 10.
 SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 13),
     ApiKey.FETCH: (4, 18),
-    ApiKey.LIST_OFFSETS: (1, 7),
-    ApiKey.METADATA: (0, 12),
+    ApiKey.LIST_OFFSETS: (1, 11),
+    ApiKey.METADATA: (0, 13),
     ApiKey.OFFSET_COMMIT: (2, 10),
-    ApiKey.OFFSET_FETCH: (1, 8),
-    ApiKey.FIND_COORDINATOR: (0, 4),
-    ApiKey.JOIN_GROUP: (0, 7),
+    ApiKey.OFFSET_FETCH: (1, 10),
+    ApiKey.FIND_COORDINATOR: (0, 6),
+    ApiKey.JOIN_GROUP: (0, 9),
     ApiKey.HEARTBEAT: (0, 4),
-    ApiKey.LEAVE_GROUP: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
     ApiKey.SYNC_GROUP: (0, 5),
-    ApiKey.DESCRIBE_GROUPS: (0, 5),
-    ApiKey.LIST_GROUPS: (0, 4),
-    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.DESCRIBE_GROUPS: (0, 6),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.API_VERSIONS: (0, 5),
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.DELETE_TOPICS: (1, 6),
     ApiKey.DELETE_RECORDS: (0, 2),
@@ -112,10 +112,15 @@ SPOKEN: dict[ApiKey, tuple[int, int]] = {
     **SERVED,
     ApiKey.PRODUCE: (3, 12),
     ApiKey.FETCH: (4, 18),
+    ApiKey.LIST_OFFSETS: (1, 9),
+    ApiKey.METADATA: (0, 12),
+    ApiKey.OFFSET_FETCH: (1, 9),
+    ApiKey.JOIN_GROUP: (0, 8),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
     ApiKey.API_VERSIONS: (0, 3),
 }
 """The versions that Klamm's own client speaks. Fetch 13 names topics by their ids; Fetch 16 and Produce 10 return the
 new leader (KIP-951). Produce 13, which names topics by their ids, is not spoken: a batch for a topic that was created
-again is sent to the new one either way, as by Kafka's producer. ApiVersions 4 tells our client nothing more, and a
-Kafka broker before 3.9 refuses it first.
+again is sent to the new one either way, as by Kafka's producer. The newer versions of the others tell our client
+nothing that it uses; ApiVersions 4 a Kafka broker before 3.9 would refuse first, too.
 """

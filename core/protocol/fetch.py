@@ -1,4 +1,4 @@
-"""Fetch responses (v4 to v17), encoded here: record batches go to the socket as they are in the file, without a copy.
+"""Fetch responses (v4 to v18), encoded here: record batches go to the socket as they are in the file, without a copy.
 
 A test compares the bytes with kio's, for every version.
 """
@@ -12,22 +12,26 @@ from uuid import UUID
 
 from ..errors import ErrorCode
 from .bounds_check import write_uvarint
+from .current_leader import FETCH_FROM as LEADERS_FROM
+from .current_leader import CurrentLeader, NodeEndpoint, node_endpoints
 from .messages import Buffer
-from .primitives import INT32, array, string
+from .primitives import INT32, array, string, tagged
 
 _FLEXIBLE_FROM = 12
 _TOP = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqq")
 _INT64 = struct.Struct(">q")
-_DIVERGING = struct.Struct(">BBBiqB")
-"""One tagged field, number 0, of 13 bytes: leader epoch, end offset, no further tags."""
+_DIVERGING = struct.Struct(">iqB")
+"""Leader epoch, end offset, no tags."""
+_DIVERGING_TAG, _LEADER_TAG = 0, 1
 
 
 @dataclass(slots=True)
 class Fetched:
     """The answer of one partition: whole batches, or an error. Offsets are -1 where unknown. `topic`: name or, from
     version 13 on, id or its bytes. `diverging`: leader epoch and end offset up to which a follower's log may agree.
-    `preferred_read_replica`: the broker that the consumer should fetch from (KIP-392), -1 for none."""
+    `preferred_read_replica`: the broker that the consumer should fetch from (KIP-392), -1 for none. `leader`: where the
+    partition is led, if not here or in another leader epoch (KIP-951); sent from version 16 on."""
 
     topic: str | UUID | bytes
     partition: int
@@ -38,6 +42,7 @@ class Fetched:
     records: Buffer = b""
     diverging: tuple[int, int] | None = None
     preferred_read_replica: int = -1
+    leader: CurrentLeader | None = None
 
 
 def write_fetch_response(
@@ -48,9 +53,11 @@ def write_fetch_response(
     error: ErrorCode = ErrorCode.none,
     throttle_ms: int = 0,
     session_id: int = 0,
+    nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
     """Returns the body in pieces. `committed`: the reader requests READ_COMMITTED, and gets an (empty) list of aborted
-    transactions instead of null. `session_id` is 0 without a fetch session (KIP-227).
+    transactions instead of null. `session_id` is 0 without a fetch session (KIP-227). `nodes`: the addresses of the
+    leaders that the answers name.
     """
     flexible = version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
@@ -78,11 +85,21 @@ def write_fetch_response(
             if p.records:
                 pieces += [bytes(small), p.records]
                 small = bytearray()
-            if p.diverging is None:
+            if p.diverging is None and p.leader is None:
                 small += tags
             else:
-                small += _DIVERGING.pack(1, 0, _DIVERGING.size - 3, *p.diverging, 0)
+                small += _tags_of(p, version)
         small += tags
-    small += tags
+    small += node_endpoints(nodes) if nodes else tags
     pieces.append(bytes(small))
     return pieces
+
+
+def _tags_of(p: Fetched, version: int) -> bytes:
+    """Returns the tagged fields of a partition."""
+    fields = []
+    if p.diverging is not None:
+        fields.append(tagged(_DIVERGING_TAG, _DIVERGING.pack(*p.diverging, 0)))
+    if p.leader is not None and version >= LEADERS_FROM:
+        fields.append(p.leader.field(_LEADER_TAG))
+    return bytes((len(fields),)) + b"".join(fields)

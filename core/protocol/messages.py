@@ -30,6 +30,7 @@ from kio.static.constants import EntityType
 from kio.static.protocol import Entity
 
 from ..errors import ProtocolError
+from . import api_versions
 from .apis import ApiKey
 from .bounds_check import check_bounds
 
@@ -103,11 +104,15 @@ def _construct(cls: type[Any], values: dict[str, object]) -> Entity:
 
 @cache
 def request(api: ApiKey, version: int) -> Schema:
+    if api is ApiKey.API_VERSIONS and version == api_versions.VERSION:
+        return Schema(api_versions.ApiVersionsRequest, load_payload_module(api, version - 1, EntityType.request))
     return Schema(load_request_schema(api, version), load_payload_module(api, version, EntityType.request))
 
 
 @cache
 def response(api: ApiKey, version: int) -> Schema:
+    if api is ApiKey.API_VERSIONS:
+        version = min(version, api_versions.VERSION - 1)
     return Schema(load_response_schema(api, version), load_payload_module(api, version, EntityType.response))
 
 

@@ -1,11 +1,13 @@
-"""ApiVersions (KIP-35, KIP-511, KIP-584): what is offered, which features the cluster uses, and who asks."""
+"""ApiVersions (KIP-35, KIP-511, KIP-584, KIP-1242): what is offered, which features the cluster uses, and who asks."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ...cluster.feature_levels import SUPPORTED
 from ...errors import ErrorCode
+from ...protocol.api_versions import VERSION as NAMES_BROKER_FROM
 from ...protocol.apis import ADVERTISED
 from ...protocol.messages import Entity
 from ..network.context import Request
@@ -13,6 +15,15 @@ from ..services import Services
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511's form of a client's software name and version."""
+
+
+def _wrong_broker(services: Services, message: Any) -> ErrorCode:
+    """Returns REBOOTSTRAP_REQUIRED if the client means another broker than the one that it has reached, as after an
+    address was given to another broker. A client names both cluster and broker, or neither."""
+    named = message.cluster_id, message.node_id
+    if named == (None, -1) or named == (services.image.cluster_id, services.broker_id):
+        return ErrorCode.none
+    return ErrorCode.invalid_request if None in named or -1 in named else ErrorCode.rebootstrap_required
 
 
 def api_versions(services: Services, request: Request) -> Entity:
@@ -23,9 +34,11 @@ def api_versions(services: Services, request: Request) -> Entity:
         name, version = request.message.client_software_name, request.message.client_software_version
         if _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
             request.connection.introduce(name, version)
+            if request.version >= NAMES_BROKER_FROM:
+                error = _wrong_broker(services, request.message)
         else:
             error = ErrorCode.invalid_request
-    ranges = ADVERTISED.items() if error is not ErrorCode.invalid_request else ()
+    ranges = ADVERTISED.items() if error in (ErrorCode.none, ErrorCode.unsupported_version) else ()
     keys = tuple(request.part("ApiVersion", api_key=k, min_version=low, max_version=high) for k, (low, high) in ranges)
     image = services.image
     return request.respond(

@@ -21,6 +21,7 @@ from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.partition_log import LogRead, ReadIsolation
 from ...log.segment.file_operations import MOST_CACHED
 from ...protocol.apis import ApiKey
+from ...protocol.current_leader import FETCH_FROM as LEADERS_FROM
 from ...protocol.fetch import Fetched, write_fetch_response
 from ...protocol.messages import Buffer
 from ...protocol.replica_fetch import ReplicaFetchRequest, as_replica_fetch
@@ -30,6 +31,7 @@ from ..network.context import FIRST_ALLOWANCE, ConnectionContext, Request
 from ..replication.parked_fetch import ParkedFetch
 from ..replication.replica import Replica
 from ..services import Services
+from .metadata import nodes
 
 _READ_COMMITTED = 1
 _RACKS_FROM = 11
@@ -39,6 +41,7 @@ FOLLOWERS_FROM = 15
 """The first version that names the follower's broker epoch (KIP-903)."""
 _ZERO_ID = UUID(int=0)
 _WHOLE_REQUEST_EPOCHS = (0, -1)
+_LED_ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +309,21 @@ def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
 
 def _respond(services: Services, request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -> list[Buffer]:
     _count(services, poll.answers, error)
+    leaders: set[int] = set()
+    if request.version >= LEADERS_FROM:
+        for answer in poll.answers:
+            if answer.error in _LED_ELSEWHERE:
+                topic = answer.topic.bytes if isinstance(answer.topic, UUID) else answer.topic
+                answer.leader = services.current_leader(topic, answer.partition)
+                if answer.leader is not None:
+                    leaders.add(answer.leader.leader_id)
     return write_fetch_response(
         poll.answers,
         request.version,
         committed=request.message.isolation_level == _READ_COMMITTED,
         error=error,
         throttle_ms=request.throttle_ms,
+        nodes=[node for node in nodes(services, request.listener) if node[0] in leaders] if leaders else (),
     )
 
 

@@ -24,6 +24,7 @@ from ..services import Services
 from .metadata import nodes
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
+_CLASSIC = "classic"
 
 
 def _ms(duration: timedelta) -> int:
@@ -84,6 +85,7 @@ async def join_group(services: Services, request: Request) -> Entity:
             client_id=request.client_id,
             client_host="/" + connection.peer.rpartition(":")[0].strip("[]"),
             member_id_required=request.version >= 4,
+            skips_assignment=request.version >= 9,
         )
     )
     return _joined(request, result)
@@ -106,6 +108,7 @@ def _joined(request: Request, result: JoinResult) -> Entity:
         protocol_type=result.protocol_type,
         protocol_name=protocol,
         leader=result.leader,
+        skip_assignment=result.skip_assignment,
         member_id=result.member_id,
         members=members,
     )
@@ -171,16 +174,27 @@ def leave_group(services: Services, request: Request) -> Entity:
 
 
 async def list_groups(services: Services, request: Request) -> Entity:
+    """Lists the groups that this broker coordinates. All are of the type "classic": a filter that does not name it
+    matches none (KIP-848)."""
     states = request.message.states_filter if request.version >= 4 else ()
+    types = request.message.types_filter if request.version >= 5 else ()
     try:
         with_offsets = await services.groups.with_offsets()
     except KlammError as error:
         return request.respond(error_code=commit_code(error), groups=())
     listed = services.groups.coordinator.list_groups(states, with_offsets)
+    if types and _CLASSIC not in (name.lower() for name in types):
+        listed = []
     if not services.access.allows(request, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         listed = [g for g in listed if _refusal(services, request, AclOperation.DESCRIBE, g.group_id) is None]
     groups = tuple(
-        request.part("ListedGroup", group_id=g.group_id, protocol_type=g.protocol_type, group_state=g.state.value)
+        request.part(
+            "ListedGroup",
+            group_id=g.group_id,
+            protocol_type=g.protocol_type,
+            group_state=g.state.value,
+            group_type=_CLASSIC,
+        )
         for g in listed
     )
     code = ErrorCode.coordinator_load_in_progress if services.groups.loading else ErrorCode.none
@@ -204,6 +218,8 @@ async def describe_groups(services: Services, request: Request) -> Entity:
         described = services.groups.coordinator.describe(group_id, has_offsets=group_id in with_offsets)
         if code is ErrorCode.none and described.state is GroupState.DEAD:
             code = unread  # it may have offsets
+            if code is ErrorCode.none and request.version >= 6:
+                code = ErrorCode.group_id_not_found
         groups.append(_described(services, request, described, code))
     return request.respond(groups=tuple(groups))
 
@@ -225,6 +241,7 @@ def _described(services: Services, request: Request, group: DescribedGroup, erro
     return request.part(
         "DescribedGroup",
         error_code=error,
+        error_message=f"Group {group.group_id} not found." if error is ErrorCode.group_id_not_found else None,
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type,

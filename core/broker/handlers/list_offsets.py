@@ -1,4 +1,9 @@
-"""ListOffsets: returns the first offset, the next one, or the first at or after a timestamp (KIP-79, KIP-734)."""
+"""ListOffsets: returns the first offset, the next one, or the first at or after a timestamp (KIP-79, KIP-734).
+
+No records lie in tiered storage (KIP-405): the first local offset is the first, and the highest tiered and the first
+that is to be uploaded (KIP-1005, KIP-1023) are unknown, as at a Kafka without it. So the time-out of version 10 and
+above, for reads from there, is not needed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,12 @@ from ..services import Services
 
 LATEST = -1
 EARLIEST = -2
-MAX_TIMESTAMP = -3  # version 7 up
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_FROM = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The first version in which a negative timestamp has a meaning."""
 _READ_COMMITTED = 1
 _NOT_FOUND = (-1, -1, -1)
 
@@ -55,16 +65,18 @@ async def _find(services: Services, request: Request, led: Replica, timestamp: i
     """Returns (timestamp, offset, leader epoch), each -1 if there is none."""
     committed = request.version >= 2 and request.message.isolation_level == _READ_COMMITTED
     isolation = ReadIsolation.COMMITTED if committed else ReadIsolation.HIGH_WATERMARK
+    if timestamp < 0 and request.version < _FROM.get(timestamp, 1 << 16):
+        raise BrokerError(ErrorCode.unsupported_version, f"{led.name}: timestamp {timestamp} has no meaning here")
     if timestamp == LATEST:
         _check_watermark(request, led)
         end = led.log.last_stable_offset if committed else led.log.high_watermark
         return -1, end, led.leader_epoch
-    if timestamp == EARLIEST:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _NOT_FOUND
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, led.log.log_start_offset, led.leader_epoch
-    if timestamp == MAX_TIMESTAMP and request.version >= 7:
+    if timestamp == MAX_TIMESTAMP:
         found = await services.workers.disk(led.log.offset_of_largest_timestamp, isolation=isolation)
-    elif timestamp < 0:
-        raise BrokerError(ErrorCode.unsupported_version, f"{led.name}: timestamp {timestamp} has no meaning here")
     else:
         found = await services.workers.disk(led.log.offset_for_timestamp, timestamp, isolation=isolation)
     if found is None:

@@ -135,6 +135,7 @@ def _respond(services: Services, request: Request, topics: Iterable[Entity]) -> 
         for node, host, port, rack in nodes(services, request.listener)
     )
     return request.respond(
+        error_code=ErrorCode.none,
         brokers=brokers,
         topics=tuple(topics),
         controller_id=image.controller_id,

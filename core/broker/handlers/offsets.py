@@ -18,7 +18,11 @@ from ..network.context import Request
 from ..services import Services
 
 BY_TOPIC_ID = 10
-"""From this version on, OffsetCommit names topics by id (KIP-848)."""
+"""From this version on, OffsetCommit and OffsetFetch name topics by id (KIP-848)."""
+
+_Asked = list[tuple[str | UUID | None, TopicImage | None, TopicPartition]]
+"""Partitions, each with its topic as the request names it, and as this broker knows it if it is named by id. The name
+of an unknown id is empty."""
 
 
 async def offset_commit(services: Services, request: Request) -> Entity:
@@ -99,23 +103,24 @@ def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, 
 
 async def offset_fetch(services: Services, request: Request) -> Entity:
     """Returns the offsets of one group up to version 7, of several from version 8 on; null topics (from version 2 on)
-    request all stored offsets.
+    request all stored offsets. The member that version 9 and above name is not checked: as in Kafka, only groups of
+    the newer protocol do that.
     """
     m = request.message
     if request.version < 8:
-        names, code, found = await _fetch(services, request, m.group_id, m.topics)
+        asked, code, found = await _fetch(services, request, m.group_id, m.topics)
         if request.version == 1 and code is not ErrorCode.none:
-            names = [name for topic in m.topics or () for name in _names(topic)]
-        return request.respond(error_code=code, topics=_fetched(services, request, names, found, code))
+            asked = [row for topic in m.topics or () for row in _asked(services, request, topic)]
+        return request.respond(error_code=code, topics=_fetched(services, request, asked, found, code))
     groups = []
     for group in m.groups:
-        names, code, found = await _fetch(services, request, group.group_id, group.topics)
+        asked, code, found = await _fetch(services, request, group.group_id, group.topics)
         groups.append(
             request.part(
                 "OffsetFetchResponseGroup",
                 group_id=group.group_id,
                 error_code=code,
-                topics=_fetched(services, request, names, found, code),
+                topics=_fetched(services, request, asked, found, code),
             )
         )
     return request.respond(groups=tuple(groups))
@@ -123,54 +128,70 @@ async def offset_fetch(services: Services, request: Request) -> Entity:
 
 async def _fetch(
     services: Services, request: Request, group_id: str, topics: Iterable[Entity] | None
-) -> tuple[list[TopicPartition], ErrorCode, dict[TopicPartition, CommittedOffset]]:
+) -> tuple[_Asked, ErrorCode, dict[TopicPartition, CommittedOffset]]:
     """Returns (partitions to answer, error of the group, stored offsets)."""
     error = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
     error = error or services.groups.not_mine(group_id)
     if error is not None:
         return [], error, {}
-    names = None if topics is None else [name for topic in topics for name in _names(topic)]
+    asked = None if topics is None else [row for topic in topics for row in _asked(services, request, topic)]
+    names = None if asked is None else [name for _, _, name in asked if name.topic]
     try:
         found = await services.groups.fetch(group_id, names)
     except KlammError as problem:
         return [], commit_code(problem), {}
-    if names is None:
-        names = [name for name in sorted(found) if _hidden(services, request, name.topic) is None]
-    return names, ErrorCode.none, found
+    if asked is None:
+        visible = [name for name in sorted(found) if _hidden(services, request, name.topic) is None]
+        if request.version < BY_TOPIC_ID:
+            asked = [(name.topic, None, name) for name in visible]
+        else:
+            known = ((services.image.topics.get(name.topic), name) for name in visible)
+            asked = [(topic.topic_id, topic, name) for topic, name in known if topic is not None]
+    return asked, ErrorCode.none, found
 
 
 def _hidden(services: Services, request: Request, topic: str) -> ErrorCode | None:
     return services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
-def _names(topic: Any) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, index) for index in topic.partition_indexes]
+def _asked(services: Services, request: Request, topic: Any) -> _Asked:
+    if request.version < BY_TOPIC_ID:
+        return [(topic.name, None, TopicPartition(topic.name, index)) for index in topic.partition_indexes]
+    known = _topic_by_id(services, topic.topic_id)
+    name = "" if known is None else known.name
+    return [(topic.topic_id, known, TopicPartition(name, index)) for index in topic.partition_indexes]
 
 
 def _fetched(
     services: Services,
     request: Request,
-    names: Iterable[TopicPartition],
+    asked: _Asked,
     found: Mapping[TopicPartition, CommittedOffset],
     code: ErrorCode,
 ) -> tuple[Entity, ...]:
-    """Returns the topics of one group; -1 for partitions without a stored offset."""
+    """Returns the topics of one group; -1 for partitions without a stored offset, and for one of another topic of the
+    name."""
+    by_id = request.version >= BY_TOPIC_ID
     suffix = "s" if request.version >= 8 else ""
-    topics: dict[str, list[Entity]] = {}
-    for name in names:
-        hidden = _hidden(services, request, name.topic)
-        stored = CommittedOffset(-1) if hidden else found.get(name, CommittedOffset(-1))
+    topics: dict[str | UUID | None, list[Entity]] = {}
+    for topic, known, name in asked:
+        unknown = ErrorCode.unknown_topic_id if by_id and known is None else None
+        error = unknown or _hidden(services, request, name.topic)
+        stored = CommittedOffset(-1) if error else found.get(name, CommittedOffset(-1))
+        if known is not None and stored.topic_id not in (None, known.topic_id):
+            stored = CommittedOffset(-1)
         part = request.part(
             "OffsetFetchResponsePartition" + suffix,
             partition_index=name.partition,
             committed_offset=stored.offset,
             committed_leader_epoch=stored.leader_epoch,
             metadata=stored.metadata,
-            error_code=hidden or code,
+            error_code=error or code,
         )
-        topics.setdefault(name.topic, []).append(part)
+        topics.setdefault(topic, []).append(part)
     kind = "OffsetFetchResponseTopic" + suffix
-    return tuple(request.part(kind, name=topic, partitions=tuple(parts)) for topic, parts in topics.items())
+    named = "topic_id" if by_id else "name"
+    return tuple(request.part(kind, **{named: topic}, partitions=tuple(parts)) for topic, parts in topics.items())
 
 
 async def offset_delete(services: Services, request: Request) -> Entity:

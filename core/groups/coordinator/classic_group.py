@@ -42,6 +42,7 @@ Rules (Kafka's GroupCoordinator, KIP-62, KIP-345, KIP-394, KIP-559):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -272,6 +273,9 @@ class ClassicGroup:
         if self.leader == old.member_id:
             self.leader = member_id
         if self.state is GroupState.STABLE and same and elect_protocol(self.members.values()) == self.protocol:
+            if request.skips_assignment:
+                done(replace(self._joined(member), skip_assignment=self.leader == member_id))
+                return
             # Versions before 9 get the former leader's id, so that the rejoined leader computes no new assignment
             # (KIP-345).
             done(

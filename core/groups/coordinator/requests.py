@@ -38,7 +38,8 @@ class GroupLimits:
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
     """`member_id` is empty in the first join. `rebalance_timeout_ms` -1 (version 0) stands for the session time-out.
-    `member_id_required`: the request's version (4 and up) supports MEMBER_ID_REQUIRED (KIP-394). `protocols`: name and
+    `member_id_required`: the request's version (4 and up) supports MEMBER_ID_REQUIRED (KIP-394). `skips_assignment`:
+    the request's version (9 and up) supports a leader that computes no assignment (KIP-814). `protocols`: name and
     metadata, in the order of preference."""
 
     group_id: str
@@ -51,6 +52,7 @@ class JoinRequest:
     client_id: str = ""
     client_host: str = ""
     member_id_required: bool = True
+    skips_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """`members` is set for the leader only."""
+    """`members` is set for the leader only. `skip_assignment`: the leader is to compute no assignment."""
 
     error: ErrorCode
     member_id: str
@@ -71,6 +73,7 @@ class JoinResult:
     protocol: str | None = None
     leader: str = ""
     members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)

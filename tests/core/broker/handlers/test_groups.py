@@ -14,7 +14,7 @@ from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import RunningBroker
 from klammtest.clients.grouping import SESSION, commit, describe, heartbeat, join, joined, leave, stored, sync
-from klammtest.requests import metadata, new_topic
+from klammtest.requests import create_topic, metadata, new_topic, topic_id
 from klammtest.wire import WireClient, part
 
 _GROUPS = count()
@@ -42,6 +42,18 @@ def test_there_is_no_coordinator_of_transactions(wire: WireClient) -> None:
     assert "transactions" in answer.error_message
 
 
+def test_there_is_no_coordinator_of_share_groups(wire: WireClient) -> None:
+    found = wire.call(ApiKey.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=("g:0:0",)).coordinators[0]
+    assert found.error_code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.LEAVE_GROUP][1] + 1))
+def test_a_member_leaves_with_every_version(wire: WireClient, group: str, version: int) -> None:
+    member = joined(wire, group)
+    assert leave(wire, group, member.member_id, version).error_code is ErrorCode.none
+    assert heartbeat(wire, group, member) is ErrorCode.unknown_member_id
+
+
 @pytest.mark.parametrize("version", range(SERVED[ApiKey.JOIN_GROUP][1] + 1))
 def test_a_member_joins_with_every_version(wire: WireClient, group: str, version: int) -> None:
     member = joined(wire, group, version)
@@ -59,6 +71,18 @@ def test_every_version_of_sync_heartbeat_and_leave(wire: WireClient, group: str,
     assert sync(wire, group, member, version).error_code is ErrorCode.none
     assert heartbeat(wire, group, member, min(version, 4)) is ErrorCode.none
     assert leave(wire, group, member.member_id, min(version, 4)).error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_static_member_that_leads_and_rejoins_assigns_nothing(wire: WireClient, group: str, version: int) -> None:
+    """Version 9 tells it so (KIP-814); an earlier one hides from it that it leads."""
+    first = join(wire, group, version, instance_id="i")
+    sync(wire, group, first)
+    again = join(wire, group, version, instance_id="i")
+    assert (again.error_code, again.generation_id) == (ErrorCode.none, first.generation_id)
+    assert (again.leader == again.member_id) is (version >= 9)
+    assert [m.member_id for m in again.members] == ([again.member_id] if version >= 9 else [])
+    assert getattr(again, "skip_assignment", False) is (version >= 9)
 
 
 def test_a_second_member_makes_the_first_join_again(broker: RunningBroker, wire: WireClient, group: str) -> None:
@@ -107,9 +131,27 @@ def test_offsets_are_committed_with_every_version(wire: WireClient, group: str, 
 def test_offsets_are_fetched_with_every_version(wire: WireClient, group: str, version: int) -> None:
     topic = new_topic(wire)
     commit(wire, group, {(topic, 0): 5}, metadata="a note")
-    found = stored(wire, group, topic, (0,), version)[0]
+    found = stored(wire, group, topic, (0,), version, topic_id(wire, topic))[0]
     assert (found.error_code, found.committed_offset, found.metadata) == (ErrorCode.none, 5, "a note")
     assert version < 5 or found.committed_leader_epoch == 3
+
+
+def test_offsets_are_fetched_by_topic_id(wire: WireClient, group: str) -> None:
+    """An id names one topic, though another one had its name and an offset; that of a deleted topic is unknown."""
+    topic = new_topic(wire)
+    commit(wire, group, {(topic, 0): 5})
+    former = topic_id(wire, topic)
+    wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(topic,), timeout=SESSION)
+    create_topic(wire, topic)
+    now = topic_id(wire, topic)
+    assert stored(wire, group, topic, (0,), 10, former)[0].error_code is ErrorCode.unknown_topic_id
+    found = stored(wire, group, topic, (0,), 10, now)[0]
+    assert (found.error_code, found.committed_offset) == (ErrorCode.none, -1)
+    commit(wire, group, {(topic, 0): 3})
+    assert stored(wire, group, topic, (0,), 10, now)[0].committed_offset == 3
+    everything = part(ApiKey.OFFSET_FETCH, 10, "OffsetFetchRequestGroup", group_id=group, topics=None)
+    (answer,) = wire.call(ApiKey.OFFSET_FETCH, 10, groups=(everything,)).groups
+    assert [(t.topic_id, [p.committed_offset for p in t.partitions]) for t in answer.topics] == [(now, [3])]
 
 
 @pytest.mark.parametrize("version", [2, 5, 7])
@@ -170,7 +212,12 @@ def test_groups_forget_a_deleted_topic_and_nothing_else(wire: WireClient, group:
 
 @pytest.mark.parametrize("version", range(SERVED[ApiKey.DESCRIBE_GROUPS][1] + 1))
 def test_groups_are_described(wire: WireClient, group: str, version: int) -> None:
-    assert describe(wire, group, version).group_state == "Dead"
+    unknown = describe(wire, group, version)
+    assert unknown.group_state == "Dead"
+    if version >= 6:
+        assert (unknown.error_code, group in unknown.error_message) == (ErrorCode.group_id_not_found, True)
+    else:
+        assert unknown.error_code is ErrorCode.none
     member = joined(wire, group)
     sync(wire, group, member)
     found = describe(wire, group, version)
@@ -192,6 +239,11 @@ def test_groups_are_listed(wire: WireClient, group: str, version: int) -> None:
         stable = wire.call(ApiKey.LIST_GROUPS, version, states_filter=("Stable",)).groups
         assert only_offsets not in {g.group_id for g in stable}
         assert listed[only_offsets].group_state == "Empty"
+    if version >= 5:
+        assert listed[group].group_type == listed[only_offsets].group_type == "classic"
+        for types, is_listed in ((("classic",), True), (("CONSUMER", "Classic"), True), (("consumer",), False)):
+            found = wire.call(ApiKey.LIST_GROUPS, version, types_filter=types).groups
+            assert (group in {g.group_id for g in found}) is is_listed
 
 
 @pytest.mark.parametrize("version", range(SERVED[ApiKey.DELETE_GROUPS][1] + 1))

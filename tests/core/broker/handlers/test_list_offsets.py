@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,9 +33,10 @@ LATEST, EARLIEST, LARGEST = -1, -2, -3
 def ask(wire: WireClient, topic: str, timestamp: int, version: int = 7, **more: Any) -> Any:
     asked = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsPartition", partition_index=0, timestamp=timestamp, **more)
     of = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsTopic", name=topic, partitions=(asked,))
-    return (
-        wire.call(ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=(of,)).topics[0].partitions[0]
+    answer = wire.call(
+        ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=(of,), timeout=timedelta(seconds=10)
     )
+    return answer.topics[0].partitions[0]
 
 
 @pytest.fixture
@@ -53,6 +55,20 @@ def test_every_version(wire: WireClient, topic: str, version: int) -> None:
     assert ask(wire, topic, LATEST, version).offset == 6
     found = ask(wire, topic, 350, version)
     assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, 3, 400)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "since", "offset"), [(LARGEST, 7, 5), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1), (-7, 99, -1)]
+)
+def test_a_negative_timestamp_has_a_meaning_from_some_version_on(
+    wire: WireClient, topic: str, timestamp: int, since: int, offset: int
+) -> None:
+    """As at a Kafka without tiered storage (bench/compare_protocol.py): the latest tiered offset (-5) and the earliest
+    pending upload (-6) are unknown, which is no error."""
+    for version in range(SERVED[ApiKey.LIST_OFFSETS][0], SERVED[ApiKey.LIST_OFFSETS][1] + 1):
+        found = ask(wire, topic, timestamp, version)
+        expected = (ErrorCode.none, offset) if version >= since else (ErrorCode.unsupported_version, -1)
+        assert (found.error_code, found.offset) == expected
 
 
 @pytest.mark.parametrize(

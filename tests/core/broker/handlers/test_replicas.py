@@ -14,7 +14,7 @@ from klamm.core.broker.server import Broker
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.requests import batch, create_topic, metadata, produce_fields, topic_id
+from klammtest.requests import batch, create_topic, fetch_fields, metadata, produce_fields, topic_id
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
@@ -317,11 +317,33 @@ def test_a_broker_that_does_not_lead_names_the_leader(brokers: Brokers, version:
         assert nodes == [(partition.leader_id, address.host, address.port, rack)]
 
 
-def test_a_listener_that_the_leader_lacks_has_no_address(brokers: Brokers) -> None:
-    name = "led elsewhere".replace(" ", "-")
+def test_a_fetch_that_no_replica_answers_names_the_leader(brokers: Brokers) -> None:
+    """From version 16 on (KIP-951)."""
+    name = led_by_broker_1(brokers, "fetched-elsewhere")
+    wire = brokers.wire(0)
+    eventually(lambda: described(wire, name), "the topic in the image")
+    ids = {name: topic_id(wire, name)}
+    address = brokers.brokers[1].advertised[0]
+    for version in range(12, SERVED[ApiKey.FETCH][1] + 1):
+        answer = wire.call(ApiKey.FETCH, version, **fetch_fields({(name, 0): 0}, version=version, topic_ids=ids))
+        found = answer.responses[0].partitions[0]
+        assert found.error_code is ErrorCode.not_leader_or_follower
+        named = (found.current_leader.leader_id, found.current_leader.leader_epoch)
+        assert named == ((1, 0) if version >= 16 else (-1, -1))
+        nodes = [(n.node_id, n.host, n.port, n.rack) for n in getattr(answer, "node_endpoints", ())]
+        assert nodes == ([(1, address.host, address.port, RACKS[1])] if version >= 16 else [])
+
+
+def led_by_broker_1(brokers: Brokers, name: str) -> str:
+    """Creates a topic of one partition with one replica."""
     assignment = (part(ApiKey.CREATE_TOPICS, 7, "CreatableReplicaAssignment", partition_index=0, broker_ids=(1,)),)
     made = create_topic(brokers.controller, name, -1, assignments=assignment)
     assert made.error_code is NONE
+    return name
+
+
+def test_a_listener_that_the_leader_lacks_has_no_address(brokers: Brokers) -> None:
+    name = led_by_broker_1(brokers, "led-elsewhere")
     wire = brokers.wire(0, "INSIDE")
     eventually(lambda: described(wire, name), "the topic in the image")
     answer = wire.call(ApiKey.PRODUCE, 10, **produce_fields({(name, 0): batch(b"a")}, -1, 10))

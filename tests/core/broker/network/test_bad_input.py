@@ -52,7 +52,7 @@ def header(api: int, version: int) -> bytes:
     [
         (framed(header(999, 0)), "unknown API key 999"),
         (framed(header(-1, 0)), "unknown API key -1"),
-        (framed(header(ApiKey.METADATA, 99)), "METADATA version 99 is not served (0 to 12 are)"),
+        (framed(header(ApiKey.METADATA, 99)), "METADATA version 99 is not served (0 to 13 are)"),
         (framed(header(ApiKey.METADATA, -1)), "METADATA version -1 is not served"),
         (framed(header(ApiKey.PRODUCE, 2)), "PRODUCE version 2 is not served"),
         (struct.pack(">i", -1), "a frame length of -1"),
@@ -102,6 +102,25 @@ def test_bytes_behind_a_request_are_passed_over(wire: WireClient) -> None:
     body = schema.encode(schema.build(**produce_fields({("events", 0): batch(b"x")})))
     wire.send_body(ApiKey.PRODUCE, 9, body + b"tail")
     assert wire.receive(ApiKey.PRODUCE, 9).responses[0].partition_responses[0].error_code is ErrorCode.none
+
+
+def test_a_client_that_means_another_broker_is_sent_to_its_bootstrap(wire: WireClient) -> None:
+    """As in Kafka 4.4 (KIP-1242): cluster and broker are both named, or neither."""
+    here = wire.call(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False).cluster_id
+    for cluster_id, node_id, error in (
+        (None, -1, ErrorCode.none),
+        (here, 0, ErrorCode.none),
+        (here, 7, ErrorCode.rebootstrap_required),
+        ("elsewhere", 0, ErrorCode.rebootstrap_required),
+        ("", 0, ErrorCode.rebootstrap_required),
+        (None, 0, ErrorCode.invalid_request),
+        (here, -1, ErrorCode.invalid_request),
+    ):
+        answer = wire.call(
+            ApiKey.API_VERSIONS, 5, client_software_name="x", client_software_version="1", cluster_id=cluster_id,
+            node_id=node_id,
+        )  # fmt: skip
+        assert (answer.error_code, bool(answer.api_keys)) == (error, error is ErrorCode.none)
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(wire: WireClient) -> None:

@@ -48,7 +48,7 @@ def metadata_request(schema: messages.Schema) -> Any:
     )
 
 
-def metadata_answer(correlation_id: int, version: int = ADVERTISED[ApiKey.METADATA][1]) -> bytes:
+def metadata_answer(correlation_id: int, version: int = SPOKEN[ApiKey.METADATA][1]) -> bytes:
     return answer(
         ApiKey.METADATA,
         version,

@@ -120,10 +120,19 @@ def commit_fields(
     }  # fmt: skip
 
 
-def stored(wire: WireClient, group: str, topic: str, partitions: tuple[int, ...], version: int = 8) -> dict[int, Any]:
+def stored(
+    wire: WireClient,
+    group: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    version: int = 8,
+    topic_id: UUID | None = None,
+) -> dict[int, Any]:
+    """Fetches committed offsets. `topic_id`: for version 10."""
     coordinated(wire, group)
     if version >= 8:
-        asked = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestTopics", name=topic, partition_indexes=partitions)
+        named = {"topic_id": topic_id} if version >= 10 else {"name": topic}
+        asked = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestTopics", **named, partition_indexes=partitions)
         one = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestGroup", group_id=group, topics=(asked,))
         answer = wire.call(ApiKey.OFFSET_FETCH, version, groups=(one,)).groups[0]
     else:
