@@ -6,16 +6,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Final, Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from klamm.core.errors import ConfigError
+from klamm.schemas.columns.avrotype import parse_type
 
 from ..jvm_zone import check_zone
 from ..publishing.interface import LakeError, LakeReader
@@ -23,6 +25,7 @@ from .columns import aligned, merged, quoted
 from .files import lake_files
 from .generations.generation import Generation, digest, generation_of, generations_of
 from .layout import OFFSETS, TopicLayout
+from .lineage import Chain
 from .listing import LoadEntry, loads_of
 from .manifest import check_topic
 
@@ -114,15 +117,22 @@ def _newest(entries: Sequence[LoadEntry], chosen: Generation | None, as_of: int 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Directories that one job wrote. `sample` is one of its files, with its schema; `numbered`: the files themselves
-    have the column `load`, otherwise it is in the path below `base`.
+    """Directories that one job wrote. `sample` is one of its files, with its schema; `files`: of a generation, the
+    paths of all its files, which themselves have the column `load`; of a load it is in the path below `base`.
     """
 
     base: str
     path: str
     sample: str
     partition_by: tuple[str, ...]
-    numbered: bool
+    avro_schema: str | None = None
+    files: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """The paths that Spark reads. Of a directory it would read what it finds: it skips what a concurrent `gc`
+        removes, without an error. Of a file that is named it demands that it exists."""
+        return self.files or (self.path,)
 
     @property
     def format(self) -> str:
@@ -131,19 +141,24 @@ class Part:
 
 def parts_of(layout: TopicLayout, loads: Iterable[LoadEntry]) -> list[Part]:
     """Returns one part for each load that has rows for readers."""
-    return [_part(layout.base, layout.load(load.number), load.readable[0], False) for load in loads if load.readable]
+    return [
+        _part(layout.base, layout.load(load.number), load.readable[0], load.manifest.avro_schema)
+        for load in loads
+        if load.readable
+    ]
 
 
 def _part_of(layout: TopicLayout, generation: Generation) -> Part:
     path = layout.generation(generation.generation)
-    return _part(path, path, generation.files[0].name, True)
+    files = tuple(f"{path}/{file.name}" for file in generation.files)
+    return _part(path, path, generation.files[0].name, generation.avro_schema, files)
 
 
-def _part(base: str, path: str, name: str, numbered: bool) -> Part:
+def _part(base: str, path: str, name: str, avro_schema: str | None, files: tuple[str, ...] = ()) -> Part:
     directories = tuple(folder.partition("=")[0] for folder in name.split("/")[:-1])
     if directories not in (_DIRECTORIES[:1], _DIRECTORIES):
         raise LakeError(f"{path}/{name} is in no directory of a day or an hour")
-    return Part(base, path, f"{path}/{name}", directories, numbered)
+    return Part(base, path, f"{path}/{name}", directories, avro_schema, files)
 
 
 def partitioning(parts: Iterable[Part]) -> tuple[str, ...]:
@@ -159,27 +174,58 @@ def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
     check_zone(spark, {part.format for part in parts})
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda part: _schema(spark, part), parts))
-    target = merged(reversed(found))
+    chains = _chains(parts)
+    target = merged(reversed(found), reversed(chains))
     directories = _DIRECTORIES if any(part.partition_by == _DIRECTORIES for part in parts) else _DIRECTORIES[:1]
-    alike: dict[tuple[str, str, tuple[str, ...], bool, str], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     for index, (part, schema) in enumerate(zip(parts, found, strict=True)):
-        group = (part.base, part.format, part.partition_by, part.numbered, schema.json())
+        group = (part.base, part.format, part.partition_by, bool(part.files), schema.json(), part.avro_schema)
         alike.setdefault(group, []).append(index)
     frames = [
-        _read(spark, [parts[index] for index in group], found[group[0]], target, directories)
+        _read(spark, [parts[index] for index in group], found[group[0]], (target, chains[group[0]]), directories)
         for group in alike.values()
     ]
     return reduce(DataFrame.unionAll, frames)
 
 
+def _chains(parts: Sequence[Part]) -> list[Chain]:
+    """Returns the chain of each part; empty where all newer parts have the same schema, or it is not known."""
+    chain: Chain = ()
+    last: str | None = None
+    found: list[Chain] = []
+    for part in reversed(parts):
+        if part.avro_schema not in (None, last):
+            chain = (*chain, parse_type(part.avro_schema or ""))
+            last = part.avro_schema
+        found.append(chain if part.avro_schema is not None and len(chain) > 1 else ())
+    return found[::-1]
+
+
+def _load(reader: DataFrameReader, parts: Sequence[Part]) -> DataFrame:
+    """Returns the rows of parts of one kind. Raises `LakeError` if a file of a generation does not exist."""
+    try:
+        return reader.load([path for part in parts for path in part.sources])
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise LakeError(
+            f"{parts[0].path} lacks a file that its manifest names: `klamm lake gc` removed it meanwhile (read again), "
+            "or it is damaged (`klamm lake verify` says more)"
+        ) from error
+
+
 def _schema(spark: SparkSession, part: Part) -> StructType:
     """Returns the columns of the rows, without `load`."""
-    schema = spark.read.format(part.format).load(part.sample).schema
+    schema = _load(spark.read.format(part.format), [replace(part, files=(part.sample,))]).schema
     return StructType([StructField(f.name, f.dataType) for f in schema if f.name != LOAD])
 
 
 def _read(
-    spark: SparkSession, parts: Sequence[Part], have: StructType, want: StructType, directories: tuple[str, ...]
+    spark: SparkSession,
+    parts: Sequence[Part],
+    have: StructType,
+    want: tuple[StructType, Chain],
+    directories: tuple[str, ...],
 ) -> DataFrame:
     first = parts[0]
     # Set here, so that their types do not depend on the values.
@@ -188,9 +234,9 @@ def _read(
         **{name: StructField(name, StringType()) for name in first.partition_by},
     }
     reader = spark.read.schema(StructType([*have.fields, *places.values()])).format(first.format)
-    rows = reader.option("basePath", first.base).load([part.path for part in parts])
+    rows = _load(reader.option("basePath", first.base), parts)
     placed = [
         sf.col(quoted(name)) if name in places else sf.lit(None).cast("string").alias(name)
         for name in (LOAD, *directories)
     ]
-    return rows.select(*aligned(have, want), *placed)
+    return rows.select(*aligned(have, *want), *placed)

@@ -93,7 +93,7 @@ class LakeOrigin(BaseModel):
 class Manifest(BaseModel):
     """The content of `_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of
     the rows are records that could not be read. `timezone`: of `dt` and `hr`. `lake`: the same in all loads of a
-    directory.
+    directory. `avro_schema`: of the columns; None for raw values.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -107,6 +107,7 @@ class Manifest(BaseModel):
     created_ms: int
     rows: int
     files: int
+    avro_schema: str | None = None
     partitions: dict[int, PartitionRange]
     quarantined: int = 0
     timezone: TimeZone = "UTC"

@@ -240,13 +240,16 @@ class LoadJob:
         lake = lake_origin(self._publisher, layout, last, uuid.uuid4().hex)
         fault_point("load.planned")
         with Staging(self._publisher, layout, job_id) as staging:
-            counts = self._write(topic, staging.path, plan.reads)
+            format_ = self._format(topic) if plan.reads else None  # otherwise all new records were deleted
+            counts = Counts([], {}, []) if format_ is None else self._write(format_, staging.path, plan.reads)
             self._check()
             fault_point("load.written")
             self._check_bad(topic, counts)
             plan = self._with_late_losses(topic, plan, counts, staging.path)
             self._history.verify(layout, plan.loaded())
             manifest = self._describe(topic, number, job_id, plan, counts, staging.path, lake)
+            if format_ is not None:
+                manifest = manifest.model_copy(update={"avro_schema": format_.reader})
             self._finish(staging.path, manifest, plan, counts)
             size = sum(s for name, s in self._publisher.files(staging.path) if is_data(name))
             fault_point("load.staged")
@@ -395,11 +398,14 @@ class LoadJob:
                     "retention deleted while it read them; nothing is published; the next run continues with the rest"
                 )
 
-    def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
-        if not ranges:
-            return Counts([], {}, [])  # all new records were deleted
+    def _format(self, topic: str) -> RowFormat:
+        """Raises `SchemaError` before a record is read if no lake can hold the record type."""
         format_ = self._topics.format(topic)
-        format_.schema()  # raises before a record is read if no lake can hold the record type
+        format_.schema()
+        return format_
+
+    def _write(self, format_: RowFormat, path: str, ranges: list[OffsetRange]) -> Counts:
+        topic = format_.topic
         if self._columnar is not None:
             with self._spark.as_it_is() as spark:
                 if self._columnar.serves(spark.sparkContext, format_):

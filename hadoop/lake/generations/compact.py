@@ -2,8 +2,8 @@
 
     plan      the published loads, which must follow each other without a gap; the number after the newest generation's
     write     their rows below `_staging/<job id>/`, clustered by directory as a load's are
-    count     by load and partition, what the loads' files and the written files hold: it must be the same, and as many
-              as the loads' manifests say
+    count     by load and partition, what the loads' files and the written files hold: the same rows with the same
+              values, and as many as the loads' manifests say
     publish   `_generation.json`, `_SUCCESS`, then one rename to `_generations/generation=<number>/`
 
 Loads are only read. A generation is made from loads only, never from another generation, so that damage is not
@@ -26,7 +26,7 @@ from klamm.core.faults import fault_point
 
 from ...lake_session import LakeSession
 from ...load.progress import Progress
-from ...load.spark_writer import FileFormat, with_directories, write_clustered
+from ...load.spark_writer import FileFormat, write_clustered
 from ...load.staging import Staging, sweep
 from ...publishing.interface import LakeError, Publisher
 from ..frame import LOAD, frame, partitioning, parts_of
@@ -43,7 +43,13 @@ from .generation import (
 
 _HINT: Final = "`klamm lake verify` says what is wrong; nothing is published"
 _READ_BYTES: Final = 128 * 2**20
-_COUNTED: Final = "_partition INT, _offset LONG, _timestamp TIMESTAMP, _size INT, load INT"
+_AS_JSON: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""A row as text from which each value can be told, microseconds included. Spark's hash of the columns themselves takes
+no maps, and ignores a null."""
 Held = dict[tuple[int, int], tuple[int, int]]
 """By load and partition: the number of rows, and the exclusive or of their hashes."""
 
@@ -151,7 +157,7 @@ class CompactJob:
             with self._progress.watch(session, f"compact {layout.topic}"):
                 write_clustered(rows, path, files)
             with self._progress.watch(session, f"count {layout.topic}"):
-                written = session.read.schema(with_directories(_COUNTED, files)).format(files.name).load(path)
+                written = session.read.schema(rows.schema).format(files.name).load(path)
                 held, source = _held(written), _held(rows)
                 aside = _set_aside(session, layout, loads)
         for load in loads:
@@ -191,6 +197,7 @@ class CompactJob:
             created_ms=int(self._now_s() * 1000),
             format=files.name,
             partition_by=files.partition_by,
+            avro_schema=next((s for load in reversed(loads) if (s := load.manifest.avro_schema) is not None), None),
             rows=sum(count for count, _ in held.values()),
             loads=[merged_load(load.manifest, load.digest, rows.get(load.number, {})) for load in loads],
             files=[DataFile(name=name, bytes=size) for name, size in self._publisher.files(path) if is_data(name)],
@@ -213,6 +220,6 @@ def _set_aside(session: SparkSession, layout: TopicLayout, loads: Sequence[LoadE
 
 
 def _held(rows: DataFrame) -> Held:
-    hashed = sf.xxhash64("_offset", "_timestamp", "_size")
+    hashed = sf.xxhash64(sf.to_json(sf.struct("*"), _AS_JSON))
     grouped = rows.groupBy(LOAD, "_partition").agg(sf.count("*").alias("rows"), sf.bit_xor(hashed).alias("hash"))
     return {(row[LOAD], row["_partition"]): (row["rows"], row["hash"]) for row in grouped.collect()}

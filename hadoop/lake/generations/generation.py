@@ -69,6 +69,8 @@ class Generation(BaseModel):
     created_ms: int
     format: str
     partition_by: tuple[str, ...]
+    avro_schema: str | None = None
+    """Of the columns: that of the newest load which has one."""
     rows: int
     loads: list[MergedLoad] = Field(min_length=1)
     files: list[DataFile]

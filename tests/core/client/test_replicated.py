@@ -17,6 +17,9 @@ from klamm.core.client.reader.partition_reader import PartitionReader
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import RecordMetadata
+from klamm.hadoop.options import Reading, parse_options
+from klamm.hadoop.spark.columns import source_columns
+from klamm.hadoop.spark.stream import KlammStreamReader
 from klammtest.clients.readers import read
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
 from klammtest.waiting import eventually
@@ -182,3 +185,37 @@ def test_a_reader_goes_on_when_its_leader_is_killed(
                 values += batch.columns.values
     revive(cluster, state.leader, partition)
     assert values == [b"%d" % number for number in range(len(values))]
+
+
+def test_the_spark_source_goes_on_when_leaders_are_killed(
+    cluster: BrokerCluster, partition: TopicPartition, sending: Sending
+) -> None:
+    """Micro-batches as Spark plans and reads them: the leader is killed after the plan, and while a task reads."""
+    options = parse_options(
+        {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": partition.topic, "startingOffsets": "earliest"},
+        Reading.STREAM,
+    )
+    reader = KlammStreamReader(options, source_columns(headers=False, quarantine=False))
+    values: list[bytes] = []
+    with contextlib.closing(sending), contextlib.ExitStack() as stack:
+        stack.callback(reader.stop)
+        start = reader.initialOffset()
+        for kill_at in ("planned", "reading", "planned", ""):
+            before = len(sending.futures)
+            eventually(lambda: sending.acknowledged > before + 300, "records are acknowledged")  # noqa: B023
+            if not kill_at:
+                sending.close()
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            tasks = reader.partitions(start, end)
+            killed = kill_leader(cluster, partition, sending) if kill_at == "planned" else None
+            for task in tasks:
+                for batch in reader.read(task):
+                    values += batch.column("value").to_pylist()
+                    if kill_at == "reading" and killed is None:
+                        killed = kill_leader(cluster, partition, sending)
+            start = end
+            if killed is not None:
+                revive(cluster, killed, partition)
+    assert [future.result(0).offset for future in sending.futures] == list(range(len(sending.futures)))
+    assert values == [b"%d" % number for number in range(len(values))], "each once, in order"
+    assert len(values) == len(sending.futures)

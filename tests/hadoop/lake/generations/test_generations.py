@@ -21,12 +21,14 @@ import pytest
 import yaml
 from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
 from klamm.hadoop.lake.contents import FileRows
 from klamm.hadoop.lake.files import lake_files
+from klamm.hadoop.lake.generations import compact
 from klamm.hadoop.lake.generations.compact import CompactJob
 from klamm.hadoop.lake.generations.garbage import collect, plan
 from klamm.hadoop.lake.generations.generation import generation_numbers, generations_of
@@ -35,7 +37,7 @@ from klamm.hadoop.lake.listing import loads_of
 from klamm.hadoop.lake.verification.findings import TopicProof
 from klamm.hadoop.lake.verification.verify import verify_topic
 from klamm.hadoop.lake.verification.verify_generation import RowSums
-from klamm.hadoop.load.spark_writer import FileFormat
+from klamm.hadoop.load.spark_writer import FileFormat, write_clustered
 from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
 from klamm.hadoop.publishing.interface import LakeError, Publisher
 from klamm.hadoop.publishing.local import LocalPublisher
@@ -289,6 +291,66 @@ def test_columns_of_an_evolved_schema(spark: SparkSession, tmp_path: Path) -> No
     assert intact(root, generations=1)
 
 
+MILLIS: Any = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS: Any = {"type": "long", "logicalType": "timestamp-micros"}
+
+
+def renamed(name: str, kind: Any, example: Any, *aliases: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "example": example, "aliases": [*aliases]}
+
+
+def test_a_column_that_was_renamed_or_became_a_time_is_one_column(spark: SparkSession, tmp_path: Path) -> None:
+    """At the top, in a record, in an array and in a map; renamed twice; with the case changed; before and after
+    compaction, and read with a generation of only some of the loads."""
+    root = str(tmp_path)
+
+    def inner(name: str, field: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "record", "name": name, "fields": [field]}
+
+    def fields(a: str, was: str, at: Any, instant: Any, day: Any, cased: str, more: list[Any]) -> list[dict[str, Any]]:
+        field = {"name": a, "type": "int", "aliases": [was]}
+        return [
+            renamed(a, "string", a, was),
+            renamed("in", inner("In", field), {a: 1}),
+            renamed("list", {"type": "array", "items": inner("El", field)}, [{a: 2}]),
+            renamed("map", {"type": "map", "values": inner("Va", field)}, {"k": {a: 3}}),
+            renamed("at", at, instant),
+            renamed("day", day, 1),
+            renamed(cased, "int", 5, "unrelated"),
+            *more,
+        ]
+
+    new = [{"name": "added", "type": "int", "default": 0, "example": 9}]
+    date: Any = {"type": "int", "logicalType": "date"}
+    topics = schemas(
+        spark, root,
+        fields("first", "none", "long", 1500, "int", "id", []),
+        fields("second", "first", MILLIS, 2500, date, "id", []),
+    )  # fmt: skip
+    assert compactor(spark, root).run(TOPIC) is not None
+    third = {"type": "record", "name": "Flight", "fields": fields("third", "second", MICROS, 3500, date, "ID", new)}
+    topics.configure(reader=json.dumps(third), writers={SchemaKey(schema_id=3): json.dumps(third)})
+    topics.add(0, payload(3, third, {field["name"]: field["example"] for field in third["fields"]}))
+    assert job(spark, topics, root).run(TOPIC) is not None
+    for compacted in (False, True):
+        if compacted:
+            assert compactor(spark, root).run(TOPIC) is not None
+        for generation in (None, 1, "latest"):
+            read = read_lake(spark, root, TOPIC, generation=generation)  # type: ignore[arg-type]
+            assert read.columns[:9] == ["third", "in", "list", "map", "at", "day", "ID", "added", "_key"]
+            found = [row.asDict(recursive=True) for row in read.orderBy("load").collect()]
+            assert [row["third"] for row in found] == ["first", "second", "third"]
+            assert [row["in"] for row in found] == [{"third": 1}] * 3
+            assert [row["list"] for row in found] == [[{"third": 2}]] * 3
+            assert [row["map"] for row in found] == [{"k": {"third": 3}}] * 3
+            micros = read.orderBy("load").select(sf.unix_micros("at").alias("at")).collect()
+            assert [row["at"] for row in micros] == [1_500_000, 2_500_000, 3500]
+            assert [str(row["day"]) for row in found] == ["1970-01-02"] * 3
+            assert [row["ID"] for row in found] == [5, 5, 5]
+            assert [row["added"] for row in found] == [None, None, 9]
+    assert intact(root, generations=2)
+
+
 def test_types_that_no_column_holds_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path)
     schemas(
@@ -391,6 +453,84 @@ def test_a_damaged_load_is_not_compacted(
     assert "\n" not in str(caught.value)
     assert generation_numbers(LocalPublisher(), TopicLayout(str(tmp_path), TOPIC)) == []
     assert list((tmp_path / TOPIC / "_staging").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda rows: rows.withColumn("number", sf.when(sf.col("_offset") == 1, 99).otherwise(sf.col("number"))),
+        lambda rows: rows.withColumn("carrier", sf.lit(None).cast("string")),
+        lambda rows: rows.withColumn("_key", sf.lit(b"other")),
+        lambda rows: rows.withColumn("dt", sf.lit("2000-01-01")),
+    ],
+    ids=["value", "null", "key", "directory"],
+)
+def test_a_value_that_changes_while_it_is_written_is_not_published(
+    spark: SparkSession, tmp_path: Path, changed: Callable[[DataFrame], DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(spark, str(tmp_path), loads=1)
+
+    def write(rows: DataFrame, path: str, files: FileFormat) -> None:
+        write_clustered(changed(rows), path, files)
+
+    monkeypatch.setattr(compact, "write_clustered", write)
+    with pytest.raises(LakeError, match="the written rows of load 1, partition 0 differ from those of the load"):
+        compactor(spark, str(tmp_path)).run(TOPIC)
+    assert generation_numbers(LocalPublisher(), TopicLayout(str(tmp_path), TOPIC)) == []
+
+
+@pytest.mark.parametrize("point", ["compact.planned", "compact.staged"])
+def test_a_load_during_a_compaction_is_in_the_next_one(spark: SparkSession, tmp_path: Path, point: str) -> None:
+    root = str(tmp_path)
+    topics = filled(spark, root, loads=2)
+
+    def load(reached: str) -> None:
+        if reached == point:
+            add_flights(topics, range(12, 18))
+            assert job(spark, topics, root).run(TOPIC) is not None
+
+    with fault_hook(load):
+        done = compactor(spark, root).run(TOPIC)
+    assert done is not None
+    assert done.generation.last == 2
+    assert rows(read_lake(spark, root, TOPIC, generation="latest")) == rows(read_lake(spark, root, TOPIC))
+    assert coordinates(spark, root) == everything(topics)
+    assert intact(root, generations=1)
+
+
+@pytest.mark.parametrize("point", ["load.planned", "load.staged"])
+def test_a_compaction_during_a_load_holds_what_was_published(spark: SparkSession, tmp_path: Path, point: str) -> None:
+    root = str(tmp_path)
+    topics = filled(spark, root, loads=2)
+    add_flights(topics, range(12, 18))
+
+    def merge(reached: str) -> None:
+        if reached == point:
+            assert compactor(spark, root).run(TOPIC) is not None
+
+    with fault_hook(merge):
+        assert job(spark, topics, root).run(TOPIC) is not None
+    assert rows(read_lake(spark, root, TOPIC, generation="latest")) == rows(read_lake(spark, root, TOPIC))
+    assert len(rows(read_lake(spark, root, TOPIC))) == 18
+    assert intact(root, generations=1)
+
+
+@pytest.mark.parametrize("removed", ["a directory", "a file"])
+def test_a_generation_of_which_a_part_is_removed_is_not_read_as_fewer_rows(
+    spark: SparkSession, tmp_path: Path, removed: str
+) -> None:
+    """As a reader sees it that lists a generation while `gc` removes it: Spark skips a directory that has ended."""
+    root = str(tmp_path)
+    filled(spark, root, loads=2)
+    assert compactor(spark, root).run(TOPIC) is not None
+    generation = tmp_path / TOPIC / "_generations" / "generation=000001"
+    last = sorted(generation.glob("dt=*"))[-1]
+    if removed == "a directory":
+        shutil.rmtree(last)
+    else:
+        next(last.glob("part-*")).unlink()
+    with pytest.raises(LakeError, match="lacks a file that its manifest names: `klamm lake gc` removed it meanwhile"):
+        read_lake(spark, root, TOPIC, generation=1)
 
 
 def columns(*rows: tuple[int, int, int]) -> FileRows:
