@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -243,7 +242,8 @@ def tier_counts(
     window length among the events must divide `window_ms`. `logs`: the topic's partitions as they were before the
     events were read.
     """
-    current, gone = rules.without_ended(event for event in events if event.tier != SETTLEMENT)
+    every = [event for event in events if event.tier != SETTLEMENT]
+    current, gone = rules.without_ended(every)
     by_tier: dict[TierKey, list[AuditEvent]] = {}
     for event in current:
         by_tier.setdefault(rules.tier_of(event), []).append(event)
@@ -252,7 +252,8 @@ def tier_counts(
     for tier, own in by_tier.items():
         counts = found[tier] = TierCounts(tier, restarted=any(each.tier == tier for each in gone))
         if tier.tier == HADOOP:
-            own, replaced, live = rules.newest_lake(own)
+            of_sink = [event for event in every if rules.tier_of(event) == tier and not event.ends]
+            own, replaced, live = rules.newest_lake(of_sink, own)
             own, gone = rules.current_loads(own), [*gone, *replaced]
             if live:
                 text = (
@@ -281,6 +282,12 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
         counts.replayed += sum(window.records for window in event.windows)
     for place, told in ranges.items():
         rules.demand_begins(counts, place, told, retained)
+        if counts.tier.tier == CONSUMER:
+            told, span, reads_on = rules.read_by_group(told)
+            if span is not None:
+                counts.set_back[place] = span
+            if reads_on is not None:
+                counts.reads_on[place] = reads_on
         versions: dict[int, list[AuditEvent]] = {}
         for event in told:
             if event.from_offset < event.to_offset or counts.tier.tier == BROKER:  # else it tells where a reader begins
@@ -289,8 +296,6 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
         tiles = list(rules.not_cut(chosen) if counts.tier.tier == BROKER else chosen)
         if tiles:
             counts.tiles[place] = tiles
-        if counts.tier.tier == CONSUMER and (span := rules.set_back(chain.from_iterable(versions.values()))):
-            counts.set_back[place] = span
         for event in tiles:
             counts.add(event, window_ms)
 
@@ -322,7 +327,7 @@ def _compare_topic(
         _require(topic, tier, found, ended)
     if not any(tier.tier == BROKER for tier in found):
         _require(topic, TierKey(BROKER), found, ended)
-    left_out = rules.left_out_ms(retained_ms, lateness_ms)
+    left_out = rules.left_out_ms(retained_ms, lateness_ms, found[PRODUCERS].lives)
     starts = {start for counts in found.values() for start in counts.windows}
     starts |= {start for counts in found.values() for problem in counts.problems for start in problem.windows or ()}
     kept = {start for start in starts if left_out is None or start >= left_out}

@@ -94,13 +94,18 @@ class _Lake(NamedTuple):
         return all(event.load == 0 for event in self.events)
 
 
-def newest_lake(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[Ended], list[str]]:
+def newest_lake(
+    events: Iterable[AuditEvent], current: Collection[AuditEvent]
+) -> tuple[list[AuditEvent], list[Ended], list[str]]:
     """R6: returns the events of a sink's newest lake, the lakes that were replaced, and a line for each that is live if
-    there are several. A lake that was announced and lost the race for its directory's first load is none.
+    there are several. A lake that was announced and lost the race for its directory's first load is none. `current`:
+    the events that no end follows (R5); a lake that has ended may have replaced others before.
     """
     grouped: dict[str, list[AuditEvent]] = {}
-    for event in sorted(events, key=lambda each: each.seen_ms):
-        grouped.setdefault(event.lake, []).append(event)
+    going_on: dict[str, list[AuditEvent]] = {}
+    for found, of in ((grouped, events), (going_on, current)):
+        for event in sorted(of, key=lambda each: each.seen_ms):
+            found.setdefault(event.lake, []).append(event)
     lakes = [_Lake(lake, of_lake) for lake, of_lake in grouped.items()]
 
     def lost(lake: _Lake) -> bool:
@@ -114,13 +119,13 @@ def newest_lake(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[En
     live: list[_Lake] = []
     for at, lake in enumerate(lakes):
         by = next((newer for newer in lakes[at + 1 :] if newer.replaces(lake)), None)
-        if by is None:
+        if by is None and lake.id in going_on:
             live.append(lake)
-        else:
+        elif by is not None:
             why = f"replaced by lake {by.id} in {by.directory}"
             replaced.append(Ended(tier_of(lake.events[0]), lake.id, by.first_ms, "", why))
     said = [f"{lake.id} in {lake.directory or 'an unknown directory'}" for lake in live]
-    return lakes[-1].events, replaced, said if len(live) > 1 else []
+    return going_on[live[-1].id] if live else [], replaced, said if len(live) > 1 else []
 
 
 def demand_begins(counts: TierCounts, place: Place, events: Iterable[AuditEvent], retained: bool) -> None:
@@ -375,25 +380,52 @@ def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
     return bool(broker) and broker[0].from_offset <= mine[0].from_offset and broker[-1].to_offset >= mine[-1].to_offset
 
 
-def set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
-    """R15: returns the offsets that a group read again after its offset was set back, or None.
+class _Read(NamedTuple):
+    """What a group has read of a partition: its events, without ranges that it reads again; the offsets that it read
+    again because its offset was set back (None: none); where it reads on, if that is below the end of a range."""
 
-    Ranges begin at commits. So if an owner begins before a range that an earlier one had published, the group's offset
-    went back in between. An earlier owner has the lower epoch and published earlier: a suspended member may publish
-    late, and the epoch of a classic group may start again.
+    events: list[AuditEvent]
+    set_back: tuple[int, int] | None
+    reads_on: int | None
+
+
+def read_by_group(events: Iterable[AuditEvent]) -> _Read:
+    """R8, R15: finds what a group has read of a partition.
+
+    Ranges begin at commits. So if an owner begins below a range that was published before, that was not committed, or
+    the group's offset went back in between (a later owner), or the log was cut (the same owner, by an event that tells
+    where it begins). A later owner has the higher epoch and begins later: a suspended member may publish late, and the
+    epoch of a classic group may start again.
     """
+    kept: list[AuditEvent] = []
     furthest: dict[int, AuditEvent] = {}
     back: tuple[int, int] | None = None
-    reached = 0
+    reached = highest = -1
+    reads_on: int | None = None
     for event in sorted(events, key=lambda each: each.seen_ms):
-        for epoch, last in furthest.items() if event.from_offset < reached else ():
-            if epoch < event.epoch and event.from_offset < last.from_offset and last.seen_ms < event.seen_ms:
-                low, high = (event.from_offset, last.to_offset) if back is None else back
-                back = min(low, event.from_offset), max(high, last.to_offset)
-        reached = max(reached, event.from_offset)
-        if event.epoch not in furthest or furthest[event.epoch].from_offset < event.from_offset:
+        begin, tells = event.from_offset, event.to_offset == event.from_offset
+        if event.epoch >= highest:
+            highest, reads_on = event.epoch, begin if tells else None
+        if begin <= reached:
+            for epoch, last in furthest.items():
+                if epoch < event.epoch and begin < last.from_offset and last.seen_ms < event.seen_ms:
+                    low, high = (begin, last.to_offset) if back is None else back
+                    back = min(low, begin), max(high, last.to_offset)
+            kept = [each for each in kept if not _again(each, event, tells=tells)]
+        reached = max(reached, begin)
+        if not tells and (event.epoch not in furthest or furthest[event.epoch].from_offset < begin):
             furthest[event.epoch] = event
-    return back
+        kept.append(event)
+    return _Read(kept, back, reads_on)
+
+
+def _again(before: AuditEvent, event: AuditEvent, *, tells: bool) -> bool:
+    """Returns True if the owner of `event` reads the range again that was published before it."""
+    if before.to_offset == before.from_offset:
+        return False  # it tells where a group began
+    if tells:
+        return before.from_offset >= event.from_offset and before.epoch <= event.epoch
+    return before.from_offset > event.from_offset and before.epoch < event.epoch
 
 
 def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
@@ -520,7 +552,10 @@ class Problems:
         before and after, or those of another tier's count.
         """
         if counts is not self._broker:
-            return None if self._broker is None else self._counted(self._broker, place, span)
+            if self._broker is None or place not in self._broker.tiles:
+                return None
+            windows = self._counted(self._broker, place, span)
+            return self._touched(self._broker, place, span) if windows is None else windows
         tiles = [event for event in counts.tiles[place] if event.windows and not event.lossy]
         before = next((self._of(event) for event in reversed(tiles) if event.to_offset <= span[0]), None)
         after = next((self._of(event) for event in tiles if event.from_offset >= span[1]), None)
@@ -671,11 +706,12 @@ def horizon(found: Mapping[TierKey, TierCounts], now_ms: int, lateness_ms: int, 
     return Horizon(min(min([now_ms, *sent_ms]) - lateness_ms, uncounted_ms), held)
 
 
-def left_out_ms(retained_ms: float, lateness_ms: int) -> int | None:
+def left_out_ms(retained_ms: float, lateness_ms: int, lives: Iterable[ProducerLife]) -> int | None:
     """R22: returns the instant before which windows are left out, because events that counted in them may have been
     deleted; None if no event was. `retained_ms`: when the audit topic stored the first event left, or -inf.
     """
-    return None if retained_ms == -math.inf else math.ceil(retained_ms) + lateness_ms
+    ahead_ms = max((life.ahead_ms for life in lives), default=0)
+    return None if retained_ms == -math.inf else math.ceil(retained_ms) + lateness_ms + max(ahead_ms, 0)
 
 
 def within(problem: Problem, windows: Collection[int], left_out: int | None) -> Problem | None:

@@ -229,6 +229,8 @@ class TierCounts:
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
     begins: dict[Place, int] = field(default_factory=dict)
     restarted: bool = False
+    reads_on: dict[Place, int] = field(default_factory=dict)
+    """Where a group has told that it begins, after all its ranges."""
     set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)
     """Offsets that a group had committed, and that a later owner read again because it began below them."""
     lives: list[ProducerLife] = field(default_factory=list)
@@ -265,7 +267,10 @@ class TierCounts:
     @property
     def ends(self) -> dict[Place, int]:
         """Returns for each partition one past the last offset covered."""
-        return {place: tiles[-1].to_offset for place, tiles in self.tiles.items()}
+        return {
+            place: min(tiles[-1].to_offset, self.reads_on.get(place, tiles[-1].to_offset))
+            for place, tiles in self.tiles.items()
+        }
 
     def doubts(self, start: int) -> bool:
         """Returns True if the counts of the window are unknown."""

@@ -55,7 +55,7 @@ def announced(lake: str, at: int, **more: Any) -> AuditEvent:
 
 def counting_all_lakes(patch: pytest.MonkeyPatch) -> None:
     """As before events named a lake: for one sink and offset the last event counts."""
-    patch.setattr(rules, "newest_lake", lambda events: (list(events), [], []))
+    patch.setattr(rules, "newest_lake", lambda events, current: (list(current), [], []))
 
 
 @guarantee("C9", "a lake that lacks records is never complete by an earlier lake's counts", plant=counting_all_lakes)
@@ -130,11 +130,11 @@ def test_a_load_that_was_removed_and_made_again_counts_instead_of_all_later_ones
 
 def test_a_group_that_began_at_the_end_makes_no_earlier_window_missing() -> None:
     begun = event("consumer", "readers", 150, 150, {}, stored_ms=5)
-    audit = result([*stored(), begun, event("consumer", "readers", 150, 200, {1: 50})], READERS)
+    audit = result([*stored(), begun, event("consumer", "readers", 150, 200, {1: 50}, stored_ms=6)], READERS)
     assert states(audit, READERS) == [State.NOT_COMPARED, State.NOT_COMPARED]
     assert obstacle(audit, UNTIL) is None
     assert audit.watermark_ms == 2 * WINDOW_MS
-    lacking = result([*stored(), begun, event("consumer", "readers", 170, 200, {1: 30})], READERS)
+    lacking = result([*stored(), begun, event("consumer", "readers", 170, 200, {1: 30}, stored_ms=6)], READERS)
     assert [problem.kind for problem in lacking.problems] == [Kind.GAP]
     assert obstacle(lacking, UNTIL) is not None
 

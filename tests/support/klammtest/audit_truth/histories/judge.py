@@ -176,6 +176,8 @@ class Judge:
     def _excuse(self) -> None:
         producers = self.known.doubted_of_producers()
         broker = self.known.doubted_at_broker()
+        if broker:  # R16: where the broker lacks records too, they may be among those that it could not count
+            broker |= {start for start, want in self.wanted[self.broker].items() if want.short}
         for excused in self.excused.values():
             excused |= broker
         self.excused[self.broker] = broker | producers
