@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: sim audit-truth avro-judge guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
+.PHONY: sim sink-sim audit-truth avro-judge guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -41,6 +41,9 @@ faults-cluster: setup ## three replicating brokers killed, paused, cut off and w
 
 sim: setup ## the replication protocol under 100,000 schedules of faults, and planted bugs that it must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
 	@PYTHONPATH=tests/support $(PY) -m klammsim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+sink-sim: setup ## the Spark sink's attempts under 100,000 random schedules, and planted bugs that they must find (SCHEDULES=n SEED=n; PLANT=1 the bugs alone)
+	@PYTHONPATH=tests/support $(PY) -m klammtest.sink_sim $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant)
 
 audit-truth: setup ## faults planted in seeded runs, and what the audit says of each (RUNS=100 SEED=n ONLY=losses AT=n; PLANT=1 must fail; REPORT=docs/audit.md); HISTORIES=n: random histories in memory
 	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_truth $(ONLY) $(if $(RUNS),--runs $(RUNS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant) $(if $(REPORT),--report $(REPORT))

@@ -19,6 +19,7 @@ __all__ = [
     "CRC_AT",
     "CRC_FROM",
     "DELETE_HORIZON",
+    "DERIVED_PRODUCER_IDS",
     "HEADER",
     "HEADER_SIZE",
     "LENGTH_OVERHEAD",
@@ -59,6 +60,8 @@ DELETE_HORIZON: Final = 0x40
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
+DERIVED_PRODUCER_IDS: Final = 1 << 62
+"""The first of the producer ids that clients compute (the Spark sink); brokers allocate lower ones."""
 NO_SEQUENCE: Final = -1
 
 HEADER: Final = Struct(">qiibIhiqqqhii")

@@ -53,6 +53,8 @@ DELIVERY_TIMEOUT_MS: Final = 120_000
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Spark's local property with the number of the micro-batch, set for its tasks."""
+RUN_ID: Final = "spark.jobGroup.id"
+"""Spark's local property with the id of the query's run, which is new with each start."""
 _BYTES: Final = (BinaryType, StringType, NullType)
 _COLUMNS: Final[Mapping[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "topic": ("text", (StringType,)),
@@ -138,20 +140,21 @@ class KlammWriter(DataSourceArrowWriter):
         self._writer = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_task(self._options, TaskIdentity(self._writer, 0, _task().partitionId()), iterator)
+        identity = TaskIdentity(self._writer, 0, _task().partitionId(), run=self._writer)
+        return write_task(self._options, identity, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._forget(len(messages))
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        self._forget()
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._forget(len(messages))
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        self._forget()
 
-    def _forget(self, tasks: int) -> None:
-        """Deletes the claims: no attempt follows the job's end. Claims that remain expire like any group's offsets."""
+    def _forget(self) -> None:
+        """Deletes the register, which would expire like any group's offsets. The claims remain: an attempt that Spark
+        has given up may go on.
+        """
         with suppress(KlammError), connect(self._options.bootstrap, (), self._options.client_id) as client:
-            for task in range(tasks):
-                with suppress(KlammError):  # a task without rows has claimed nothing
-                    client.delete_group(TaskIdentity(self._writer, 0, task).group)
+            client.delete_group(TaskIdentity(self._writer, 0, 0).group)
 
 
 class KlammStreamWriter(DataSourceStreamArrowWriter):
@@ -166,8 +169,11 @@ class KlammStreamWriter(DataSourceStreamArrowWriter):
         task = _task()
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise KlammError("klamm sink: Spark does not tell this task's query and micro-batch")
-        return write_task(self._options, TaskIdentity(query, int(batch), task.partitionId()), iterator)
+            raise KlammError(
+                "klamm sink: Spark names no query and micro-batch for this task; start it with writeStream"
+            )
+        run = task.getLocalProperty(RUN_ID) or ""
+        return write_task(self._options, TaskIdentity(query, int(batch), task.partitionId(), run), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's
         """Called when all rows are stored; Spark then records the micro-batch as done."""

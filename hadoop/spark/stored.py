@@ -1,136 +1,102 @@
-"""Finds the rows that an earlier attempt of a task stored in a partition, and those that are left to write.
-
-The broker stores each sequence number of a producer's epoch once. A later attempt therefore looks for the batches of
-its claim's producer, leaves out the rows that they hold, and continues with the sequence number after them: if another
-attempt is still writing, one of the two is refused.
-
-A batch of an earlier attempt may be stored after that look-up: it was in flight, or not yet on all replicas. The broker
-then takes this attempt's batch with the same sequence numbers for a duplicate of it, whatever rows it has. So the
-batches that a later attempt sends are read back and compared (`check_stored`).
+"""Reads what attempts of a task stored in a topic: the rows of the task's producer, the tasks of the batch that have
+some, and the records of batches that this attempt sent.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient
+from klamm.core.client.reader.batch_decoder import RawBatch
 from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.one_record import RecordTuple
 from klamm.core.records.partition import TopicPartition
 
-from .claims import Claim, ClaimError
+from .attempt import Digest, Found, SentBatch
+from .claims import READ_TIMEOUT_S, Producer
 from .cluster import edges
-
-SCAN_TIMEOUT_S: Final = 120.0
-Digest = bytes
 
 
 class StoredRows:
-    """The stored rows of one partition. `stamped`: the rows have timestamps of their own, which distinguish them
-    too.
+    """The rows that were stored in a topic since a claim's starts. `stamped`: the rows have timestamps of their own,
+    which distinguish them too, unless the broker replaces them.
     """
 
-    def __init__(self, partition: TopicPartition, stamped: bool) -> None:
-        self._partition = partition
-        self._stamped = stamped
-        self._by_sequence: dict[int, Digest] = {}
-        self._left: Counter[Digest] = Counter()
-        self._kept_stamps = stamped
-        self._seen = 0
-        self.next_sequence = 0
+    def __init__(self, client: ClusterClient, topic: str, starts: Mapping[int, int], producer: Producer) -> None:
+        self._client = client
+        self._starts = {TopicPartition(topic, number): start for number, start in starts.items()}
+        self._next = dict(self._starts)
+        self._producer = producer
+        self.stamped = True
+        """Set it before a search; false afterwards if the broker replaces the timestamps."""
 
-    def scan(self, client: ClusterClient, claim: Claim) -> None:
-        """Reads the batches that were written since the claim was made."""
-        partition = self._partition
-        end = edges(client, [partition], LATEST)[partition]
-        reader = RangeReader(
-            client,
-            OffsetRange(partition, claim.starts[partition], end),
-            fail_on_data_loss=False,
-            poll_timeout_s=SCAN_TIMEOUT_S,
-        )
-        for data, pos, header in reader.raw_batches():
-            if (header.producer_id, header.producer_epoch) != (claim.producer_id, claim.epoch):
+    def search(self) -> dict[int, Found]:
+        """Returns this producer's rows in the batches that were stored since the last search."""
+        ends = edges(self._client, self._next, LATEST)
+        found = {}
+        for partition, end in ends.items():
+            rows, next_sequence = self._read(partition, self._next[partition], end)
+            found[partition.partition] = Found(next_sequence, rows)
+            self._next[partition] = max(self._next[partition], end)
+        return found
+
+    def _read(self, partition: TopicPartition, start: int, end: int) -> tuple[dict[int, Digest], int]:
+        rows: dict[int, Digest] = {}
+        next_sequence = 0
+        for data, pos, header in _batches(self._client, partition, start, end):
+            if (header.producer_id, header.producer_epoch) != (self._producer.producer_id, self._producer.epoch):
                 continue
-            # A topic whose broker sets the timestamps does not keep those of the rows.
-            self._kept_stamps = self._stamped and not header.log_append_time
-            for offset, row in _records(data, pos, header, client, partition):
-                sequence = header.base_sequence + offset - header.base_offset
-                self._by_sequence[sequence] = digest(row, self._kept_stamps)
-            self.next_sequence = max(self.next_sequence, header.last_sequence + 1)
-        self._left = Counter(self._by_sequence.values())
+            self.stamped &= not header.log_append_time
+            for offset, row in _records(data, pos, header, self._client, partition):
+                rows[header.base_sequence + offset - header.base_offset] = digest(row, self.stamped)
+            next_sequence = max(next_sequence, header.last_sequence + 1)
+        return rows, next_sequence
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.next_sequence
-
-    def left_to_write(self, rows: Iterable[RecordTuple]) -> list[int]:
-        """Returns the indexes, among these rows, of those that are not stored; the task's rows are passed in their
-        order.
-        """
-        return [place for place, row in enumerate(rows) if not self._is_stored(row)]
-
-    def _is_stored(self, row: RecordTuple) -> bool:
-        found = digest(row, self._kept_stamps)
-        if len(self._by_sequence) == self.next_sequence:
-            if not self._left[found]:
-                return False
-            self._left[found] -= 1
-            return True
-        # Compaction has removed some rows since: stored rows are recognised by their sequence number.
-        place, self._seen = self._seen, self._seen + 1
-        if place >= self.next_sequence:
-            return False
-        if self._by_sequence.get(place, found) != found:
-            raise ClaimError(
-                f"{self._partition}: a batch that is written again has its rows in another order, and compaction has "
-                "removed some of the stored ones; sort the rows within their partitions"
-            )
-        if place in self._by_sequence:
-            self._left[found] -= 1
-        return True
-
-    def check_all_found(self, what: str) -> None:
-        """Checks at the end of the task that it has produced every row that an earlier attempt stored."""
-        if self._left.total() > 0:
-            raise ClaimError(
-                f"{self._partition}: an earlier attempt of {what} stored {self._left.total()} rows that this one does "
-                "not have: the query's rows, or their distribution over tasks, are not the same each time"
-            )
+    def tasks(self) -> set[int]:
+        """Returns the tasks of the batch that have stored rows."""
+        found: set[int | None] = set()
+        for partition, end in edges(self._client, self._starts, LATEST).items():
+            for _, _, header in _batches(self._client, partition, self._starts[partition], end):
+                found.add(self._producer.task_of(header.producer_id, header.producer_epoch))
+        return {task for task in found if task is not None}
 
 
-def check_stored(
-    client: ClusterClient, partition: TopicPartition, base_offset: int, sent: bytes, stamped: bool, what: str
-) -> None:
-    """Raises `ClaimError` unless the log holds the records of the batch `sent` at `base_offset`, where the broker says
-    they are (-1: it does not say).
-
-    `stamped` as in `StoredRows`. Records that compaction or retention has removed since are not compared.
+def holds(client: ClusterClient, partition: TopicPartition, base_offset: int, sent: bytes, stamped: bool) -> bool:
+    """Returns whether the log has the records of the batch `sent` at `base_offset`, where the broker says they are (-1:
+    it does not say). Records that compaction or retention has removed since are not compared.
     """
+    if base_offset < 0:
+        return False
     (sent_header,) = (header for _, header in iter_headers(sent))
-    mine = _records(sent, 0, sent_header, client, partition)
     found: dict[int, RecordTuple] = {}
-    if base_offset >= 0:
-        reader = RangeReader(
-            client,
-            OffsetRange(partition, base_offset, base_offset + len(mine)),
-            fail_on_data_loss=False,
-            poll_timeout_s=SCAN_TIMEOUT_S,
-        )
-        for data, pos, header in reader.raw_batches():
-            found |= {offset - base_offset: row for offset, row in _records(data, pos, header, client, partition)}
-            stamped &= not header.log_append_time
-    sent_rows = {offset: digest(row, stamped) for offset, row in mine}
-    if base_offset < 0 or any(sent_rows.get(place) != digest(row, stamped) for place, row in found.items()):
-        raise ClaimError(
-            f"{partition}: records of an earlier attempt of {what} were stored only now, where this one has "
-            "others; the next attempt finds them"
-        )
+    end = base_offset + sent_header.last_offset_delta + 1
+    for data, pos, header in _batches(client, partition, base_offset, end):
+        if header.base_offset == base_offset and header.crc == sent_header.crc:
+            return True
+        found |= {offset - base_offset: row for offset, row in _records(data, pos, header, client, partition)}
+        stamped &= not header.log_append_time
+    sent_rows = {offset: digest(row, stamped) for offset, row in _records(sent, 0, sent_header, client, partition)}
+    return all(sent_rows.get(place) == digest(row, stamped) for place, row in found.items())
+
+
+def same_batches(client: ClusterClient, topic: str, batches: Iterable[SentBatch]) -> bool:
+    """Returns whether the log has these batches, unchanged, at their offsets. Batches that compaction, retention or the
+    broker (another codec, its own timestamps) has changed differ.
+    """
+    for sent in batches:
+        partition, end = TopicPartition(topic, sent.partition), sent.base_offset + sent.count
+        headers = [header for _, _, header in _batches(client, partition, sent.base_offset, end)]
+        if not any(header.base_offset == sent.base_offset and header.crc == sent.crc for header in headers):
+            return False
+    return True
+
+
+def _batches(client: ClusterClient, partition: TopicPartition, start: int, end: int) -> Iterator[RawBatch]:
+    range_ = OffsetRange(partition, start, end)
+    return RangeReader(client, range_, fail_on_data_loss=False, poll_timeout_s=READ_TIMEOUT_S).raw_batches()
 
 
 def _records(

@@ -6,7 +6,9 @@ the partitions in turn, some hundred rows each. The same rows in the same order 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import Final, Protocol
@@ -14,7 +16,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.client.producer.arrow import Making, Rows, buffers, read_rows
 from klamm.core.client.producer.batch import EncodedRows
 from klamm.core.errors import BrokerError, ErrorCode, SchemaError
@@ -22,15 +24,37 @@ from klamm.core.faults import fault_point
 from klamm.core.interfaces.codec import Codec
 from klamm.core.records import native
 from klamm.core.records.encode import assemble
+from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 
-from .claims import AttemptClaims, Claim, TaskIdentity
-from .stored import StoredRows, check_stored
+from .attempt import (
+    Announce,
+    Append,
+    Attempt,
+    Claim,
+    Digest,
+    Done,
+    Effect,
+    ReadEnds,
+    ReadRegister,
+    ReadTasks,
+    Refuse,
+    RegisterBatch,
+    Scan,
+    Send,
+    SentBatch,
+    Verify,
+)
+from .claims import ClaimError, ClaimLog, Register, TaskIdentity
+from .cluster import edges
+from .stored import StoredRows, digest, holds, same_batches
 
 BATCH_BYTES: Final = 512 * 1024
 """Bytes of a record batch before compression; fewer if the topic accepts less."""
 PENDING_BYTES: Final = 8 * 1024 * 1024
 """Bytes of rows that are collected before they are sent."""
+FIRST_DELAY_S: Final = 0.05
+LONGEST_DELAY_S: Final = 2.0
 IN_TURN: Final = 500
 """Rows without a key that go to one partition before the next partition is used."""
 
@@ -64,56 +88,150 @@ class Sending:
     timeout_s: float
 
 
-class TopicSink:
-    """One topic of one attempt of a task."""
+class _Shared(Protocol):
+    stamped: bool
 
-    def __init__(self, client: ClusterClient, claim: Claim, identity: TaskIdentity, sending: Sending) -> None:
+
+class RowChunk:
+    """Rows of one partition, as the attempt's state machine sees them."""
+
+    def __init__(self, rows: Rows, stored: _Shared) -> None:
+        self.rows = rows
+        self._stored = stored
+        self._digests: list[Digest] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(c.nbytes for c in (self.rows.keys, self.rows.values, self.rows.headers) if c is not None)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def digests(self) -> Sequence[Digest]:
+        if self._digests is None:
+            self._digests = [digest(row, self._stored.stamped) for row in self.rows.records(-1)]
+        return self._digests
+
+    def take(self, places: Sequence[int]) -> RowChunk:
+        return RowChunk(self.rows.take(pa.array(places, pa.int64())), self._stored)
+
+
+class TopicSink:
+    """One topic of one attempt of a task: does what the attempt's state machine asks for."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topic: str,
+        identity: TaskIdentity,
+        sending: Sending,
+        register: Register,
+        stamped: bool,
+    ) -> None:
         self._client = client
-        self._claim = claim
+        self._topic = topic
         self._identity = identity
         self._sending = sending
-        self._making = Making(sending.now_ms, None)
-        self._partitions = sorted(claim.starts, key=lambda tp: tp.partition)
-        self._topic = self._partitions[0].topic
-        self._next = dict.fromkeys(self._partitions, 0)
-        self._pending: dict[TopicPartition, list[Rows]] = {}
+        self._register = register
+        view = client.topic(topic)
+        self._topic_id = view.topic_id
+        self._producer = identity.producer(topic, view.topic_id)
+        self._claims = ClaimLog(client, identity, topic, self._producer)
+        self._attempt: Attempt[RowChunk] = Attempt(
+            uuid.uuid4().hex, identity.task, identity.batch, identity.run, f"topic {topic}: {identity}",
+            now_ms=sending.now_ms,
+        )  # fmt: skip
+        self._stored = StoredRows(client, topic, dict.fromkeys(view.partitions, 0), self._producer)
+        self._stored.stamped = self._stamped = stamped
         self._pending_bytes = 0
         self._keyless = identity.task * IN_TURN  # tasks start at different partitions
-        self._stored: dict[TopicPartition, StoredRows] | None = None
-        self._stamped = False
         self._batch_bytes = min(BATCH_BYTES, self._largest_message() // 2)
-        self.written = self.found = 0
+        self._attempt.start()
+        self._act()
+        claim = self._attempt.claim
+        if claim is None:  # not reached: without a claim the attempt is refused
+            raise ClaimError(f"topic {topic}: {identity} has no claim")
+        self._partitions = [TopicPartition(topic, number) for number in sorted(claim.starts)]
+        self._making = Making(claim.now_ms, None)
+
+    @property
+    def written(self) -> int:
+        return self._attempt.written
+
+    @property
+    def found(self) -> int:
+        return self._attempt.found
 
     def _largest_message(self) -> int:
         return int(self._client.describe_configs(self._topic)["max.message.bytes"].value or BATCH_BYTES)
 
     def add(self, rows: Rows, partitions: pa.Array | None) -> None:
         """Adds rows. `partitions` is the column of that name, in which null leaves the choice to the sink."""
-        self._stamped = rows.timestamps is not None
-        if self._claim.again and self._stored is None:
-            self._stored = self.scan(self._stamped)
         for partition, share in self._shares(rows, self._chosen(rows, partitions)):
-            kept = self._left_to_write(partition, share)
-            if len(kept):
-                self._pending.setdefault(partition, []).append(kept)
-                self._pending_bytes += _size(kept)
+            chunk = RowChunk(share, self._stored)
+            self._pending_bytes += chunk.nbytes
+            self._attempt.add(partition.partition, chunk)
+            self._act()
         if self._pending_bytes >= PENDING_BYTES:
-            self.flush()
+            self._pending_bytes = 0
+            self._attempt.flush()
+            self._act()
 
-    def scan(self, stamped: bool) -> dict[TopicPartition, StoredRows]:
-        """Reads the rows that an earlier attempt stored."""
-        found = {partition: StoredRows(partition, stamped) for partition in self._partitions}
-        for partition, stored in found.items():
-            stored.scan(self._client, self._claim)
-            self._next[partition] = stored.next_sequence
-        return found
+    def finish(self) -> None:
+        """Stores the remaining rows. Raises `ClaimError` if an earlier attempt stored rows that this one does not
+        have.
+        """
+        self._attempt.finish()
+        self._act()
 
-    def _left_to_write(self, partition: TopicPartition, share: Rows) -> Rows:
-        if self._stored is None or self._stored[partition].is_empty:
-            return share
-        places = self._stored[partition].left_to_write(share.records(-1))
-        self.found += len(share) - len(places)
-        return share if len(places) == len(share) else share.take(pa.array(places, pa.int64()))
+    def _act(self) -> None:
+        """Does what the state machine asks for until it asks for rows, or is done."""
+        while (effect := self._attempt.effect) is not None and not isinstance(effect, Done):
+            self._do(effect)
+
+    def _do(self, effect: Effect[RowChunk]) -> None:
+        attempt = self._attempt
+        match effect:
+            case ReadEnds():
+                ends = edges(self._client, self._client.partitions(self._topic), LATEST)
+                attempt.ends({tp.partition: end for tp, end in ends.items()}, self._claims.end())
+            case ReadRegister():
+                attempt.registered(self._register.read().get(self._topic))
+            case RegisterBatch(entry):
+                self._register.store(self._topic, self._topic_id, entry)
+                attempt.stored_register()
+            case Append(sequence, claim):
+                self._append(sequence, claim)
+            case Scan(wait):
+                _pause(wait)
+                attempt.scanned(self._stored.search())
+            case Announce():
+                self._claims.announce()
+                attempt.announced()
+            case ReadTasks(claims, wait):
+                _pause(wait)
+                attempt.tasks(self._stored.tasks(), self._claims.announced(claims))
+            case Send(rows, read_back):
+                self._send_all(rows, read_back)
+            case Verify(batches):
+                attempt.verified(same_batches(self._client, self._topic, batches))
+            case Refuse(reason):
+                raise ClaimError(reason)
+
+    def _append(self, sequence: int, claim: Claim) -> None:
+        try:
+            stored = self._claims.append(sequence, claim)
+        except BrokerError as error:
+            if error.code is not ErrorCode.invalid_producer_epoch:
+                raise
+            self._attempt.later_batch()
+            return
+        if sequence == 0:
+            fault_point("sink.claimed")
+            stamped = self._stamped
+            self._stored = StoredRows(self._client, self._topic, stored.starts, self._producer)
+            self._stored.stamped = stamped
+        self._attempt.appended(stored)
 
     def _chosen(self, rows: Rows, partitions: pa.Array | None) -> pa.Array:
         """Returns a partition's number for each row."""
@@ -148,61 +266,62 @@ class TopicSink:
             yield self._partitions[found["values"]], rows.take(order.slice(first, found["counts"]))
             first += found["counts"]
 
-    def flush(self) -> None:
-        """Sends the collected rows, batch by batch, one of each partition at a time."""
+    def _send_all(self, rows: Mapping[int, tuple[int, Sequence[RowChunk]]], read_back: bool) -> None:
+        """Sends the rows batch by batch, one of each partition at a time."""
         sources = {
-            partition: chain.from_iterable(self._making.batches(rows, self._batch_bytes) for rows in _joined(pieces))
-            for partition, pieces in self._pending.items()
+            number: chain.from_iterable(
+                self._making.batches(part, self._batch_bytes) for part in _joined([chunk.rows for chunk in chunks])
+            )
+            for number, (_, chunks) in rows.items()
         }
-        self._pending, self._pending_bytes = {}, 0
+        sequences = {number: sequence for number, (sequence, _) in rows.items()}
         while sources:
-            batches: dict[TopicPartition, EncodedRows] = {}
-            for partition, source in list(sources.items()):
+            batches: dict[int, EncodedRows] = {}
+            for number, source in list(sources.items()):
                 batch = next(source, None)
                 if batch is None:
-                    del sources[partition]
+                    del sources[number]
                 else:
-                    batches[partition] = batch
-            if batches:
-                self._send(batches)
+                    batches[number] = batch
+            if batches and not self._send(batches, sequences, read_back):
+                return
+        self._attempt.sent()
 
-    def _send(self, batches: Mapping[TopicPartition, EncodedRows]) -> None:
-        claim = self._claim
+    def _send(self, batches: Mapping[int, EncodedRows], sequences: dict[int, int], read_back: bool) -> bool:
+        """Sends one batch to each partition; returns False if that ended the sending."""
+        producer = self._producer
         sealed = {
-            partition: assemble(
-                rows.batch,
-                self._sending.codec,
-                (rows.base_timestamp, rows.max_timestamp),
-                (claim.producer_id, claim.epoch, self._next[partition]),
-                rows.count,
+            TopicPartition(self._topic, number): bytes(
+                assemble(
+                    rows.batch,
+                    self._sending.codec,
+                    (rows.base_timestamp, rows.max_timestamp),
+                    (producer.producer_id, producer.epoch, sequences[number]),
+                    rows.count,
+                )
             )
-            for partition, rows in batches.items()
+            for number, rows in batches.items()
         }
         try:
             produced = self._client.produce(sealed, timeout_s=self._sending.timeout_s)
         except BrokerError as error:
-            if error.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch):
-                raise BrokerError(
-                    error.code, f"topic {self._topic}: another attempt of {self._identity}, or a later batch, wrote"
-                ) from error
-            raise
-        for partition, rows in batches.items():
-            if claim.again:
-                sent, place = bytes(sealed[partition]), produced[partition].base_offset
-                check_stored(self._client, partition, place, sent, self._stamped, str(self._identity))
-            self._next[partition] += rows.count
-            self.written += rows.count
+            if error.code is ErrorCode.out_of_order_sequence_number:
+                self._attempt.batch_refused()
+            elif error.code is ErrorCode.invalid_producer_epoch:
+                self._attempt.later_batch()
+            else:
+                raise
+            return False
+        for tp, data in sealed.items():
+            number, offset = tp.partition, produced[tp].base_offset
+            if read_back and not holds(self._client, tp, offset, data, self._stored.stamped):
+                self._attempt.batch_refused()
+                return False
+            count, crc = batches[number].count, BatchHeader.parse(data).crc
+            self._attempt.batch_stored(SentBatch(number, sequences[number], count, offset, crc))
+            sequences[number] += count
         fault_point("sink.produced")
-
-    def finish(self) -> None:
-        """Sends the remaining rows. Raises `ClaimError` if an earlier attempt stored rows that this one does not
-        have.
-        """
-        self.flush()
-        if self._claim.again and self._stored is None:
-            self._stored = self.scan(stamped=False)
-        for stored in (self._stored or {}).values():
-            stored.check_all_found(str(self._identity))
+        return True
 
 
 class TaskSink:
@@ -213,7 +332,7 @@ class TaskSink:
         self._identity = identity
         self._values = values
         self._sending = sending
-        self._claims = AttemptClaims(client, identity)
+        self._register = Register(client, identity)
         self._topics: dict[str, TopicSink] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch], topic: str | None) -> tuple[int, int]:
@@ -223,8 +342,11 @@ class TaskSink:
         for batch in batches:
             for name, share in _by_topic(batch, topic):
                 self._add(name, share)
-        for name in self._claims.earlier():
-            self._open(name)
+        registered = self._register.read() if self._register.last is None else self._register.last
+        for name, entry in registered.items():
+            # Another run may have had rows for this topic in this task.
+            if entry.batch == self._identity.batch and (entry.run != self._identity.run or not entry.run):
+                self._open(name, stamped=False)
         for sink in self._topics.values():
             sink.finish()
         return sum(s.written for s in self._topics.values()), sum(s.found for s in self._topics.values())
@@ -239,16 +361,21 @@ class TaskSink:
             _check_names(topic, headers)
             if pc.max(pc.fill_null(pc.list_value_length(headers), 0)).as_py():
                 rows = replace(rows, headers=headers)
-        self._open(topic).add(rows, batch.column("partition") if "partition" in columns else None)
+        sink = self._open(topic, stamped=rows.timestamps is not None)
+        sink.add(rows, batch.column("partition") if "partition" in columns else None)
 
-    def _open(self, topic: str) -> TopicSink:
+    def _open(self, topic: str, stamped: bool) -> TopicSink:
         sink = self._topics.get(topic)
         if sink is None:
-            claim = self._claims.claim(topic)
-            fault_point("sink.claimed")
-            sink = TopicSink(self._client, claim, self._identity, self._sending)
+            sink = TopicSink(self._client, topic, self._identity, self._sending, self._register, stamped)
             self._topics[topic] = sink
         return sink
+
+
+def _pause(wait: int) -> None:
+    """Waits before what is done again, `wait` the number of times that it was done again before."""
+    if wait:
+        time.sleep(min(FIRST_DELAY_S * 2 ** min(wait, 10), LONGEST_DELAY_S))
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -293,7 +420,3 @@ def _as_one(pieces: list[Rows]) -> Rows:
         first.prefix,
         None if headers is None else pa.concat_arrays(headers),
     )
-
-
-def _size(rows: Rows) -> int:
-    return sum(column.nbytes for column in (rows.keys, rows.values, rows.headers) if column is not None)

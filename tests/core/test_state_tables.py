@@ -20,6 +20,7 @@ TABLES = {
     "klamm.core.groups.coordinator.classic_group": "GROUP_STATES",
     "klamm.core.groups.membership.classic_member": "MEMBER_STATES",
     "klamm.core.groups.membership.registry": "REGISTRY_STATES",
+    "klamm.hadoop.spark.attempt": "ATTEMPT_STATES",
 }
 
 

@@ -14,7 +14,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 from ...errors import CorruptRecordError
-from ...records.header import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from ...records.header import DERIVED_PRODUCER_IDS, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
 from ...records.native import crc32c
 from ...records.partition import TopicPartition
 from ..errors import InvalidProducerEpochError, OutOfOrderSequenceError
@@ -76,8 +76,13 @@ class ProducerState:
 
     @property
     def highest_id(self) -> int:
-        """The highest producer id ever seen, including removed producers; -1 if none."""
+        """The highest allocated producer id ever seen, including removed producers; -1 if none. Ids that clients
+        compute (`DERIVED_PRODUCER_IDS`) do not count."""
         return self._highest_id
+
+    def _saw(self, producer_id: int) -> None:
+        if producer_id < DERIVED_PRODUCER_IDS:
+            self._highest_id = max(self._highest_id, producer_id)
 
     def check(self, header: BatchHeader) -> BatchEntry | None:
         """Returns the stored batch if this one is a retry of it, None if it is new. Raises `InvalidProducerEpochError`
@@ -118,7 +123,7 @@ class ProducerState:
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = ProducerStateEntry(header.producer_epoch, self._now_ms)
-            self._highest_id = max(self._highest_id, header.producer_id)
+            self._saw(header.producer_id)
             if len(self._producers) >= MAX_PRODUCERS:
                 del self._producers[next(iter(self._producers))]
         producer.seen_ms = self._now_ms
@@ -195,7 +200,7 @@ class ProducerState:
                 end = pos + batches * _BATCH.size
                 entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
                 state._producers[pid] = ProducerStateEntry(epoch, seen_ms, entries)
-                state._highest_id = max(state._highest_id, pid)
+                state._saw(pid)
                 state._now_ms = max(state._now_ms, seen_ms)
                 pos = end
             if pos != len(data):  # no CRC covers the number of producers

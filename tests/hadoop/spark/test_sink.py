@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from klamm.core.records.record import Headers
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark import stored, writing
-from klamm.hadoop.spark.claims import ClaimError, TaskIdentity
+from klamm.hadoop.spark.claims import CLAIM_PARTITIONS, CLAIMS_TOPIC, ClaimError, TaskIdentity
+from klamm.hadoop.spark.cluster import edges
 from klamm.hadoop.spark.sink import SinkOptions, TaskWritten, parse_sink_options, sink_options, write_task
-from klamm.hadoop.spark.stored import StoredRows, digest
 from klammtest.clients.numbered import START_MS, WAIT_S, Topics, number_topics
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -78,10 +78,17 @@ def tables(numbers: list[int], size: int = 50) -> Iterator[pa.RecordBatch]:
 
 
 def write(
-    topics: Topics, topic: str | None, batches: Iterator[pa.RecordBatch], batch: int = 0, query: str = ""
+    topics: Topics,
+    topic: str | None,
+    batches: Iterator[pa.RecordBatch],
+    batch: int = 0,
+    *,
+    query: str = "",
+    run: str = "",
+    task: int = 3,
 ) -> TaskWritten:
     options = SinkOptions(topics.bootstrap, topic, "test", "none", 60.0, ())
-    return write_task(options, TaskIdentity(query or f"query-{topic}", batch, 3), batches)
+    return write_task(options, TaskIdentity(query or f"query-{topic}", batch, task, run), batches)
 
 
 def test_a_row_is_a_record(topics: Topics) -> None:
@@ -144,39 +151,169 @@ def test_an_attempt_that_ended_anywhere_is_completed_by_the_next(
     assert write(topics, topic, tables([5000]), batch=2) == TaskWritten(1, 0)
 
 
-def test_two_attempts_at_once_store_each_row_once(topics: Topics) -> None:
-    """The earlier one sleeps while the later one writes all, and then goes on."""
+class Attempts:
+    """Attempts of one task that run at the same time, each up to a place in its rows or a fault point."""
+
+    def __init__(self, topics: Topics, topic: str, numbers: list[int]) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._numbers = numbers
+        self.outcomes: dict[str, TaskWritten | BaseException] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._awake: dict[str, threading.Event] = {}
+
+    def start(self, name: str, pause_before: int, *, numbers: list[int] | None = None, run: str = "") -> None:
+        """Starts an attempt; returns when it waits before its table of this number."""
+        asleep, self._awake[name] = threading.Event(), threading.Event()
+
+        def slow() -> Iterator[pa.RecordBatch]:
+            for place, table in enumerate(tables(self._numbers if numbers is None else numbers)):
+                if place == pause_before:
+                    asleep.set()
+                    assert self._awake[name].wait(WAIT_S)
+                yield table
+
+        def run_it() -> None:
+            try:
+                self.outcomes[name] = write(self._topics, self._topic, slow(), run=run)
+            except BaseException as error:
+                self.outcomes[name] = error
+            asleep.set()
+
+        self._threads[name] = threading.Thread(target=run_it)
+        self._threads[name].start()
+        assert asleep.wait(WAIT_S)
+
+    def end(self, name: str) -> TaskWritten | BaseException:
+        """Lets the attempt run to its end; returns what it returned or raised."""
+        self._awake[name].set()
+        self._threads[name].join(WAIT_S)
+        return self.outcomes[name]
+
+
+@pytest.mark.parametrize("pause", [0, 1, 3])
+def test_two_attempts_at_once_store_each_row_once(topics: Topics, pause: int) -> None:
+    """The earlier one sleeps before its first row (0) or later while the other one writes all, and then goes on: all
+    its rows are stored, in more batches than the broker remembers. Each counts what the broker acknowledged to it.
+    """
+    topic, numbers = f"both-{pause}", list(range(300))
+    topics.create(topic, 2)
+    attempts = Attempts(topics, topic, numbers)
+    attempts.start("earlier", pause)
+    assert bool(topics.numbers(topic)) == (pause > 0)
+    later = write(topics, topic, tables(numbers))
+    earlier = attempts.end("earlier")
+    assert isinstance(earlier, TaskWritten), earlier
+    assert earlier.written + earlier.found == later.written + later.found == 300
+    assert sorted(topics.numbers(topic)) == numbers
+
+
+def test_two_attempts_that_both_begin_before_their_first_row_write_once(topics: Topics) -> None:
+    """Each reads the register and the claim when it has a row; the second adopts the first one's claim."""
+    topics.create("first", 2)
+    numbers = list(range(300))
+    attempts = Attempts(topics, "first", numbers)
+    attempts.start("one", 0)
+    attempts.start("two", 0)
+    assert attempts.end("one") == TaskWritten(300, 0)
+    assert attempts.end("two") == TaskWritten(0, 300)
+    assert sorted(topics.numbers("first")) == numbers
+
+
+def test_an_attempt_of_an_earlier_batch_is_refused(topics: Topics) -> None:
     topics.create("zombie", 2)
     numbers = list(range(300))
-    asleep, awake = threading.Event(), threading.Event()
-
-    def slow() -> Iterator[pa.RecordBatch]:
-        for place, table in enumerate(tables(numbers)):
-            if place == 3:
-                asleep.set()
-                assert awake.wait(WAIT_S)
-            yield table
-
-    outcome: list[BaseException] = []
-
-    def earlier() -> None:
-        try:
-            write(topics, "zombie", slow())
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=earlier)
-    thread.start()
-    assert asleep.wait(WAIT_S)
-    done = write(topics, "zombie", tables(numbers))
-    assert done.found
+    attempts = Attempts(topics, "zombie", numbers)
+    attempts.start("earlier", 3)
+    write(topics, "zombie", tables(numbers))
     assert write(topics, "zombie", tables([1]), batch=1) == TaskWritten(1, 0)
-    awake.set()
-    thread.join(WAIT_S)
-    (refused,) = outcome
-    assert isinstance(refused, BrokerError)
-    assert refused.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch)
+    refused = attempts.end("earlier")
+    assert isinstance(refused, ClaimError)
+    assert "is written, and so is a later batch" in str(refused)
     assert sorted(topics.numbers("zombie")) == sorted([*numbers, 1])
+
+
+def test_an_attempt_that_was_not_alone_and_has_another_order_reports_no_success(topics: Topics) -> None:
+    """The broker takes its batches for those of the other attempt, which have other rows."""
+    topics.create("unordered", 1)
+    numbers = [number for number in range(300) if number % 3]
+    attempts = Attempts(topics, "unordered", numbers)
+    attempts.start("first", 1)
+    attempts.start("second", 2, numbers=numbers[::-1])
+    first, second = attempts.end("first"), attempts.end("second")
+    found = sorted(topics.numbers("unordered"))
+    for outcome in (first, second):
+        assert found == numbers if isinstance(outcome, TaskWritten) else isinstance(outcome, ClaimError)
+    assert write_or_error(topics, "unordered", numbers) == (found == numbers)
+
+
+def write_or_error(topics: Topics, topic: str, numbers: list[int]) -> bool:
+    try:
+        write(topics, topic, tables(numbers))
+    except ClaimError:
+        return False
+    return True
+
+
+def test_a_repeated_micro_batch_of_any_size_is_completed(topics: Topics) -> None:
+    """By the driver's next run, with more batches in each partition than the broker remembers; twice."""
+    topics.create("again", 2)
+    numbers = list(range(2000))
+    stop_at("sink.produced", 30)
+    with pytest.raises(StoppedError):
+        write(topics, "again", tables(numbers), run="first")
+    faults.install(None)
+    stored = len(topics.numbers("again"))
+    assert write(topics, "again", tables(numbers), run="second") == TaskWritten(2000 - stored, stored)
+    assert write(topics, "again", tables(numbers), run="third") == TaskWritten(0, 2000)
+    assert sorted(topics.numbers("again")) == numbers
+
+
+def test_a_run_with_another_number_of_tasks_stores_nothing_and_is_refused(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks became three: task 2 has rows that task 1 stored. The first number of tasks completes the batch."""
+    monkeypatch.setattr(writing, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(writing, "LONGEST_DELAY_S", 0.001)
+    topics.create("tasks", 2)
+    numbers = list(range(300))
+
+    def run(name: str, tasks: int, task: int) -> TaskWritten:
+        mine = numbers[task * 300 // tasks : (task + 1) * 300 // tasks]
+        return write(topics, "tasks", tables(mine), run=name, task=task)
+
+    run("first", 2, 1)
+    stop_at("sink.produced", 2)
+    with pytest.raises(StoppedError):
+        run("first", 2, 0)
+    faults.install(None)
+    stored = sorted(topics.numbers("tasks"))
+    with pytest.raises(ClaimError, match=r"tasks 0, 1, .* the number of tasks has changed \(minPartitions"):
+        run("second", 3, 2)
+    with pytest.raises(ClaimError, match="rows that this one does not have"):
+        run("second", 3, 1)
+    with pytest.raises(ClaimError, match="tasks 1, "):
+        run("second", 3, 0)
+    assert sorted(topics.numbers("tasks")) == stored
+    assert run("third", 2, 1) == TaskWritten(0, 150)
+    assert run("third", 2, 0).written == 300 - len(stored)
+    assert sorted(topics.numbers("tasks")) == numbers
+
+
+def test_a_batch_that_is_repeated_when_brokers_have_forgotten_its_producer_is_found(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `producer.id.expiration.ms`: the register is older than the new claim, and the rows are in the log."""
+    topics.create("forgotten", 2)
+    numbers = list(range(300))
+    stop_at("sink.produced", 7)
+    with pytest.raises(StoppedError):
+        write(topics, "forgotten", tables(numbers), run="first")
+    faults.install(None)
+    stored = len(topics.numbers("forgotten"))
+    topics.replace(CLAIMS_TOPIC, partitions=CLAIM_PARTITIONS)  # the claims are gone too
+    assert write(topics, "forgotten", tables(numbers), run="second") == TaskWritten(300 - stored, stored)
+    assert sorted(topics.numbers("forgotten")) == numbers
 
 
 @pytest.mark.parametrize("order", ["same", "other"])
@@ -184,7 +321,7 @@ def test_a_batch_of_an_earlier_attempt_that_becomes_visible_late_is_not_taken_fo
     topics: Topics, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     """The earlier attempt's rows are not yet below the high watermark when the later one looks for them: the broker
-    takes the later one's first batch for a duplicate of the stored one.
+    takes the later one's first batch for a duplicate of the stored one. It looks again.
     """
     topic, numbers = f"late-{order}", list(range(100, 200))
     topics.create(topic, 1)
@@ -192,19 +329,16 @@ def test_a_batch_of_an_earlier_attempt_that_becomes_visible_late_is_not_taken_fo
     with pytest.raises(StoppedError):
         write(topics, topic, iter([rows(numbers, key=pa.array(map(str, numbers)))]))
     faults.install(None)
+    hidden = iter((True, True))
 
-    def again() -> TaskWritten:
-        found = numbers if order == "same" else numbers[::-1]
-        return write(topics, topic, iter([rows(found, key=pa.array(map(str, found)))]))
+    def late(client: ClusterClient, partitions: Iterable[TopicPartition], edge: int) -> dict[TopicPartition, int]:
+        ends = edges(client, partitions, edge)
+        return dict.fromkeys(ends, 0) if next(hidden, False) else ends
 
-    with monkeypatch.context() as patched:
-        patched.setattr(stored, "edges", lambda _client, partitions, _edge: dict.fromkeys(partitions, 0))
-        if order == "same":
-            assert again() == TaskWritten(100, 0)
-        else:
-            with pytest.raises(ClaimError, match="the next attempt finds them"):
-                again()
-    assert again().found
+    monkeypatch.setattr(stored, "edges", late)
+    again = numbers if order == "same" else numbers[::-1]
+    found = write(topics, topic, iter([rows(again, key=pa.array(map(str, again)))]))
+    assert found.written + found.found == 100
     assert sorted(topics.numbers(topic)) == numbers
 
 
@@ -238,7 +372,7 @@ def test_a_batch_from_before_is_refused(topics: Topics) -> None:
     topics.create("before", 1)
     for batch in (0, 1):
         write(topics, "before", tables([batch]), batch=batch)
-    with pytest.raises(ClaimError, match="was an older checkpoint restored"):
+    with pytest.raises(ClaimError, match="so is batch 1; was an older checkpoint restored"):
         write(topics, "before", tables([0]), batch=0)
     assert topics.numbers("before") == [0, 1]
 
@@ -266,20 +400,6 @@ def test_rows_with_headers_and_times_of_their_own_are_known_again(topics: Topics
     assert write(topics, "known", iter([batch()])).found
     found = [(record.timestamp_ms, record.headers) for _, record in topics.records("known")]
     assert found == [(START_MS + i, (("n", b"%d" % i),)) for i in range(40)]
-
-
-def test_rows_that_compaction_removed_count_by_their_place() -> None:
-    stored = StoredRows(TopicPartition("t", 0), stamped=False)
-    given = [(0, b"k", b"%d" % n, ()) for n in range(5)]
-    stored._by_sequence = {0: digest(given[0], False), 2: digest(given[2], False)}
-    stored._left.update(stored._by_sequence.values())
-    stored.next_sequence = 3
-    assert stored.left_to_write(given[:2]) == []
-    assert stored.left_to_write(given[2:]) == [1, 2]
-    stored.check_all_found("x")
-    stored._seen = 0
-    with pytest.raises(ClaimError, match="in another order"):
-        stored.left_to_write(given[::-1])
 
 
 def test_a_row_that_cannot_be_stored_is_one_line(topics: Topics) -> None:

@@ -11,7 +11,7 @@ from klamm.core.errors import CorruptRecordError, ErrorCode, KlammError
 from klamm.core.log.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.state.producer_state import BATCHES_KEPT, MAX_PRODUCERS, ProducerState
-from klamm.core.records.header import BatchHeader
+from klamm.core.records.header import DERIVED_PRODUCER_IDS, BatchHeader
 from klamm.core.records.native import crc32c
 from klammtest.logs import START_MS, TP, ManualClock, append, batch, clean_start, open_log, read_all
 
@@ -181,3 +181,16 @@ def test_a_refused_batch_changes_nothing(log: PartitionLog) -> None:
             send(log, sequence, epoch=epoch)
     append(log, batch([b"no producer"]))
     assert send(log, 1) == (2, False)
+
+
+def test_ids_that_clients_compute_do_not_count_as_allocated(log: PartitionLog, tmp_path: Path) -> None:
+    """The Spark sink's: a broker allocates ids above the highest one that it has seen."""
+    send(log, 0, pid=7)
+    send(log, 0, pid=DERIVED_PRODUCER_IDS)
+    assert send(log, 0, pid=DERIVED_PRODUCER_IDS) == (1, True)
+    assert log.highest_producer_id == 7
+    log.close()
+    again = open_log(tmp_path)
+    assert again.highest_producer_id == 7
+    assert send(again, 0, pid=DERIVED_PRODUCER_IDS) == (1, True)
+    again.close()

@@ -35,17 +35,17 @@ class Topics:
         rows = [(stamp_ms + number, None, str(number).encode(), ()) for number in numbers]
         self.client.produce({TopicPartition(topic, partition): encode_batch(rows)})
 
-    def replace(self, topic: str) -> None:
+    def replace(self, topic: str, partitions: int = 1) -> None:
         """Deletes the topic and creates it again."""
         self.client.delete_topics([topic])
-        self.create_again(topic)
+        self.create_again(topic, partitions)
 
-    def create_again(self, topic: str) -> None:
+    def create_again(self, topic: str, partitions: int = 1) -> None:
         """Creates a deleted topic again; waits until its name is free."""
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
-                self.create(topic)
+                self.create(topic, partitions)
             except BrokerError:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
