@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 from .errors import KlammError
 
+__all__ = ["IllegalTransitionError", "StateTable"]
+
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
 

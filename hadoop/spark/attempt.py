@@ -81,7 +81,7 @@ SCANS_WITHOUT_PROGRESS: Final = 12
 """Searches after a refused batch that may find nothing new: rows become visible when they are on all replicas."""
 
 
-class Chunk(Protocol):
+class TaskRows(Protocol):
     """Rows of one partition, in their order."""
 
     @property
@@ -93,15 +93,15 @@ class Chunk(Protocol):
         """Returns a hash of all fields of each row."""
         ...
 
-    def take(self, places: Sequence[int]) -> Chunk:
+    def take(self, places: Sequence[int]) -> TaskRows:
         """Returns the rows at these places."""
         ...
 
 
-C = TypeVar("C", bound=Chunk)
+C = TypeVar("C", bound=TaskRows)
 
 
-class State(Enum):
+class AttemptState(Enum):
     NEW = "new"
     ENDS = "reading ends"
     REGISTER = "reading register"
@@ -119,7 +119,7 @@ class State(Enum):
     REFUSED = "refused"
 
 
-class Event(Enum):
+class AttemptEvent(Enum):
     START = "start"
     ENDS_READ = "ends read"
     UNREGISTERED = "unregistered"
@@ -148,43 +148,43 @@ class Event(Enum):
 
 ATTEMPT_STATES: Final = StateTable(
     "sink's attempt",
-    State.NEW,
+    AttemptState.NEW,
     [
-        (State.NEW, Event.START, State.ENDS),
-        (State.ENDS, Event.ENDS_READ, State.REGISTER),
-        (State.REGISTER, Event.UNREGISTERED, State.REGISTERING),
-        (State.REGISTER, Event.REGISTERED, State.CLAIMING),
-        (State.REGISTER, Event.REFUSE, State.REFUSED),
-        (State.REGISTERING, Event.REGISTER_STORED, State.REGISTER),
-        (State.CLAIMING, Event.CLAIM_WON, State.WRITING),
-        (State.CLAIMING, Event.CLAIM_WON_AGAIN, State.SCANNING),
-        (State.CLAIMING, Event.CLAIM_LOST, State.JOINING),
-        (State.CLAIMING, Event.REFUSE, State.REFUSED),
-        (State.JOINING, Event.JOINED, State.SCANNING),
-        (State.JOINING, Event.REFUSE, State.REFUSED),
-        (State.SCANNING, Event.SCANNED, State.WRITING),
-        (State.SCANNING, Event.UNCHANGED, State.SCANNING),
-        (State.SCANNING, Event.REFUSE, State.REFUSED),
-        (State.WRITING, Event.FOUND, State.ANNOUNCING),
-        (State.WRITING, Event.UNSURE, State.WAITING),
-        (State.WRITING, Event.SEND, State.SENDING),
-        (State.WRITING, Event.LAST, State.CLOSING),
-        (State.WRITING, Event.CONTENDED, State.VERIFYING),
-        (State.WRITING, Event.VERIFIED, State.DONE),
-        (State.WRITING, Event.REFUSE, State.REFUSED),
-        (State.ANNOUNCING, Event.ANNOUNCED, State.WRITING),
-        (State.WAITING, Event.UNCHANGED, State.WAITING),
-        (State.WAITING, Event.SURE, State.WRITING),
-        (State.WAITING, Event.REFUSE, State.REFUSED),
-        (State.SENDING, Event.BATCH_STORED, State.SENDING),
-        (State.SENDING, Event.BATCH_REFUSED, State.SCANNING),
-        (State.SENDING, Event.SENT, State.WRITING),
-        (State.SENDING, Event.REFUSE, State.REFUSED),
-        (State.CLOSING, Event.ALONE, State.DONE),
-        (State.CLOSING, Event.CONTENDED, State.VERIFYING),
-        (State.CLOSING, Event.REFUSE, State.REFUSED),
-        (State.VERIFYING, Event.VERIFIED, State.DONE),
-        (State.VERIFYING, Event.REFUSE, State.REFUSED),
+        (AttemptState.NEW, AttemptEvent.START, AttemptState.ENDS),
+        (AttemptState.ENDS, AttemptEvent.ENDS_READ, AttemptState.REGISTER),
+        (AttemptState.REGISTER, AttemptEvent.UNREGISTERED, AttemptState.REGISTERING),
+        (AttemptState.REGISTER, AttemptEvent.REGISTERED, AttemptState.CLAIMING),
+        (AttemptState.REGISTER, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.REGISTERING, AttemptEvent.REGISTER_STORED, AttemptState.REGISTER),
+        (AttemptState.CLAIMING, AttemptEvent.CLAIM_WON, AttemptState.WRITING),
+        (AttemptState.CLAIMING, AttemptEvent.CLAIM_WON_AGAIN, AttemptState.SCANNING),
+        (AttemptState.CLAIMING, AttemptEvent.CLAIM_LOST, AttemptState.JOINING),
+        (AttemptState.CLAIMING, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.JOINING, AttemptEvent.JOINED, AttemptState.SCANNING),
+        (AttemptState.JOINING, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.SCANNING, AttemptEvent.SCANNED, AttemptState.WRITING),
+        (AttemptState.SCANNING, AttemptEvent.UNCHANGED, AttemptState.SCANNING),
+        (AttemptState.SCANNING, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.WRITING, AttemptEvent.FOUND, AttemptState.ANNOUNCING),
+        (AttemptState.WRITING, AttemptEvent.UNSURE, AttemptState.WAITING),
+        (AttemptState.WRITING, AttemptEvent.SEND, AttemptState.SENDING),
+        (AttemptState.WRITING, AttemptEvent.LAST, AttemptState.CLOSING),
+        (AttemptState.WRITING, AttemptEvent.CONTENDED, AttemptState.VERIFYING),
+        (AttemptState.WRITING, AttemptEvent.VERIFIED, AttemptState.DONE),
+        (AttemptState.WRITING, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.ANNOUNCING, AttemptEvent.ANNOUNCED, AttemptState.WRITING),
+        (AttemptState.WAITING, AttemptEvent.UNCHANGED, AttemptState.WAITING),
+        (AttemptState.WAITING, AttemptEvent.SURE, AttemptState.WRITING),
+        (AttemptState.WAITING, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.SENDING, AttemptEvent.BATCH_STORED, AttemptState.SENDING),
+        (AttemptState.SENDING, AttemptEvent.BATCH_REFUSED, AttemptState.SCANNING),
+        (AttemptState.SENDING, AttemptEvent.SENT, AttemptState.WRITING),
+        (AttemptState.SENDING, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.CLOSING, AttemptEvent.ALONE, AttemptState.DONE),
+        (AttemptState.CLOSING, AttemptEvent.CONTENDED, AttemptState.VERIFYING),
+        (AttemptState.CLOSING, AttemptEvent.REFUSE, AttemptState.REFUSED),
+        (AttemptState.VERIFYING, AttemptEvent.VERIFIED, AttemptState.DONE),
+        (AttemptState.VERIFYING, AttemptEvent.REFUSE, AttemptState.REFUSED),
     ],
 )
 
@@ -213,7 +213,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """The rows of this identity that a search found in a partition: hashes by sequence number, and the next one."""
 
     next_sequence: int = 0
@@ -276,7 +276,7 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTasks:
+class ReadAnnounced:
     """Read which tasks of the batch have stored rows, and which of them were announced by this run, from the offset
     `claims` of the claims topic on; report `tasks`. `wait` as in `Scan`.
     """
@@ -323,7 +323,7 @@ Effect: TypeAlias = (
     | Append
     | Scan
     | Announce
-    | ReadTasks
+    | ReadAnnounced
     | Send[C]
     | Verify
     | Refuse
@@ -346,7 +346,7 @@ class _Lane(Generic[C]):
         self.place = 0
         self.pending: list[C] = []
 
-    def scanned(self, found: Found) -> bool:
+    def scanned(self, found: FoundRows) -> bool:
         """Adds the stored rows that are new since the last search; returns True if there are some."""
         if found.next_sequence <= self.next_sequence:
             return False
@@ -423,45 +423,47 @@ class Attempt(Generic[C]):
     # -- the claim
 
     def start(self) -> None:
-        self._go(Event.START, ReadEnds())
+        self._go(AttemptEvent.START, ReadEnds())
 
     def ends(self, ends: Mapping[int, int], claims: int) -> None:
         self._starts, self._claims = dict(ends), claims
-        self._go(Event.ENDS_READ, ReadRegister())
+        self._go(AttemptEvent.ENDS_READ, ReadRegister())
 
     def registered(self, found: Registered | None) -> None:
         if found is not None and found.batch > self._batch:
             self.later_batch(found.batch)
         elif found is None or found.batch < self._batch:
-            self._go(Event.UNREGISTERED, RegisterBatch(Registered(self._batch, self._run, self._starts, self._claims)))
+            self._go(
+                AttemptEvent.UNREGISTERED, RegisterBatch(Registered(self._batch, self._run, self._starts, self._claims))
+            )
         else:
             self._other_run = found.run != self._run or not self._run
             self._starts, self._claims = found.starts, found.claims
-            self._go(Event.REGISTERED, Append(0, Claim(self._attempt, self._now_ms, self._starts)))
+            self._go(AttemptEvent.REGISTERED, Append(0, Claim(self._attempt, self._now_ms, self._starts)))
 
     def stored_register(self) -> None:
         """Reads it again: another run may have stored its own."""
-        self._go(Event.REGISTER_STORED, ReadRegister())
+        self._go(AttemptEvent.REGISTER_STORED, ReadRegister())
 
     def appended(self, stored: Claim) -> None:
         """`stored` is the claim that has the sequence number of the `Append`."""
         mine = stored.attempt == self._attempt
-        if self.state is State.CLAIMING:
+        if self.state is AttemptState.CLAIMING:
             self.claim = stored
             self._lanes = {partition: _Lane() for partition in stored.starts}
             if mine and self._other_run:
-                self._go(Event.CLAIM_WON_AGAIN, Scan(0))
+                self._go(AttemptEvent.CLAIM_WON_AGAIN, Scan(0))
             elif mine:
-                self._go(Event.CLAIM_WON, None)
+                self._go(AttemptEvent.CLAIM_WON, None)
             else:
                 self._is_first = False
-                self._go(Event.CLAIM_LOST, Append(1, Claim(self._attempt, self._now_ms, {})))
-        elif self.state is State.JOINING:
-            self._go(Event.JOINED, Scan(0))
+                self._go(AttemptEvent.CLAIM_LOST, Append(1, Claim(self._attempt, self._now_ms, {})))
+        elif self.state is AttemptState.JOINING:
+            self._go(AttemptEvent.JOINED, Scan(0))
         elif mine:
-            self._go(Event.ALONE, Done())
+            self._go(AttemptEvent.ALONE, Done())
         else:
-            self._go(Event.CONTENDED, Verify(tuple(self._batches)))
+            self._go(AttemptEvent.CONTENDED, Verify(tuple(self._batches)))
 
     def later_batch(self, batch: int | None = None) -> None:
         """A later batch has the task's identity, or is registered."""
@@ -473,8 +475,8 @@ class Attempt(Generic[C]):
 
     # -- stored rows
 
-    def scanned(self, found: Mapping[int, Found]) -> None:
-        changed = [lane.scanned(found.get(partition, Found())) for partition, lane in self._lanes.items()]
+    def scanned(self, found: Mapping[int, FoundRows]) -> None:
+        changed = [lane.scanned(found.get(partition, FoundRows())) for partition, lane in self._lanes.items()]
         if self._scans and not any(changed):
             self._unchanged()
             return
@@ -482,7 +484,7 @@ class Attempt(Generic[C]):
         for partition, lane in self._lanes.items():
             if lane.pending and not self._match_again(partition, lane):
                 return
-        self._go(Event.SCANNED, None)
+        self._go(AttemptEvent.SCANNED, None)
         self._proceed()
 
     def _unchanged(self) -> None:
@@ -495,7 +497,7 @@ class Attempt(Generic[C]):
             )
             return
         self._scans += 1
-        self._go(Event.UNCHANGED, Scan(self._scans - 1))
+        self._go(AttemptEvent.UNCHANGED, Scan(self._scans - 1))
 
     def _match_again(self, partition: int, lane: _Lane[C]) -> bool:
         chunks, lane.pending = lane.pending, []
@@ -524,7 +526,7 @@ class Attempt(Generic[C]):
         if not self._take(partition, self._lanes[partition], chunk):
             return
         if self._other_run and not self._announced and self._all_found:
-            self._go(Event.FOUND, Announce())
+            self._go(AttemptEvent.FOUND, Announce())
         elif not self._all_found and self._pending > HELD_BYTES:
             self._refuse(
                 f"an earlier attempt of {self._what} stored rows that are not among the first {HELD_BYTES >> 20} MiB "
@@ -560,27 +562,27 @@ class Attempt(Generic[C]):
                 )
             return
         if self._other_run and not self._announced:
-            self._go(Event.FOUND, Announce())
+            self._go(AttemptEvent.FOUND, Announce())
             return
         pending = {partition: lane for partition, lane in self._lanes.items() if lane.pending}
         if pending:
             if self._other_run and not self._sure:
-                self._go(Event.UNSURE, ReadTasks(self._claims, 0))
+                self._go(AttemptEvent.UNSURE, ReadAnnounced(self._claims, 0))
                 return
             self._outstanding = {p: (lane.next_sequence, lane.pending) for p, lane in pending.items()}
             for lane in pending.values():
                 lane.pending = []
-            self._go(Event.SEND, Send(dict(self._outstanding), not self._is_first))
+            self._go(AttemptEvent.SEND, Send(dict(self._outstanding), not self._is_first))
         elif self._last and self._is_first:
-            self._go(Event.LAST, Append(1, Claim(self._attempt, self._now_ms, {})))
+            self._go(AttemptEvent.LAST, Append(1, Claim(self._attempt, self._now_ms, {})))
         elif self._last and self._batches:
-            self._go(Event.CONTENDED, Verify(tuple(self._batches)))
+            self._go(AttemptEvent.CONTENDED, Verify(tuple(self._batches)))
         elif self._last:
-            self._go(Event.VERIFIED, Done())
+            self._go(AttemptEvent.VERIFIED, Done())
 
     def announced(self) -> None:
         self._announced = True
-        self._go(Event.ANNOUNCED, None)
+        self._go(AttemptEvent.ANNOUNCED, None)
         self._proceed()
 
     def tasks(self, stored: Set[int], announced: Set[int]) -> None:
@@ -588,11 +590,11 @@ class Attempt(Generic[C]):
         if not missing:
             self._sure = True
             self._scans = 0
-            self._go(Event.SURE, None)
+            self._go(AttemptEvent.SURE, None)
             self._proceed()
         elif self._scans < self._patience:
             self._scans += 1
-            self._go(Event.UNCHANGED, ReadTasks(self._claims, self._scans))
+            self._go(AttemptEvent.UNCHANGED, ReadAnnounced(self._claims, self._scans))
         else:
             names = ", ".join(map(str, missing[:10]))
             self._refuse(
@@ -606,14 +608,14 @@ class Attempt(Generic[C]):
         self.written += batch.count
         if self._is_first:
             self._batches.append(batch)
-        self._go(Event.BATCH_STORED, self.effect)
+        self._go(AttemptEvent.BATCH_STORED, self.effect)
 
     def batch_refused(self) -> None:
         """Another attempt used the sequence numbers: searches for its rows."""
         self._put_back()
         self._is_first = False
         self._scans = 1
-        self._go(Event.BATCH_REFUSED, Scan(0))
+        self._go(AttemptEvent.BATCH_REFUSED, Scan(0))
 
     def _put_back(self) -> None:
         for partition, (sequence, chunks) in self._outstanding.items():
@@ -629,12 +631,12 @@ class Attempt(Generic[C]):
 
     def sent(self) -> None:
         self._outstanding = {}
-        self._go(Event.SENT, None)
+        self._go(AttemptEvent.SENT, None)
         self._proceed()
 
     def verified(self, same: bool) -> None:
         if same:
-            self._go(Event.VERIFIED, Done())
+            self._go(AttemptEvent.VERIFIED, Done())
         else:
             self._refuse(
                 f"another attempt of {self._what} stored other rows under this one's sequence numbers; the next "
@@ -642,8 +644,8 @@ class Attempt(Generic[C]):
             )
 
     def _refuse(self, reason: str) -> None:
-        self._go(Event.REFUSE, Refuse(reason))
+        self._go(AttemptEvent.REFUSE, Refuse(reason))
 
-    def _go(self, event: Event, effect: Effect[C]) -> None:
+    def _go(self, event: AttemptEvent, effect: Effect[C]) -> None:
         self.state = ATTEMPT_STATES.next(self.state, event)
         self.effect = effect

@@ -48,7 +48,7 @@ class ClaimError(KlammError):
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class TaskProducer:
     """The producer of a task's batch. Those of all tasks of a query and topic differ in the last bits only."""
 
     producer_id: int
@@ -76,7 +76,7 @@ class TaskIdentity:
     def group(self) -> str:
         return f"{GROUP_PREFIX}{self.writer}"
 
-    def producer(self, topic: str, topic_id: UUID | None) -> Producer:
+    def producer(self, topic: str, topic_id: UUID | None) -> TaskProducer:
         """Returns the producer of the batch's rows in a topic: an id that no broker allocates, and an epoch that grows
         with the batches. Raises `ClaimError` beyond 65,536 tasks.
         """
@@ -87,7 +87,7 @@ class TaskIdentity:
         hashed = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "big") % (
             DERIVED_PRODUCER_IDS >> _TASK_BITS
         )
-        return Producer(DERIVED_PRODUCER_IDS | hashed << _TASK_BITS | self.task, epoch)
+        return TaskProducer(DERIVED_PRODUCER_IDS | hashed << _TASK_BITS | self.task, epoch)
 
     def __str__(self) -> str:
         return f"batch {self.batch} task {self.task} of query {self.writer}"
@@ -159,7 +159,7 @@ def _parsed(metadata: str) -> dict[str, Any]:
 class ClaimLog:
     """The claims of one task's batch of a topic, in the partition of the query's claims. Creates the claims topic."""
 
-    def __init__(self, client: ClusterClient, identity: TaskIdentity, topic: str, producer: Producer) -> None:
+    def __init__(self, client: ClusterClient, identity: TaskIdentity, topic: str, producer: TaskProducer) -> None:
         self._client = client
         self._identity = identity
         self._batch = f"{identity.writer}/{identity.batch}/{topic}/"

@@ -15,8 +15,8 @@ from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.one_record import RecordTuple
 from klamm.core.records.partition import TopicPartition
 
-from .attempt import Digest, Found, SentBatch
-from .claims import READ_TIMEOUT_S, Producer
+from .attempt import Digest, FoundRows, SentBatch
+from .claims import READ_TIMEOUT_S, TaskProducer
 from .cluster import edges
 
 
@@ -25,7 +25,7 @@ class StoredRows:
     which distinguish them too, unless the broker replaces them.
     """
 
-    def __init__(self, client: ClusterClient, topic: str, starts: Mapping[int, int], producer: Producer) -> None:
+    def __init__(self, client: ClusterClient, topic: str, starts: Mapping[int, int], producer: TaskProducer) -> None:
         self._client = client
         self._starts = {TopicPartition(topic, number): start for number, start in starts.items()}
         self._next = dict(self._starts)
@@ -33,13 +33,13 @@ class StoredRows:
         self.stamped = True
         """Set it before a search; false afterwards if the broker replaces the timestamps."""
 
-    def search(self) -> dict[int, Found]:
+    def search(self) -> dict[int, FoundRows]:
         """Returns this producer's rows in the batches that were stored since the last search."""
         ends = edges(self._client, self._next, LATEST)
         found = {}
         for partition, end in ends.items():
             rows, next_sequence = self._read(partition, self._next[partition], end)
-            found[partition.partition] = Found(next_sequence, rows)
+            found[partition.partition] = FoundRows(next_sequence, rows)
             self._next[partition] = max(self._next[partition], end)
         return found
 

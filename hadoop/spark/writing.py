@@ -35,9 +35,9 @@ from .attempt import (
     Digest,
     Done,
     Effect,
+    ReadAnnounced,
     ReadEnds,
     ReadRegister,
-    ReadTasks,
     Refuse,
     RegisterBatch,
     Scan,
@@ -208,7 +208,7 @@ class TopicSink:
             case Announce():
                 self._claims.announce()
                 attempt.announced()
-            case ReadTasks(claims, wait):
+            case ReadAnnounced(claims, wait):
                 _pause(wait)
                 attempt.tasks(self._stored.tasks(), self._claims.announced(claims))
             case Send(rows, read_back):

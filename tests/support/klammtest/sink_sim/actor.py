@@ -14,10 +14,10 @@ from klamm.hadoop.spark.attempt import (
     Digest,
     Done,
     Effect,
-    Found,
+    FoundRows,
+    ReadAnnounced,
     ReadEnds,
     ReadRegister,
-    ReadTasks,
     Refuse,
     RegisterBatch,
     Scan,
@@ -129,7 +129,7 @@ class Actor:
                 yield from self._scan()
             case Announce():
                 yield from self._announce()
-            case ReadTasks(claims, _):
+            case ReadAnnounced(claims, _):
                 attempt.tasks(self._tasks(), self._announced(claims))
             case Send(rows, read_back):
                 yield from self._send_all(rows, read_back)
@@ -160,7 +160,7 @@ class Actor:
                 if (header.producer_id, header.producer_epoch) == self._producer_key:
                     rows |= {header.base_sequence + place: row for place, row in enumerate(batch.content)}  # type: ignore[misc]
                     following = max(following, header.last_sequence + 1)
-            found[number] = Found(following, rows)
+            found[number] = FoundRows(following, rows)
             self._next[number] = max(self._next[number], log.high_watermark)
             yield None
         self.attempt.scanned(found)
