@@ -74,9 +74,10 @@ def _wrong(at: str, what: str) -> SchemaError:
 
 
 class _Parser:
-    """One text. `space` is the enclosing namespace, `at` the field's path for messages."""
+    """One text. `space` is the enclosing namespace, `at` the field's path for messages; `strict`: as Java's parser."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool = False) -> None:
+        self._strict = strict
         self._named: dict[str, AvroType] = {}
         self._referenced: dict[str, AvroType] = {}
 
@@ -105,6 +106,8 @@ class _Parser:
             return AvroType(kind, item=self.type_of(_attribute(raw, part, at), space, under(at, sign)))
         if isinstance(kind, str) and kind in PRIMITIVES:
             return AvroType(kind, **_logical(raw, kind, 0))
+        if self._strict and not isinstance(kind, str):
+            raise _wrong(at, "'type' is no name; write its content in its place")
         return self.type_of(kind, space, at)
 
     def _by_name(self, name: str, space: str, at: str) -> AvroType:
@@ -119,7 +122,7 @@ class _Parser:
 
     def _record(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
         space, name = _full_name(raw, space, at)
-        made = AvroType("record", name, _aliases(raw, space))
+        made = AvroType("record", name, self._aliases(raw, space, at))
         self._define(made, at)
         fields: dict[str, AvroField] = {}
         for part in _list(raw, "fields", at):
@@ -129,7 +132,7 @@ class _Parser:
             if part["name"] in fields:
                 raise _wrong(where, f"occurs twice in {name}")
             kind = self.type_of(_attribute(part, "type", where), space, where)
-            aliases = tuple(alias for alias in _names(part.get("aliases")))
+            aliases = self._aliases(part, "", where)
             fields[part["name"]] = AvroField(part["name"], kind, aliases, part.get("default", MISSING))
         object.__setattr__(made, "fields", tuple(fields.values()))  # last, since a field may have the record's type
         return made
@@ -141,7 +144,7 @@ class _Parser:
             raise _wrong(at, f"a symbol of {name} is no text")
         default = raw.get("default")
         given = default if isinstance(default, str) else None
-        return self._define(AvroType("enum", name, _aliases(raw, space), symbols=symbols, default=given), at)
+        return self._define(AvroType("enum", name, self._aliases(raw, space, at), symbols=symbols, default=given), at)
 
     def _fixed(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
         space, name = _full_name(raw, space, at)
@@ -149,8 +152,16 @@ class _Parser:
         if not _is_int(size) or size < 0:
             raise _wrong(at, f"the size of {name} is {size!r}")
         return self._define(
-            AvroType("fixed", name, _aliases(raw, space), size=size, **_logical(raw, "fixed", size)), at
+            AvroType("fixed", name, self._aliases(raw, space, at), size=size, **_logical(raw, "fixed", size)), at
         )
+
+    def _aliases(self, raw: Mapping[str, Any], space: str, at: str) -> tuple[str, ...]:
+        """Returns full names: an alias without a dot is in the namespace of the type."""
+        given = raw.get("aliases", [])
+        names = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+        if self._strict and names != given:
+            raise _wrong(at, f"'aliases' is {given!r}, not a list of names")
+        return tuple(f"{space}.{name}" if space and "." not in name else name for name in names)
 
     def _define(self, avro: AvroType, at: str) -> AvroType:
         if avro.name in self._named:
@@ -182,14 +193,6 @@ def _full_name(raw: Mapping[str, Any], space: str, at: str) -> tuple[str, str]:
     own = raw.get("namespace")
     space = own if isinstance(own, str) else space
     return space, f"{space}.{name}" if space else name
-
-
-def _aliases(raw: Mapping[str, Any], space: str) -> tuple[str, ...]:
-    return tuple(f"{space}.{a}" if space and "." not in a else a for a in _names(raw.get("aliases")))
-
-
-def _names(value: Any) -> list[str]:
-    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def _is_int(value: Any) -> bool:
@@ -297,6 +300,7 @@ def check_new(text: str) -> ParsedSchema:
     if len(text) > MAX_TEXT:
         raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
     parsed = parse(text)
+    _Parser(strict=True).type_of(_json(text), "", "")
     for problem in _problems(parsed.root):
         raise SchemaError(f"not an Avro schema: {problem}")
     return parsed

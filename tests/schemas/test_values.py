@@ -423,6 +423,8 @@ def test_names_that_java_refuses_are_not_registered(name: str) -> None:
         ({**STATE, "symbols": ["A", "A"]}, "the symbol A of State occurs twice"),
         ({**STATE, "default": "LOST"}, "the default 'LOST' of State is none of its symbols"),
         (record({"name": "a", "type": "int", "default": 1.5}), "the default of field R.a is 1.5"),
+        (record(("a", {"type": {"type": "int"}})), "field a: 'type' is no name; write its content in its place"),
+        (record({"name": "a", "type": "int", "aliases": "b"}), "field a: 'aliases' is 'b', not a list of names"),
     ],
 )
 def test_what_else_java_refuses(schema: Any, why: str) -> None:
