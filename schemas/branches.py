@@ -20,6 +20,7 @@ from .model import MISSING, AvroType
 NAME_KEY: Final = "-type"
 """The key of a record's dict that names its type; Avro's names have no hyphen."""
 _NUMBERS: Final = frozenset({"int", "long", "float", "double"})
+_EQUAL: Final = (Decimal, UUID, dt.time)
 Ranked = list[tuple[int, int]]
 """(rank, branch), the best first."""
 
@@ -65,8 +66,8 @@ def _stored(branch: AvroType, rank: int) -> int | None:
 
 
 def must_be_named(union: AvroType) -> frozenset[int]:
-    """Returns the branches whose values, as they are read, would be written to another branch. Numbers are left out:
-    they are equal in each."""
+    """Returns the branches whose values, as they are read, would be written to another branch. Numbers, times and UUIDs
+    are left out: they are equal in each."""
     return frozenset(index for index, branch in enumerate(union.branches) if _ambiguous(union, index, branch))
 
 
@@ -78,7 +79,7 @@ def _ambiguous(union: AvroType, index: int, branch: AvroType) -> bool:
     if branch.kind == "map":
         return any(one.kind == "record" for one in others)
     kind = read_class(branch)
-    if kind is None or (branch.kind in _NUMBERS and not branch.logical):
+    if kind is None or kind in _EQUAL or (branch.kind in _NUMBERS and not branch.logical):
         return False
     mine = _rank(branch, kind) or 0
     for one in others:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from functools import cache
 from operator import attrgetter
 from typing import Any
-from uuid import UUID
 
 from klamm.core.errors import SchemaError
 
@@ -243,7 +241,7 @@ class _Union:
                     error = one
                 else:
                     taken.append((index, pieces))
-            if len(taken) > 1 and isinstance(value, str | bytes | bytearray | memoryview | Decimal | UUID):
+            if len(taken) > 1 and isinstance(value, str | bytes | bytearray | memoryview):
                 raise self._several([index for index, _ in taken])
             if taken:
                 return put(b"".join(taken[0][1]))

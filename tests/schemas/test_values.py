@@ -67,6 +67,7 @@ LOCAL = logical("long", "local-timestamp-micros")
 TEXT_UUID = logical("string", "uuid")
 KEY = {"type": "fixed", "name": "Key", "size": 2}
 RAW_UUID = {**logical("fixed", "uuid"), "name": "Id", "size": 16}
+RAW_DECIMAL = {**logical("fixed", "decimal", precision=4, scale=1), "name": "D", "size": 4}
 STATE = {"type": "enum", "name": "State", "symbols": ["NEW", "DONE"]}
 NOON = dt.datetime(2024, 2, 29, 12, 0, 1, 234_567, tzinfo=UTC)
 SOME = UUID("12345678-1234-5678-1234-567812345678")
@@ -96,7 +97,7 @@ ACCEPTED = [  # (type, value, value read)
     (decimal(5, 2), Decimal("-999.99"), Decimal("-999.99")),
     (decimal(5, 2), Decimal("1E+2"), Decimal("100.00")),
     (decimal(5, 2), b"\x30\x39", Decimal("123.45")),
-    ({**logical("fixed", "decimal", precision=4, scale=1), "name": "D", "size": 4}, Decimal("-1.50"), Decimal("-1.5")),
+    (RAW_DECIMAL, Decimal("-1.50"), Decimal("-1.5")),
     ({"type": "array", "items": "int"}, (1, 2), [1, 2]),
     ({"type": "map", "values": "bytes"}, {"k": b"v"}, {"k": b"v"}),
     (logical("bytes", "decimal", precision=2, scale=5), b"xyz", b"xyz"),  # an invalid logical type is ignored
@@ -234,6 +235,9 @@ UNIONS = [  # (union, value, index of the branch, value read)
     ([DATE, "long"], 5, 1, 5),
     ([MILLIS, "int"], NOON.replace(microsecond=0), 0, NOON.replace(microsecond=0)),
     (["null", "boolean", "int"], True, 1, True),
+    ([TIME_MS, TIME_US], dt.time(0, 0, 0, 1), 1, dt.time(0, 0, 0, 1)),
+    ([decimal(4, 2), RAW_DECIMAL], Decimal("1.5"), 0, Decimal("1.50")),
+    ([decimal(4, 2), RAW_DECIMAL], Decimal("100.5"), 1, Decimal("100.5")),
     (["null", {"type": "array", "items": "string"}, "string"], ["string", "x"], 1, ["string", "x"]),
 ]
 
