@@ -20,7 +20,7 @@ from .model import MISSING, AvroType
 NAME_KEY: Final = "-type"
 """The key of a record's dict that names its type; Avro's names have no hyphen."""
 _NUMBERS: Final = frozenset({"int", "long", "float", "double"})
-_EQUAL: Final = (Decimal, UUID, dt.time)
+_EQUAL: Final = (Decimal, UUID)
 Ranked = list[tuple[int, int]]
 """(rank, branch), the best first."""
 
@@ -66,7 +66,7 @@ def _stored(branch: AvroType, rank: int) -> int | None:
 
 
 def must_be_named(union: AvroType) -> frozenset[int]:
-    """Returns the branches whose values, as they are read, would be written to another branch. Numbers, times and UUIDs
+    """Returns the branches whose values, as they are read, would be written to another branch. Numbers, decimals and UUIDs
     are left out: they are equal in each."""
     return frozenset(index for index, branch in enumerate(union.branches) if _ambiguous(union, index, branch))
 
