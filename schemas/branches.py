@@ -66,8 +66,8 @@ def _stored(branch: AvroType, rank: int) -> int | None:
 
 
 def must_be_named(union: AvroType) -> frozenset[int]:
-    """Returns the branches whose values, as they are read, would be written to another branch. Numbers, decimals and UUIDs
-    are left out: they are equal in each."""
+    """Returns the branches whose values, as they are read, would be written to another branch. Numbers, decimals and
+    UUIDs are left out: they are equal in each."""
     return frozenset(index for index, branch in enumerate(union.branches) if _ambiguous(union, index, branch))
 
 
