@@ -46,8 +46,14 @@ class SchemaEntry:
         ).encode()
 
     def value(self) -> bytes:
-        said = {"subject": self.subject, "version": self.version, "id": self.schema_id, "schema": self.text}
-        return json.dumps({**said, "deleted": False}, separators=(",", ":")).encode()
+        said: dict[str, Any] = {"subject": self.subject, "version": self.version, "id": self.schema_id}
+        if self.schema_type != "AVRO":
+            said["schemaType"] = self.schema_type
+        if self.references:
+            said["references"] = [
+                dict(zip(("name", "subject", "version"), one, strict=True)) for one in self.references
+            ]
+        return json.dumps({**said, "schema": self.text, "deleted": self.deleted}, separators=(",", ":")).encode()
 
 
 class SchemaLog(Protocol):

@@ -133,8 +133,9 @@ def test_stray_records_are_logged_and_passed_over(coordination: Coordination, ca
 
 
 def test_an_entry_is_what_it_is_read_back_as() -> None:
-    entry = SchemaEntry("a/b-value", 3, 12, schema("a"))
-    assert list(read_entries(entry.key(), entry.value(), "", [])) == [entry]
+    for more in ((), ((("n.R", "other", 3),), True, "PROTOBUF")):
+        entry = SchemaEntry("a/b-value", 3, 12, schema("a"), *more)
+        assert list(read_entries(entry.key(), entry.value(), "", [])) == [entry]
 
 
 def test_a_schema_that_cannot_be_read_stops_nothing_else(coordination: Coordination) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from klamm.core.client.errors import UnreadableRecordError
 from klamm.core.errors import SchemaError
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.schemas import avro_bytes
 
 TRIP = {"type": "record", "name": "Trip", "fields": [
     {"name": "rider", "type": "string"},
@@ -27,7 +30,7 @@ RAW = {**TRIP, "fields": [*TRIP["fields"], {"name": "hash", "type": "bytes", "de
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    names = ("trips", "slow", "bad", "refused")
+    names = ("trips", "slow", "bad", "refused", "times")
     with running_broker(tmp_path_factory.mktemp("typed"), topics={name: {"partitions": 2} for name in names}) as broker:
         yield broker
 
@@ -51,6 +54,15 @@ def polled(config: dict[str, Any], topic: str, rows: int) -> pa.Table:
         while sum(table.num_rows for table in tables) < rows:
             tables.append(consumer.poll_arrow(10.0))
         return pa.concat_tables(tables).sort_by("offset")
+
+
+def polled_values(config: dict[str, Any], topic: str, count: int) -> list[Any]:
+    found: list[Any] = []
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        while len(found) < count:
+            found += [record.value for record in consumer.poll(10.0)]
+    return found
 
 
 @pytest.mark.parametrize(("topic", "schema", "reads"), [("trips", TRIP, LATER), ("slow", RAW, RAW)])
@@ -93,6 +105,40 @@ def test_one_row_that_does_not_fit_sends_none(typed: RunningBroker, tmp_path: Pa
     found = polled(said, "refused", 2)
     assert found["value"].to_pylist() == [{"rider": "a", "km": 1.0, "seats": None}, None]
     assert found["key"].to_pylist() == [b"a", b"gone"]
+
+
+TIMES = {"type": "record", "name": "Times", "fields": [
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, "default": ""},
+]}  # fmt: skip
+STORED = {**TIMES, "fields": [{"name": "at", "type": "long"}, {"name": "price", "type": "bytes"}]}
+NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+
+
+def test_what_nobody_could_read_is_an_error_on_the_future_and_what_others_wrote_is_read(
+    typed: RunningBroker, tmp_path: Path
+) -> None:
+    """Issue 29, A4 to A6 and A9."""
+    said = config(typed, tmp_path, "times", TIMES)
+    refused = {
+        "naive": (NOON.replace(tzinfo=None), "field at: .* has no time zone"),
+        "beyond": (1_700_000_000_000_000, "field at: .* is beyond the range"),
+        "a float": (1.7e15, "field at: expected a datetime or a whole number"),
+    }
+    with klamm.Producer(said) as producer:
+        for value, why in refused.values():
+            with pytest.raises(SchemaError, match=f"^topic times: the value does not fit its schema: {why}"):
+                producer.send("times", {"at": value}, partition=0).result(30)
+        sent = producer.send("times", {"at": NOON, "price": Decimal("1.5")}, partition=0).result(30)
+    assert sent.offset == 0
+    (first,) = polled_values({**said, "topics": {}}, "times", 1)
+    foreign = avro_bytes(STORED, {"at": 2**55, "price": (1_234_567).to_bytes(3, "big")})
+    with klamm.Producer({**said, "topics": {}}) as raw:
+        raw.send("times", first[:5] + foreign, partition=0).result(30)
+    assert polled_values(said, "times", 2) == [
+        {"at": NOON, "price": Decimal("1.50")},
+        {"at": 2**55, "price": Decimal("12345.67")},
+    ]
 
 
 def test_what_is_readable_before_a_bad_record_is_handed_out_first(typed: RunningBroker, tmp_path: Path) -> None:
