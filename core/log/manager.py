@@ -73,7 +73,7 @@ _DAY_MS: Final = 86_400_000
 _MOST_PASSED_MS = 60_000
 """The most by which one round of maintenance makes idle producers older."""
 _FLUSHING_S: Final = 1.0
-_SYNC_AT_ONCE: Final = 64  # partitions
+_SYNC_AT_ONCE: Final = 16  # partitions
 _MAX_RESCAN_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a snapshot cost 1 ms
 ConfigFor = Callable[[str], TopicConfig]
 """Returns the configuration of a topic by its name, for the logs found at the start; the defaults for an unknown
@@ -276,10 +276,10 @@ class LogManager:
         in_logs = max((log.highest_producer_id for log in self.logs().values()), default=-1)
         return max(in_logs, self.given_producer_ids.highest)
 
-    def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
+    def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, *, durable: bool = True) -> PartitionLog:
         """Returns the partition's log with this configuration; creates it if it does not exist. A log of another topic
-        id (the topic was deleted and created again while this broker was down) is set aside. Raises
-        `InvalidTopicNameError` and `StorageError`."""
+        id (the topic was deleted and created again while this broker was down) is set aside. Without `durable` the
+        caller calls `make_durable` before the log is used. Raises `InvalidTopicNameError` and `StorageError`."""
         partition_directory(tp)  # refuses an invalid name before anything changes
         with self._checkpoint_lock, self._lock:
             log = self._logs.get(tp)
@@ -294,7 +294,7 @@ class LogManager:
                 own = (self._log_starts, self._recovery_points, self._high_watermarks)
                 for checkpoint in (*own, *self._shared.values()):
                     checkpoint.forget(tp)
-                log = self._logs[tp] = self._open(tp, topic_id, config, OpenFrom(clean=True))
+                log = self._logs[tp] = self._open(tp, topic_id, config, OpenFrom(clean=True, durable=durable))
             elif log.config != config:
                 log.reconfigure(config)
             return log
@@ -304,17 +304,23 @@ class LogManager:
         `StorageError`."""
         write_last_start(self.directory, broker_epoch)
 
-    def sync_leader_epochs(self) -> dict[TopicPartition, StorageError]:
-        """Makes the current leader epochs durable; returns the errors of the partitions that failed. For many
-        partitions the file system is synced once: two fsyncs for each of 2,000 partitions would take 10 s or more."""
-        waiting = {
-            tp: (log, log.leader_epoch_changes) for tp, log in self.logs().items() if not log.leader_epochs_durable
-        }
+    def make_durable(self) -> dict[TopicPartition, StorageError]:
+        """Makes new directories and the current leader epochs durable; returns the errors of the partitions that
+        failed. For many partitions the file system is synced once: fsyncs of each of 2,000 would take 10 s or more."""
+        waiting = {tp: (log, log.leader_epoch_changes) for tp, log in self.logs().items() if not log.is_durable}
         whole = len(waiting) >= _SYNC_AT_ONCE and sync_file_system(self.directory)
-        failed = {}
-        for tp, (log, changes) in waiting.items():
+        failed: dict[TopicPartition, StorageError] = {}
+        if not whole and not all(log.is_claimed for log, _ in waiting.values()):
             try:
-                log.sync_leader_epochs(written=changes if whole else -1)
+                with storage(f"cannot write {self.directory}"):
+                    sync_directory(self.directory)
+            except StorageError as error:
+                failed = {tp: error for tp, (log, _) in waiting.items() if not log.is_claimed}
+        for tp, (log, changes) in waiting.items():
+            if tp in failed:
+                continue
+            try:
+                log.make_durable(written=changes if whole else -1)
             except StorageError as error:
                 failed[tp] = error
         return failed

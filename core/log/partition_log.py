@@ -52,7 +52,7 @@ from .segment.segment import Segment
 from .segment.time_search import TimestampedOffset, batches_since, first_record_since
 from .state.clock import Clock, system_clock
 from .state.producer_state import BatchEntry
-from .state.topic_id import claim_directory
+from .state.topic_id import claim_directory, sync_claim
 from .validation import AppendOrigin, LeaderOrigin, Validator
 
 __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "CheckpointedOffsets", "LogRead", "PartitionLog", "ReadIsolation"]
@@ -164,6 +164,7 @@ class PartitionLog:
         self._flush_lock = Lock()
         self._watermark_lock = Lock()
         self._closed: str | None = None
+        self._is_claimed = True
         self._role: LogRole = STANDALONE
         self._term = 0
         self._truncations = 0
@@ -215,12 +216,13 @@ class PartitionLog:
         batch (`log.verify.on.read`). `decompressed_max_bytes`: upper bound of one decompressed batch.
         """
         known, files = known or OpenFrom(), OpenFiles() if files is None else files
-        claim_directory(directory, topic_partition, topic_id)
+        is_claimed = claim_directory(directory, topic_partition, topic_id, durable=known.durable)
         loaded = load(topic_partition, directory, config, known, clock(), files)
         log = cls(
             directory, topic_partition, topic_id, config, loaded, known, clock, codecs, files,
             verify_on_read=verify_on_read, decompressed_max_bytes=decompressed_max_bytes,
         )  # fmt: skip
+        log._is_claimed = is_claimed
         if log._held_back and log._end > log.recovery_point:
             log.flush()  # recovery has checked the unflushed batches, so they may become visible
         log.on_visible = on_visible
@@ -399,7 +401,7 @@ class PartitionLog:
     def begin_leader_epoch(self, epoch: int, *, durable: bool = True) -> None:
         """Stores that `epoch` begins at the log end offset, so the first append need not write it.
 
-        Without `durable` the caller makes the epochs of many logs durable together (`sync_leader_epochs`) before it
+        Without `durable` the caller makes the epochs of many logs durable together (`make_durable`) before it
         appends: no CRC covers the epoch in a batch, so the epoch file must contain every epoch that a batch has. On a
         full disk the file is written before the first batch.
         """
@@ -408,19 +410,29 @@ class PartitionLog:
             self._epochs.begin(epoch, self._end, durable=durable)
 
     @property
-    def leader_epochs_durable(self) -> bool:
-        """True if all epochs of the log are on disk."""
-        return self._epochs.durable
+    def is_claimed(self) -> bool:
+        """True if the topic id of the directory is on disk."""
+        return self._is_claimed
+
+    @property
+    def is_durable(self) -> bool:
+        """True if the topic id and all epochs of the log are on disk."""
+        return self._is_claimed and self._epochs.durable
 
     @property
     def leader_epoch_changes(self) -> int:
         """How often the epochs have changed since the log was opened."""
         return self._epochs.changes
 
-    def sync_leader_epochs(self, *, written: int = -1) -> None:
-        """Makes the epochs durable. `written`: the caller has synced the whole file system since there were that many
-        `leader_epoch_changes`, so there is nothing to write if there are no more."""
+    def make_durable(self, *, written: int = -1) -> None:
+        """Makes the topic id and the epochs durable. `written`: the caller has synced the whole file system since there
+        were that many `leader_epoch_changes`, so there is nothing to write if there are no more; -1: it has synced the
+        parent directory at most."""
         with self._lock:
+            if not self._is_claimed:
+                if written < 0:
+                    sync_claim(self.directory)
+                self._is_claimed = True
             self._epochs.sync(written=written)
 
     # -- appending -----------------------------------------------------------------------------------------------

@@ -422,7 +422,7 @@ class RoleChanges:
                 opened[name] = found
             except KlammError as error:
                 self._refuse(name, error)
-        for name, failed in self._logs.sync_leader_epochs().items():
+        for name, failed in self._logs.make_durable().items():
             if isinstance(failed, NoSpaceError):  # what is there is served; an append writes the epochs first, or fails
                 self._logs.space.ran_out(name, failed)
             elif opened.pop(name, None) is not None:
@@ -434,7 +434,7 @@ class RoleChanges:
     def _configured(self, name: TopicPartition, assignment: Assignment) -> PartitionLog:
         """Returns the partition's log; with its former configuration if the new one needs room on a full disk."""
         try:
-            return self._logs.create(name, assignment.topic_id, assignment.config)
+            return self._logs.create(name, assignment.topic_id, assignment.config, durable=False)
         except NoSpaceError as error:
             found = self._logs.get(name)
             if found is None or found.topic_id != assignment.topic_id:

@@ -45,7 +45,8 @@ class OpenFrom:
     """The state of a partition in the checkpoints of the log directory, before its files are read.
 
     `clean`: the last stop was clean. `checked` counts the bytes that recovery reads. The defaults are for a log without
-    checkpoints, and everything is checked.
+    checkpoints, and everything is checked. Without `durable` the caller makes a new directory durable, before the log
+    is used.
     """
 
     clean: bool = False
@@ -53,6 +54,7 @@ class OpenFrom:
     log_start_offset: int = 0
     high_watermark: int = 0
     checked: Checked = field(default_factory=Checked)
+    durable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,10 +180,11 @@ def sync_file_system(path: Path) -> bool:
         os.close(fd)
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomically(path: Path, data: bytes, *, durable: bool = True, named: bool = True) -> None:
     """Replaces the whole content of a file: readers and a restart see the old or the new content, never a part.
 
-    Without `durable` a power cut (not a killed process) may leave it empty; such a file needs a checksum.
+    Without `durable` a power cut (not a killed process) may leave it empty; such a file needs a checksum. Without
+    `named` it may undo the replacement: the caller makes the directory durable (`sync_directory`).
     """
     partial = path.with_name(path.name + ".tmp")
     with storage(f"cannot write {path}"):
@@ -199,7 +200,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         finally:
             os.close(fd)
         rename(partial, path)
-        if durable:
+        if durable and named:
             sync_directory(path.parent)
 
 

@@ -47,18 +47,29 @@ def read_topic_id(directory: Path) -> UUID | None:
         raise StorageError(f"{path} is damaged: {error}") from error
 
 
-def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID) -> None:
+def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID, *, durable: bool = True) -> bool:
     """Creates the directory and its topic id if they do not exist; `StorageError` if it has the id of another topic of
-    the same name."""
+    the same name. Returns True if the id is durable; without `durable` the caller makes a new one so (`sync_claim`)
+    before the log is used, and the directory's name in its parent."""
     with storage(f"cannot create {directory}"):
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            sync_directory(directory.parent)
+            if durable:
+                sync_directory(directory.parent)
     found = read_topic_id(directory)
     if found is None:
         content = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n"
-        write_atomically(directory / PARTITION_METADATA, seal(content))
-    elif found != topic_id:
+        write_atomically(directory / PARTITION_METADATA, seal(content), named=durable)
+        return durable
+    if found != topic_id:
         raise StorageError(
             f"{directory} contains {tp} of the topic id {uuid_text(found)}, not {uuid_text(topic_id)}: set it aside"
         )
+    return True
+
+
+def sync_claim(directory: Path) -> None:
+    """Makes the topic id of a directory durable, whose content `claim_directory` has written. Raises
+    `StorageError`."""
+    with storage(f"cannot write {directory}"):
+        sync_directory(directory)

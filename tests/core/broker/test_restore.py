@@ -253,14 +253,14 @@ def test_epochs_are_durable_before_they_are_led(
     with broker(tmp_path) as wire:
         create_topic(wire, "t", partitions)
     waited: list[list[PartitionLog]] = []
-    sync = LogManager.sync_leader_epochs
+    sync = LogManager.make_durable
 
     def synced(logs: LogManager) -> dict[TopicPartition, StorageError]:
-        waited.append([log for log in logs.logs().values() if not log.leader_epochs_durable])
+        waited.append([log for log in logs.logs().values() if not log.is_durable])
         return sync(logs)
 
-    monkeypatch.setattr(LogManager, "sync_leader_epochs", synced)
+    monkeypatch.setattr(LogManager, "make_durable", synced)
     with broker(tmp_path) as wire:
         assert leader_epoch(wire) > 0
         assert len(waited[0]) == partitions
-        assert all(log.leader_epochs_durable for log in waited[0])
+        assert all(log.is_durable for log in waited[0])

@@ -128,7 +128,7 @@ def test_a_flush_that_has_no_room_does_not_keep_deleted_files(tmp_path: Path) ->
         append(log, batch([b"%d" % number]), leader_epoch=number // 4)
     fill_up("files.write")
     manager.apply_retention(clock())
-    assert not log.leader_epochs_durable
+    assert not log.is_durable
     assert log.flush_is_due(clock())
     assert list(log.directory.glob("*.log.deleted"))
     manager.run_maintenance(clock())
@@ -136,7 +136,7 @@ def test_a_flush_that_has_no_room_does_not_keep_deleted_files(tmp_path: Path) ->
     assert not list(log.directory.glob("*.deleted"))
     faults.install(None)
     manager.run_maintenance(clock())
-    assert log.leader_epochs_durable
+    assert log.is_durable
     assert not log.flush_is_due(clock())
     manager.close()
 

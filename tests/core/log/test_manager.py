@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -21,6 +23,7 @@ from klamm.core.log.errors import InvalidTopicNameError, LogClosedError
 from klamm.core.log.log_directory import CLEAN_SHUTDOWN, META
 from klamm.core.log.manager import LogManager
 from klamm.core.records.partition import TopicPartition
+from klammtest.faulty import fault_hook
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, read_all
 
 TP = TopicPartition("events", 0)
@@ -48,6 +51,38 @@ def test_create_get_and_list(manager: LogManager) -> None:
     assert log is manager.create(TP, TOPIC_ID, TopicConfig.from_strings({"retention.ms": "7"}))
     assert log.config.retention_ms == 7
     assert manager.get(TopicPartition("nope", 0)) is None
+
+
+def test_many_new_partitions_wait_for_few_syncs(tmp_path: Path) -> None:
+    """Each cost five, one after the other: CreateTopics of six topics (106 partitions) waited for 10 s on a slow disk.
+    The content of each topic id is synced at once, so that a power loss leaves no empty file; all names together."""
+    manager = start(tmp_path)
+    synced: Counter[str] = Counter()
+    with fault_hook(lambda name, *_: synced.update([name])):
+        logs = [manager.create(TopicPartition("many", n), TOPIC_ID, TopicConfig(), durable=False) for n in range(50)]
+        for log in logs:
+            log.begin_leader_epoch(0, durable=False)
+        assert not any(log.is_durable for log in logs)
+        assert manager.make_durable() == {}
+    assert all(log.is_durable for log in logs)
+    assert (synced["files.fsync"], synced["files.fsync_directory"]) == (50, 1)
+
+
+def test_a_new_partition_whose_directory_cannot_be_synced_is_reported(tmp_path: Path) -> None:
+    manager = start(tmp_path)
+    log = manager.create(TP, TOPIC_ID, TopicConfig(), durable=False)
+    assert append(manager.create(OTHER, TOPIC_ID, TopicConfig()), batch([b"x"])) is not None
+
+    def fails(name: str, *_: object) -> None:
+        if name == "files.fsync_directory":
+            raise OSError(errno.EIO, "no")
+
+    with fault_hook(fails):
+        failed = manager.make_durable()
+    assert set(failed) == {TP}
+    assert not log.is_durable
+    assert manager.make_durable() == {}
+    assert log.is_durable
 
 
 @pytest.mark.parametrize("day_ms", [DAY_MS, -DAY_MS])

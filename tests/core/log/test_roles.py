@@ -177,9 +177,9 @@ def test_a_flush_makes_the_epochs_durable(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.follow(4)
     log.append_as_follower(run(0, epoch=2), 4)
-    assert not log.leader_epochs_durable
+    assert not log.is_durable
     log.flush()
-    assert log.leader_epochs_durable
+    assert log.is_durable
 
 
 def test_an_epoch_that_begins_while_the_file_system_is_synced_is_written_durably(tmp_path: Path) -> None:
@@ -190,15 +190,15 @@ def test_an_epoch_that_begins_while_the_file_system_is_synced_is_written_durably
     log.append_as_follower(run(1, epoch=6), 6)
     file = log.directory / "leader-epoch-checkpoint"
     unsynced = file.stat().st_ino
-    log.sync_leader_epochs(written=before)
-    assert log.leader_epochs_durable
+    log.make_durable(written=before)
+    assert log.is_durable
     assert file.stat().st_ino != unsynced
     log.follow(7)
     log.append_as_follower(run(2, epoch=7), 7)
     appended = file.stat().st_ino
-    assert not log.leader_epochs_durable
-    log.sync_leader_epochs(written=log.leader_epoch_changes)
-    assert log.leader_epochs_durable
+    assert not log.is_durable
+    log.make_durable(written=log.leader_epoch_changes)
+    assert log.is_durable
     assert file.stat().st_ino == appended, "the file system was synced since"
 
 

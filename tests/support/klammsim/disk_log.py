@@ -257,7 +257,7 @@ class DiskLog:
         self._reopen()
 
     def lose_power(self, random: Random) -> int:
-        end, epochs_durable = self.log.log_end_offset, self.log.leader_epochs_durable
+        end, epochs_durable = self.log.log_end_offset, self.log.is_durable
         self.log.close(clean=False)
         cut = False
         for name, size in self._sizes().items():

@@ -136,7 +136,7 @@ def test_a_power_loss_does_not_undo_a_truncation_once_a_later_epoch_is_on_disk(
     log.truncate_to(10, 6, term)
     log.append_as_follower(run(10, 20, 6, b"acknowledged"), 6, term)
     log.begin_leader_epoch(7, durable=False)
-    log.sync_leader_epochs()
+    log.make_durable()
     left = disk.lose_power(tmp_path / "left")
     assert LeaderEpochs.read(left / str(TP) / LEADER_EPOCHS).entries() == [(3, 0), (6, 10), (7, 20)]
     assert epochs_in(left) == [3] * 10
