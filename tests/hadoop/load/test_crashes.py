@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from klamm.core.interfaces.audit import AuditIdentity, RangeCount
@@ -132,3 +133,34 @@ def test_an_event_that_was_not_sent_is_sent_by_the_next_run(spark: SparkSession,
     topics.add(0, flight(9))
     load.run(TOPIC)
     assert [(c.partition.partition, c.from_offset, c.to_offset) for c in audit.sent[2:]] == [(0, 2, 3)]
+
+
+def test_the_remedy_that_a_load_names_begins_a_lake_that_the_audit_knows_before_its_first_load(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The directory is moved away; the load that follows dies as soon as it is visible."""
+    topics, audit = filled(4), RecordedAudit()
+    root = tmp_path / "lake"
+
+    def run() -> LoadResult | None:
+        auditor = LoadAuditor(audit, "lake", lambda: nullcontext(None), LocalPublisher())  # type: ignore[arg-type]
+        return job(spark, topics, str(root), auditor=auditor).run(TOPIC)
+
+    def die(point: str) -> None:
+        if point == "load.published":
+            raise KeyboardInterrupt
+
+    assert run() is not None
+    shutil.move(root / TOPIC, tmp_path / "away")
+    told = len(audit.sent)
+    with fault_hook(die), pytest.raises(KeyboardInterrupt):
+        run()
+    [announced] = [count.load for count in audit.sent[told:]]
+    first = audit.sent[0].load
+    assert announced is not None
+    assert first is not None
+    assert (announced.number, announced.directory) == (0, first.directory)
+    assert announced.lake != first.lake
+    assert run() is None
+    assert {count.load.lake for count in audit.sent[told:] if count.load is not None} == {announced.lake}
+    assert sum(window.count for count in audit.sent[told:] for window in count.windows) == 4

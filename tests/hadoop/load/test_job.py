@@ -283,6 +283,13 @@ def test_bad_values_can_be_set_aside_with_the_reason(spark: SparkSession, tmp_pa
         (0, 1, b"\0\0\0\0\x09bad", b"k"), (1, 0, flight(2)[:-1], None)
     ]  # fmt: skip
     assert "id 9" in bad[0]["_error"]
+    assert counted(tmp_path) == {0: 2, 1: 1}, "a record that is set aside is counted as loaded: nothing is missing"
+
+
+def counted(root: Path) -> dict[int, int]:
+    """Returns the records that the first load's counts for the audit have, by partition."""
+    ranges = json.loads((root / TOPIC / "load=000001" / "_audit.json").read_text())["ranges"]
+    return {held["partition"]: sum(records for _, records, _ in held["windows"]) for held in ranges}
 
 
 def test_more_bad_values_than_their_share_end_the_load(spark: SparkSession, tmp_path: Path) -> None:
@@ -306,6 +313,7 @@ def test_more_bad_values_than_their_share_end_the_load(spark: SparkSession, tmp_
     assert (result.rows, result.quarantined) == (9, 2)
     manifest = json.loads((tmp_path / TOPIC / "load=000001" / "_offsets.json").read_text())
     assert (manifest["quarantined"], len(manifest["unopened"])) == (1, 1)
+    assert counted(tmp_path) == {0: 8, 1: 1}, "nobody knows the records of the batch: they are missing"
 
 
 def test_a_field_that_the_lake_has_itself_is_refused(spark: SparkSession, tmp_path: Path) -> None:
