@@ -330,9 +330,10 @@ _RULE: Final = "(a letter or _, then letters, digits and _, all of ASCII)"
 
 
 def _bad_names(avro: AvroType) -> Iterator[str]:
-    for part in avro.name.split("."):
-        if not NAME.fullmatch(part):
-            yield f"the name {avro.name!r} of the {avro.kind}: {part!r} is no Avro name {_RULE}"
+    for what, name in (("name", avro.name), *(("alias", alias) for alias in avro.aliases)):
+        for part in name.split("."):
+            if not NAME.fullmatch(part):
+                yield f"the {what} {name!r} of the {avro.kind}: {part!r} is no Avro name {_RULE}"
     if avro.name in PRIMITIVES:
         yield f"the {avro.kind} {avro.name} has the name of a primitive type"
     seen: set[str] = set()

@@ -411,7 +411,7 @@ def test_names_that_java_refuses_are_not_registered(name: str) -> None:
     for schema in (
         record((name, "int")),
         {**STATE, "symbols": [name]},
-        *(() if name == "a.b" else (record(name=name), {**KEY, "name": f"n.{name}"})),
+        *(() if name == "a.b" else (record(name=name), {**KEY, "name": f"n.{name}"}, {**KEY, "aliases": [name]})),
     ):
         with pytest.raises(SchemaError, match=r"is no Avro name \(a letter or _"):
             check_new(json.dumps(schema))

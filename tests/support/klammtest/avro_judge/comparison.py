@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -91,6 +91,10 @@ def _without_branches(value: Json, schema: Json) -> Json:
     return _Plain(definitions(schema)).of(schema, value)
 
 
+_TIMES: Final = {"time-millis": 1000, "time-micros": 1}
+"""The two that a union may have beside each other."""
+
+
 class _Plain:
     def __init__(self, named: dict[str, Json]) -> None:
         self._named = named
@@ -109,6 +113,8 @@ class _Plain:
             return [self.of(schema["items"], item) for item in value]
         if kind == "map":
             return {key: self.of(schema["values"], item) for key, item in value}
+        if isinstance(schema, dict) and schema.get("logicalType") in _TIMES:
+            return value * _TIMES[schema["logicalType"]]
         if kind in ("float", "double"):
             number = python_value(kind, value, {})
             return "nan" if number != number else number

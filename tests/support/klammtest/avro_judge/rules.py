@@ -46,7 +46,8 @@ RULES: Final[dict[str, str]] = {
     MEANINGS: "A reader's logical type that stands for something else than the writer's (`date`, `timestamp-millis`; "
     "`time-millis`, `date`; decimals of another scale or of fewer digits): Klamm refuses it, in the check of "
     "compatibility too; Java takes the number for one of the reader's type.",
-    DIGITS: "A decimal with more digits than its type has: Klamm refuses to write and to read it; Java reads it.",
+    DIGITS: "A decimal with more digits than its type has: Klamm refuses to write it, and to read it into a column, "
+    "whose type holds no more; records have it, as Java does.",
     UNREADABLE: "Values that Java's encoder writes and its conversions, Python or SQL cannot read (a date beyond the "
     "years 1 to 9999, a time of day beyond 24 hours, text that is no UUID): Klamm refuses to write them.",
     NO_VALUE: "The same values written by others, and a decimal of no bytes: Java's conversions fail; Klamm reads the "

@@ -46,7 +46,8 @@ def kind_of(schema: Json) -> str:
 
 def definitions(schema: Json) -> dict[str, Json]:
     """Returns the named types of a schema by full name."""
-    return {node["name"]: node for node in nodes(schema) if isinstance(node, dict) and "name" in node}
+    named = [node for node in nodes(schema) if isinstance(node, dict) and "name" in node]
+    return {node["name"]: node for node in named if node["name"] not in PRIMITIVES}
 
 
 def nodes(schema: Json) -> Iterator[Json]:
