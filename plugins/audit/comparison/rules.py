@@ -291,12 +291,14 @@ def broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
 
 class _PlaceDemand(NamedTuple):
     """What is demanded of a reader in one partition, by window: `held` by the broker; of these `before` its beginning,
-    `part` in ranges inside which it began, `late` in ranges that go on beyond its end."""
+    `part` in ranges inside which it began, `late` in ranges that go on beyond its end; of these `far` in ranges that
+    begin there or later."""
 
     held: Mapping[int, int]
     before: Mapping[int, int]
     part: Mapping[int, int]
     late: Mapping[int, int]
+    far: Mapping[int, int]
 
 
 class Demand:
@@ -325,6 +327,8 @@ class Demand:
         before: dict[int, int] = {}
         part: dict[int, int] = {}
         late: dict[int, int] = {}
+        far: dict[int, int] = {}
+        last = self._mine.tiles[place][-1].to_offset if place in self._mine.tiles else -math.inf
         for event in tiles:
             if event.from_offset >= begin:
                 break
@@ -333,7 +337,9 @@ class Demand:
             if event.to_offset <= end or event.from_offset < begin:
                 break
             self._add(late, event)
-        return _PlaceDemand(held, before, part, late)
+            if event.from_offset >= last:
+                self._add(far, event)
+        return _PlaceDemand(held, before, part, late, far)
 
     def _add(self, found: dict[int, int], event: AuditEvent) -> None:
         for window in event.windows:
@@ -352,7 +358,10 @@ class Demand:
             beyond = demand.late.get(start, 0)
             covered = wanted - demand.part.get(start, 0) - beyond
             held, most = held + all_of, most + wanted
-            short, over = short + max(covered - mine_here, 0), over + max(mine_here - wanted, 0)
+            short, over = (
+                short + max(covered - mine_here, 0),
+                over + max(mine_here - wanted + demand.far.get(start, 0), 0),
+            )
             left = wanted - max(mine_here, covered)
             late, rest = late + max(min(left, beyond), 0), rest + max(left - beyond, 0)
         over += sum(by_window.get(start, 0) for place, by_window in mine.by_place.items() if place not in self._places)

@@ -149,6 +149,14 @@ def test_a_group_lacks_what_it_passed_and_is_late_with_the_rest() -> None:
     assert "has not got 100 of 100 records yet" in str(obstacle(late, UNTIL))
 
 
+def test_a_record_that_was_counted_twice_makes_up_for_none_that_is_late() -> None:
+    ranges = [event("broker", "b", 0, 10, {0: 10}), event("broker", "b", 10, 11, {0: 1})]
+    events = [event("producer", "p", 0, 1, {0: 11}), *ranges, load(1, 0, 10, 5)]
+    doubled = event("hadoop", "lake", 0, 10, {0: 11})
+    assert states(result(events, LAKE), LAKE) == [State.LATE]
+    assert states(result([*events[:-1], doubled], LAKE), LAKE) == [State.DUPLICATED]
+
+
 def test_a_partition_in_which_a_group_has_not_begun_is_demanded() -> None:
     second = event("broker", "b", 0, 10, {0: 10}, partition=1)
     events = [
