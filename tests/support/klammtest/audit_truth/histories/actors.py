@@ -386,6 +386,7 @@ class Lake:
         """That of its newest load."""
         self.stopped = self.replaced = self.retired = False
         self.topic_id: UUID | None = None
+        self.told_directory = ""
         self.former: Lake | None = None
         """The lake in whose place it was begun."""
         self.history: list[Content] = [Content()]
@@ -457,19 +458,21 @@ class Lake:
         self.files.write(f"{self.layout.load(number)}/{OFFSETS}", manifest.to_bytes())
         self.files.write(f"{self.layout.load(number)}/{AUDIT}", audit.to_bytes())
         self.history.append(content)
-        if self.former is not None:
-            self.former.replaced = True
+        self.told_directory = self.layout.base
+        if self.former is not None and self.former.told_directory == self.layout.base:
+            self.former.replaced = True  # R6: else the audit does not know that it was moved here before
 
     def send(self) -> None:
         with suppress(DeliveryError, Crash):
             self.auditor.send_missing(self.layout)
             self.told = self.loads
 
-    def remove_last(self) -> None:
-        """Somebody removes the newest load by hand; its offsets are loaded again."""
-        if self.loads > 1 and self.topic_id == self.world.topic_id and self.told == self.loads:
-            self.files.remove(self.layout.load(self.loads))
-            self.history.pop()
+    def remove_last(self, loads: int) -> None:
+        """Somebody removes the newest loads by hand; their offsets are loaded again."""
+        if self.loads > loads and self.topic_id == self.world.topic_id and self.told == self.loads:
+            for _ in range(loads):
+                self.files.remove(self.layout.load(self.loads))
+                self.history.pop()
             self.told = self.loads
             self.load()
 

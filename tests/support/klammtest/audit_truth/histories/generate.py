@@ -40,9 +40,13 @@ class History:
         self.troubles: set[str] = set()
         if chance.random() >= PURE:
             self.troubles.update(chance.sample(TROUBLES, chance.choice((1, 1, 2, 2, 3))))
+        if "retention of the audit" in self.troubles:
+            self.troubles.discard("wrong clocks")  # R22 takes the lateness into account, and no clock
         self.files = Lakes()
         self.wrong: list[str] = []
         self.checks = 0
+        self.marks: list[tuple[int, int]] = []
+        """(watermark, when it was reported)."""
         self.states: Counter[tuple[str, str]] = Counter()
         self.mark = ""
         self.trace: list[str] = []
@@ -127,12 +131,22 @@ class History:
         judge = Judge(self.known, self.expect, final=final)
         self.checks += 1
         self.wrong += judge.judge()
+        self._check_marks(judge.audit.watermark_ms)
         if self._traced:
             self._show_events()
             self.trace += judge.rows()
         if final:
             self.states, self.mark = judge.states(), judge.mark()
             self._show_events()
+
+    def _check_marks(self, mark_ms: int | None) -> None:
+        """R21: no record arrived in a window that a watermark had passed, where senders kept to the lateness."""
+        for mark, at in self.marks if not self.has("wrong clocks") else ():
+            late = [w for w, ms in self.world.arrived.items() if 0 <= w < mark and ms > at]
+            if late := [window for window in late if window not in self.known.too_late]:
+                self.wrong.append(f"a record arrived in {min(late)} after the watermark was {mark}")
+        if mark_ms is not None:
+            self.marks.append((mark_ms, self.world.now_ms))
 
     def _pass(self, ms: int) -> None:
         """Lets time pass; producers send their events in between, a part of them."""
@@ -299,6 +313,7 @@ class History:
             self.known.groups.append(group.renamed(f"g{self.names}"))
         else:
             group.end()
+            self.world.now_ms += 1  # events of one instant have no order
             if group.ended and chance.random() < 0.5:  # somebody uses its name again
                 self._begin_group(group.name, latest=chance.random() < 0.5)
 
@@ -317,7 +332,7 @@ class History:
         elif lake.loads and kind == "copy" and len(lakes) < 3:
             lakes.append(lake.copy(f"/lake{self.names}"))
         elif kind == "remove":
-            lake.remove_last()
+            lake.remove_last(chance.choice((1, 2)))
 
     def load_other(self) -> None:
         """Loads go on in a lake that was copied, or in the directory that was moved away."""

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from klamm.core.interfaces.audit import NO_WINDOW
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare, settlement_counts
 from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
+from klamm.plugins.audit.gate import Gate, obstacle
 
 from .actors import FOREIGN, Group, Lake, Offset
 from .known import Known, Span
@@ -89,6 +91,9 @@ class Judge:
                     continue
                 self._cell(tier, start, str(window.cells[tier].state), want)
         self._watermark()
+        if self.final:
+            self._gate()
+            self._settle()
         return self.wrong
 
     def states(self) -> Counter[tuple[str, str]]:
@@ -143,6 +148,8 @@ class Judge:
         if self.final:
             spans = [*_spans(group.set_back | group.jumped | group.untold), *self.known.causes.cut, *self._lost(tier)]
             self.excused[tier] = self.known.enclosing(spans, *tier)
+            if spans and any(event.tier == "broker" for event in self.known.world.audit.lost):
+                self.excused[tier] |= self.stored.keys()  # the broker tier has not told where these offsets are
 
     def _never_told(self, group: Group, at: Offset) -> bool:
         """Returns True for a record that was received and not committed when its topic was deleted."""
@@ -239,6 +246,50 @@ class Judge:
             sure = [s + WINDOW_MS for s in starts if not doubtful or s < min(doubtful)]
             if sure and (mark is None or mark < sure[-1]):
                 self.wrong.append(f"the watermark {mark} stands before {sure[-1]}")
+
+    def _gate(self) -> None:
+        """R23: the gate agrees with the watermark, also for a single window."""
+        starts = [window.start_ms for window in self.audit.windows if window.start_ms != NO_WINDOW]
+        if not starts:
+            return
+        until = starts[-1] + WINDOW_MS
+        closed = obstacle(self.audit, Gate(TOPIC, until))
+        if (closed is None) != (self.audit.watermark_ms == until):
+            mark = self.audit.watermark_ms
+            self.wrong.append(f"the gate before {until} is {closed or 'open'}; the watermark is {mark}")
+
+    def _settle(self) -> None:
+        """R19: when somebody vouches for the unknown counts, only what is proved holds the watermark."""
+        counts = settlement_counts(self.audit)
+        if not counts:
+            return
+        world = self.known.world
+        held = {(tier, start): numbers for (tier, start), numbers in counts.items()}
+        windows = tuple(EventWindow(start, n, 0, of, source=tier) for (tier, start), (n, of) in held.items())
+        event = AuditEvent(
+            tier=SETTLEMENT, owner="ops", host="host", application="tests", topic=TOPIC, partition=None, from_offset=0,
+            to_offset=1, window_ms=self.audit.window_ms, windows=windows, time_ms=world.now_ms, note="seen",
+        )  # fmt: skip
+        kept = world.audit.events
+        world.audit.events = [*kept, event]
+        settled = report_of(self.known, self.expect)
+        world.audit.events = kept
+        starts = [window.start_ms for window in settled.windows if window.start_ms != NO_WINDOW]
+        proved = [
+            window.start_ms
+            for window in settled.windows
+            for tier, cell in window.cells.items()
+            if tier in settled.expected
+            and window.start_ms != NO_WINDOW
+            and str(cell.state) in ("missing", "duplicated", "late")
+        ]
+        kinds = {str(problem.kind) for problem in settled.problems}
+        wanted = max((s + WINDOW_MS for s in starts if not proved or s < min(proved)), default=None)
+        mark = settled.watermark_ms
+        if "two lakes" in kinds and starts and obstacle(settled, Gate(TOPIC, starts[-1] + WINDOW_MS)) is None:
+            self.wrong.append("the gate is open though two lakes are live")
+        if mark != wanted and not kinds & {"behind", "two lakes"}:
+            self.wrong.append(f"the watermark is {mark} and not {wanted} where every unknown count is settled")
 
     def _good(self, want: Wanted | None) -> bool:
         return want is None or want.good

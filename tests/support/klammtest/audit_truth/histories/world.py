@@ -168,6 +168,8 @@ class World:
         self.away = False
         self.store: dict[TopicPartition, CommittedOffset] = {}
         self.parts = [Part(n, chance.randrange(BROKERS)) for n in range(partitions)]
+        self.arrived: dict[int, int] = {}
+        """When the last record of a window was stored."""
         self.ended: list[tuple[UUID, list[Part]]] = []
         """The topics that had the name before."""
         self.brokers = [Broker(self, number) for number in range(BROKERS)]
@@ -184,6 +186,8 @@ class World:
         rewrite_base(data, 0, base, part.epoch)
         part.log.batches.append(Batch(base, base + len(rows), part.epoch, bytes(data)))
         part.rows += rows
+        for row in rows:
+            self.arrived[row.window] = self.now_ms
         if part.leader >= 0:
             self.brokers[part.leader].appended(part, bytes(data), base)
         return base
