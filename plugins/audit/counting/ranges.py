@@ -153,7 +153,8 @@ class _Windows:
 class _Partition:
     """`begin` is the last committed offset, `counted` one past the last record counted, `published` the end of the
     event stored last, `replay` the offset from which records are read again (None: none); records below `lossy` were
-    not all counted. `cut`: an event must report that the log was cut at `begin`, even if nothing follows."""
+    not all counted. `tells`: an event must report `begin`, even if nothing follows: the log was cut there, or the owner
+    begins there."""
 
     def __init__(self, committed: int, topic_id: UUID | None, epoch: int) -> None:
         self.topic_id = "" if topic_id is None else str(topic_id)
@@ -164,7 +165,7 @@ class _Partition:
         self.replay: int | None = None
         self.replayed = _Records()
         self.lossy = committed
-        self.cut = False
+        self.tells = False
 
     def add(self, rows: _Rows) -> None:
         offsets = rows.offsets
@@ -285,7 +286,7 @@ class KlammRangeAudit:
         """Records that the log was cut where the range begins: the next event reports it, an empty one if nothing
         follows.
         """
-        self._partitions[partition].cut = True
+        self._partitions[partition].tells = True
 
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
         """Publishes the counts up to these offsets. Raises `DeliveryError` if an event could not be stored; the counts
@@ -307,7 +308,7 @@ class KlammRangeAudit:
             state = self._partitions.get(partition)
             if state is None or state.published != end:
                 continue  # its event is not stored: the next one must cover this range too
-            state.cut = False
+            state.tells = False
             if state.replay is not None:
                 state.end_replay(end)
             if end > state.begin:
@@ -324,9 +325,15 @@ class KlammRangeAudit:
         self._store(range_events(self._source, ranges))
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Publishes where the owner begins in these partitions, as an event without offsets."""
-        states = [(partition, self._partitions[partition]) for partition in partitions]
-        self._store([self._event(partition, state, (state.begin, state.begin)) for partition, state in states])
+        """Publishes where the owner begins in these partitions, as an event without offsets. If that is not stored, the
+        next `publish` of a partition tells it.
+        """
+        states = {partition: self._partitions[partition] for partition in partitions}
+        for state in states.values():
+            state.tells = True
+        self._store([self._event(partition, state, (state.begin, state.begin)) for partition, state in states.items()])
+        for state in states.values():
+            state.tells = False
 
     def end(self, topics: Iterable[str], why: str, lake: str = "") -> None:
         """Publishes that the owner, or its lake of this id, counts nothing more of these topics."""
@@ -340,14 +347,14 @@ class KlammRangeAudit:
         state.records, state.replayed, state.lossy = _Records(), _Records(), state.counted
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
-        """Returns at most one event for records read again (below the last commit) and one for new records, or for a
-        cut.
+        """Returns at most one event for records read again (below the last commit) and one for new records, or for
+        where the range begins.
         """
         events = []
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)
             events.append(self._event(partition, state, (state.replay, end), replay=True))
-        if to > state.begin or state.cut:
+        if to > state.begin or state.tells:
             events.append(self._event(partition, state, (state.begin, max(to, state.begin))))
         return events
 

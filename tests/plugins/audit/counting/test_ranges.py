@@ -305,3 +305,16 @@ def test_counts_made_elsewhere_may_be_sent_again() -> None:
     counts.publish_ranges(ranges)
     assert spans(topic.events) == [(0, 30, 30)]
     assert [event.load for event in topic.events] == [17, 17]
+
+
+def test_where_a_group_begins_is_told_again_if_the_audit_topic_refused_it() -> None:
+    topic = AuditTopic()
+    counts = KlammRangeAudit(identity("consumer"), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+    counts.start(FLIGHTS, 11)
+    topic.fail = 1
+    with pytest.raises(DeliveryError):
+        counts.begin([FLIGHTS])
+    for _ in range(2):  # the group commits its position, and has received nothing
+        counts.publish({FLIGHTS: 11})
+        counts.committed({FLIGHTS: 11})
+    assert [(event.from_offset, event.to_offset) for event in topic.events] == [(11, 11)]

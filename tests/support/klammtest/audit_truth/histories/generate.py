@@ -30,6 +30,17 @@ TROUBLES: Final = (
 )  # fmt: skip
 
 
+def troubles_of(seed: str) -> set[str]:
+    """Returns what happens in the history of this seed."""
+    chance = Random(f"{seed} troubles")
+    if chance.random() < PURE:
+        return set()
+    troubles = set(chance.sample(TROUBLES, chance.choice((1, 1, 2, 2, 3))))
+    if "retention of the audit" in troubles:
+        troubles.discard("wrong clocks")  # R22 takes the lateness into account, and no clock
+    return troubles
+
+
 class History:
     """One history. `wrong`: what a report said and is not true. `traced`: keeps its steps and events in `trace`."""
 
@@ -37,11 +48,7 @@ class History:
         chance = self.chance = Random(seed)
         world = self.world = World(chance, chance.choice((1, 1, 2)), encoded=encoded)
         self.known = Known(world)
-        self.troubles: set[str] = set()
-        if chance.random() >= PURE:
-            self.troubles.update(chance.sample(TROUBLES, chance.choice((1, 1, 2, 2, 3))))
-        if "retention of the audit" in self.troubles:
-            self.troubles.discard("wrong clocks")  # R22 takes the lateness into account, and no clock
+        self.troubles = troubles_of(seed)
         self.files = Lakes()
         self.wrong: list[str] = []
         self.checks = 0

@@ -206,15 +206,10 @@ class Judge:
         elif state == State.DUPLICATED:
             right = want.over > 0 or bool(self.known.causes.cut)  # what it received is no more in the log
         elif state == "late":
-            right = want.late + want.untold > 0
+            right = want.late + want.untold + want.short > 0 or bool(self.known.world.audit.lost)
             if not self.final:
-                right = (
-                    right
-                    or want.short > 0
-                    or bool(self.known.causes.cut or self.known.world.audit.lost)
-                    or tier in self.recounting
-                    or start in self.partial.get(tier, ())
-                )
+                counting = tier in self.recounting or start in self.partial.get(tier, ())
+                right = right or counting or bool(self.known.causes.cut)
         elif state == "not compared":
             right = not want.held or start in self.partial.get(tier, ())
         elif self.final:

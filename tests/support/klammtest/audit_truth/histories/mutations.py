@@ -1,37 +1,41 @@
-"""Planted bugs in the production code, at least one for each numbered rule of docs/audit.md. Random histories must find
-each of them.
+"""Planted bugs in the production code, at least one for each numbered rule of docs/audit.md, and for what the tiers'
+own modules say of counting. Random histories must find each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
 from klamm.core.records.partition import TopicPartition
+from klamm.plugins.audit.comparison import compare, rules
+from klamm.plugins.audit.comparison.tiers import Horizon, TierKey
+from klamm.plugins.audit.counting.appends import AppendCounts
 from klamm.plugins.audit.counting.broker_tier import Follower
+from klamm.plugins.audit.counting.producer import KlammProducerAudit
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
+from klamm.plugins.audit.event import CONSUMER, HADOOP, AuditEvent, EventSource
 
 from .campaign import in_memory, run
+from .generate import troubles_of
 from .world import Broker
-
-MOST: Final = 3000
-"""Histories within which a mutation must be found."""
 
 Patch = tuple[object, str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A planted bug. `rule` is the number in docs/audit.md; "counting" for the rules of the tiers' own modules."""
+    """A planted bug. `rule` is its number in docs/audit.md, or the module whose rule it is. `trouble`: only histories
+    with it are run; empty for all."""
 
     rule: str
     what: str
     patches: tuple[Patch, ...]
     trouble: str = ""
-    """The kind of history that finds it; only these are run."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -41,29 +45,41 @@ class Mutation:
             yield
 
 
-def found_at(mutation: Mutation, seed: int, most: int = MOST) -> int | None:
-    """Returns the number of the first history that finds the mutation, out of `most` with its kind of trouble."""
-    from .generate import History
-
-    with in_memory(), mutation.planted():
-        ran, number = 0, 0
-        while ran < most:
-            if not mutation.trouble or mutation.trouble in History(f"{seed} {number}").troubles:
-                ran += 1
-                try:
-                    wrong = run(seed, number).wrong
-                except Exception:
-                    return number
-                if wrong:
-                    return number
-            number += 1
+def found_at(mutation: Mutation, seed: int, most: int) -> int | None:
+    """Returns the number of the first history that finds the mutation, and nothing without it, out of `most` with its
+    kind of trouble; None if none does."""
+    ran, number = 0, -1
+    while ran < most:
+        number += 1
+        if mutation.trouble and mutation.trouble not in troubles_of(f"{seed} {number}"):
+            continue
+        ran += 1
+        with in_memory():
+            with mutation.planted():
+                wrong = _wrong(seed, number)
+            if wrong and not _wrong(seed, number):
+                return number
     return None
 
 
-# -- counting ----------------------------------------------------------------------------------------------------
+def _wrong(seed: int, number: int) -> bool:
+    try:
+        return bool(run(seed, number).wrong)
+    except Exception:
+        return True
+
+
+# -- the tiers' modules ------------------------------------------------------------------------------------------
 
 _read_piece: Final = Follower._read_piece
 _commit: Final = Broker.commit
+_take: Final = AppendCounts.take
+_become_quiet: Final = KlammProducerAudit._become_quiet
+_source_event: Final = EventSource.event
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
 
 
 def _where_it_stopped(self: Follower, partition: TopicPartition) -> bool:
@@ -77,18 +93,164 @@ def _commit_unguarded(self: Broker, group: str, offsets: Any, leader_epochs: Any
     return refused - refused
 
 
-def _nothing(*_: object, **__: object) -> None:
-    return None
+def _take_of_any_epoch(self: AppendCounts, partition: TopicPartition, epoch: int, position: int, end: int) -> Any:
+    for span in self._spans.get(partition, ()):
+        span.leader_epoch = epoch
+    return _take(self, partition, epoch, position, end)
 
 
-def _one(rule: str, what: str, owner: object, name: str, replacement: object, kind: str = "") -> Mutation:
-    return Mutation(rule, what, ((owner, name, replacement),), kind)
+def _quiet_with_records(self: KlammProducerAudit) -> None:
+    _become_quiet(self)
+    for topic in self._topics.values():
+        topic.quiet = not topic.counts
+
+
+def _without_topic_id(self: EventSource, *place: Any, **more: Any) -> AuditEvent:
+    return _source_event(self, *place, **more | {"topic_id": ""})
+
+
+def _readable(self: KlammRangeAudit, partition: TopicPartition, to: int) -> None:
+    self._partitions[partition].counted = to
+
+
+# -- the rules of the comparison ---------------------------------------------------------------------------------
+
+_without_ended: Final = rules.without_ended
+_expected_tiers: Final = rules.expected_tiers
+_newest_lake: Final = rules.newest_lake
+_add_ranges: Final = compare._add_ranges
+_demand_begins: Final = rules.demand_begins
+_difference: Final = rules._difference
+_horizon: Final = rules.horizon
+_of: Final = rules.Demand._of
+
+
+def _groups_are_one(event: AuditEvent) -> TierKey:
+    return TierKey(event.tier, "billing" if event.tier == CONSUMER else rules_owner(event))
+
+
+def rules_owner(event: AuditEvent) -> str:
+    return "" if event.tier == "producer" else event.owner
+
+
+def _all_are_expected(found: Any, named: Any) -> frozenset[TierKey]:
+    return frozenset({*found, *named})
+
+
+def _lakes_are_not(found: Any, named: Any) -> frozenset[TierKey]:
+    return frozenset(tier for tier in _expected_tiers(found, named) if tier.tier != HADOOP)
+
+
+def _lakes_begin_anywhere(counts: Any, place: Any, events: Any, retained: bool) -> None:
+    if counts.tier.tier == HADOOP:
+        counts.begins[place] = min(event.from_offset for event in events if event.from_offset < event.to_offset)
+    else:
+        _demand_begins(counts, place, events, retained)
+
+
+def _nothing_ends(events: Any) -> Any:
+    return [event for event in events if not event.ends], []
+
+
+def _every_lake(events: Any, *_: Any) -> Any:
+    return sorted(events, key=lambda event: event.seen_ms), [], []
+
+
+def _all_live(self: Any, older: Any) -> bool:
+    return False
+
+
+def _the_last(tier: TierKey, versions: Mapping[int, Any]) -> Iterator[AuditEvent]:
+    for begin in sorted(versions):
+        yield versions[begin][-1]
+
+
+def _in_order(events: Any) -> list[AuditEvent]:
+    return list(events)
+
+
+def _replays_count(counts: Any, events: Any, window_ms: int, **more: Any) -> None:
+    _add_ranges(counts, [replace(event, replay=False) for event in events], window_ms, **more)
+
+
+def _in_sum(mine: Mapping[str, int], expected: Mapping[str, int]) -> Any:
+    return _difference({"": sum(mine.values())}, {"": sum(expected.values())})
+
+
+def _no_bounds(self: Any, tiles: Any, place: Any, held: Mapping[int, int]) -> Any:
+    return _of(self, tiles, place, held)._replace(part={}, late={})
+
+
+def _no_problem(*_: object, **__: object) -> Iterator[Any]:
+    return iter(())
+
+
+def _same_events(events: Any) -> Any:
+    return list(events), None
+
+
+def _any_horizon(*given: Any) -> Horizon:
+    return _horizon(*given)._replace(limit_ms=math.inf, held=frozenset())
+
+
+def _any_window(windows: Any, window_ms: int, horizon: Horizon) -> int | None:
+    ends = [w.start_ms + window_ms for w in windows if w.start_ms >= 0]
+    return max((end for end in ends if end <= horizon.limit_ms), default=None)
+
+
+def _always(*_: object, **__: object) -> bool:
+    return True
+
+
+def _never(*_: object, **__: object) -> bool:
+    return False
+
+
+def _one(rule: str, what: str, owner: object, name: str, new: Callable[..., Any], trouble: str = "") -> Mutation:
+    return Mutation(rule, what, ((owner, name, new),), trouble)
 
 
 MUTATIONS: Final = (
-    _one("counting", "a leader that leads again continues where it stopped", Follower, "_read_piece", _where_it_stopped,
-         "leaders"),
-    _one("counting", "a leader commits below what the next one has passed", Broker, "commit", _commit_unguarded,
-         "cut-off leaders"),
+    _one("R1", "all groups are one owner", rules, "tier_of", _groups_are_one, "latest groups"),
+    _one("R2", "a group that nobody expects holds the watermark", rules, "expected_tiers", _all_are_expected,
+         "latest groups"),
+    _one("R2", "a lake that lacks records does not hold the watermark", rules, "expected_tiers", _lakes_are_not),
+    _one("R3", "a group must have what was there before it began", rules, "demand_begins", _nothing, "latest groups"),
+    _one("R3", "a group does not tell where it begins", KlammRangeAudit, "begin", _nothing, "latest groups"),
+    _one("R4", "a lake begins where its first load does", rules, "demand_begins", _lakes_begin_anywhere, "lost events"),
+    _one("R5", "a group that was deleted is compared on", rules, "without_ended", _nothing_ends, "ended groups"),
+    _one("R6", "the lakes of a sink count as one", rules, "newest_lake", _every_lake, "lakes"),
+    _one("R6", "a lake that was moved goes on counting", rules._Lake, "replaces", _all_live, "lakes"),
+    _one("R7", "no producer is ever killed", rules, "is_killed", _never, "killed producers"),
+    _one("R8", "the last event of a key counts", rules, "chosen", _the_last, "suspended members"),
+    _one("R9", "loads that were removed count on", rules, "current_loads", _in_order, "lakes"),
+    _one("R10", "records that are read again count again", compare, "_add_ranges", _replays_count, "seeking groups"),
+    _one("R11", "ranges behind a cut count on", rules, "not_cut", _in_order, "unclean leaders"),
     _one("R11", "a cut is not told", KlammRangeAudit, "cut", _nothing, "unclean leaders"),
+    _one("R12", "events name no topic id", EventSource, "event", _without_topic_id, "created again"),
+    _one("R13", "one producer's records make up for another's", rules, "_difference", _in_sum, "lost records"),
+    _one("R13", "what a reader has not got yet is missing", rules.Demand, "_of", _no_bounds),
+    _one("R14", "a gap is not found", rules.Problems, "_gap", _no_problem, "lost events"),
+    Mutation("R15", "a group that is set back is not found", (
+        (rules.Problems, "_given_again", _no_problem), (rules, "begun_again", _same_events)), "set-back groups"),
+    _one("R16", "what could not be counted is not lossy", KlammRangeAudit, "uncountable", _readable, "retention"),
+    _one("R17", "nobody looks where the logs end", rules, "is_behind", _never),
+    _one("R18", "a killed producer's last counts are not doubted", rules.Problems, "_killed", _no_problem,
+         "killed producers"),
+    _one("R18", "a producer without an event is not doubted", rules.Problems, "_untold", _no_problem, "lost events"),
+    _one("R18", "a hole in a producer's events is not doubted", rules.Problems, "_holes", _no_problem, "lost events"),
+    _one("R19", "a settlement covers nothing", compare.Settlement, "covers", _never, "killed producers"),
+    _one("R19", "a settlement closes what was not counted and two lakes", rules, "closes", _always, "lakes"),
+    _one("R20", "the watermark passes windows that are not complete", rules, "watermark", _any_window),
+    _one("R21", "the watermark waits for nobody", rules, "horizon", _any_horizon),
+    _one("R22", "no window is left out", rules, "left_out_ms", _nothing, "retention of the audit"),
+    _one("R23", "the gate opens for any count", rules, "cell_passes", _always),
+    _one("broker_tier", "a leader that leads again continues where it stopped", Follower, "_read_piece",
+         _where_it_stopped, "leaders"),
+    _one("broker_tier", "a leader commits below what the next one has passed", Broker, "commit", _commit_unguarded,
+         "cut-off leaders"),
+    _one("appends", "counts of a former leader epoch are taken", AppendCounts, "take", _take_of_any_epoch,
+         "unclean leaders"),
+    _one("producer", "a producer is quiet while batches are in flight", KlammProducerAudit, "_become_quiet",
+         _quiet_with_records, "killed producers"),
 )  # fmt: skip
