@@ -21,11 +21,12 @@ def command(histories: int, seed: int, at: int | None, *, plant: bool) -> int:
     score = campaign(seed, histories)
     for line in score.lines():
         print(line)
-    _complain(score, seed)
+    complain(score, seed)
     return 0 if score.right else 1
 
 
-def _complain(score: Score, seed: int) -> None:
+def complain(score: Score, seed: int) -> None:
+    """Prints what was wrong, and how to see it again."""
     for tier in score.too_unknown:
         print(f"  too much is unknown: {tier} {100 * score.unknown(tier):.1f} %")
     for number, text in score.wrong[:SHOWN]:
