@@ -282,6 +282,7 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
         counts.replayed += sum(window.records for window in event.windows)
     for place, told in ranges.items():
         rules.demand_begins(counts, place, told, retained)
+        counts.topic_ids.add(place.topic_id)
         if counts.tier.tier == CONSUMER:
             told, span, reads_on = rules.read_by_group(told)
             if span is not None:

@@ -309,7 +309,7 @@ class Demand:
         self._window_ms = window_ms
         ahead = not all(_covered(broker.tiles.get(place, ()), tiles) for place, tiles in mine.tiles.items() if tiles)
         self._ahead = ahead
-        mine_ids = {place.topic_id for place in (*mine.tiles, *mine.begins)}
+        mine_ids = mine.topic_ids
         first = min((at for at, topic_id in enumerate(ids) if topic_id in mine_ids), default=0)
         former = set(ids[:first])  # R3, R4: replaced before the reader's first event
         self._places = {
@@ -558,7 +558,7 @@ class Problems:
         """Returns the windows in which records of these offsets can lie; None if unknown.
 
         They are the windows in which the broker tier has counted them; without its count, those between the ranges
-        before and after, or those of another tier's count.
+        before and after, give or take the lateness that senders are allowed, or those of another tier's count.
         """
         if counts is not self._broker:
             if self._broker is None or place not in self._broker.tiles:
@@ -569,8 +569,8 @@ class Problems:
         before = next((self._of(event) for event in reversed(tiles) if event.to_offset <= span[0]), None)
         after = next((self._of(event) for event in tiles if event.from_offset >= span[1]), None)
         sides = [side for side in (before, after) if side is not None]
-        low = -math.inf if before is None else min(map(min, sides))
-        high = math.inf if after is None else max(map(max, sides))
+        low = -math.inf if before is None else min(map(min, sides)) - self._lateness_ms
+        high = math.inf if after is None else max(map(max, sides)) + self._lateness_ms + self._window_ms - 1
         near = {start for start in self._known if low <= start <= high or start == NO_WINDOW}
         others = [self._counted(other, place, span) for other in self._found.values() if other is not counts]
         return frozenset(near).union(*(windows for windows in others if windows))

@@ -229,6 +229,8 @@ class TierCounts:
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
     begins: dict[Place, int] = field(default_factory=dict)
     restarted: bool = False
+    topic_ids: set[str] = field(default_factory=set)
+    """Those of all events of a reader: also where it has counted nothing yet."""
     reads_on: dict[Place, int] = field(default_factory=dict)
     """Where a group has told that it begins, after all its ranges."""
     set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)

@@ -199,8 +199,8 @@ class History:
         if self.has("late records") and chance.random() < 0.4:
             late = chance.choice((LATENESS_MS // 2, LATENESS_MS - 5_000, 3 * LATENESS_MS, -1))
             stamps[0] = -1 if late < 0 else now - late
-            if late > LATENESS_MS:
-                self.known.too_late.add(window_of(stamps[0]))
+        true_ms = self.world.now_ms - LATENESS_MS
+        self.known.too_late |= {window_of(stamp) for stamp in stamps if 0 <= stamp < true_ms}
         return stamps
 
     def send(self) -> None:

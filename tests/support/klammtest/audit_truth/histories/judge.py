@@ -202,11 +202,14 @@ class Judge:
                 right = right or start in self.known.too_late
                 right = right or (tier == self.broker and bool(want.late))
         elif state == State.MISSING:
-            right = want.short > 0 or (want.late > 0 if self.final else start in self.known.too_late)
+            lateness = start in self.known.too_late and (not self.final or bool(self.known.causes.uncounted))
+            cut = not self.final and bool(self.known.causes.cut)  # a group that has not found yet that the log was cut
+            right = want.short > 0 or (self.final and want.late > 0) or lateness or cut
         elif state == State.DUPLICATED:
             right = want.over > 0 or bool(self.known.causes.cut)  # what it received is no more in the log
         elif state == "late":
             right = want.late + want.untold + want.short > 0 or bool(self.known.world.audit.lost)
+            right = right or start in self.excused.get(tier, ())  # its next range shows the gap
             if not self.final:
                 counting = tier in self.recounting or start in self.partial.get(tier, ())
                 right = right or counting or bool(self.known.causes.cut)
@@ -214,9 +217,16 @@ class Judge:
             right = not want.held or start in self.partial.get(tier, ())
         elif self.final:
             right = state == State.UNKNOWN and start in self.excused.get(tier, ())
+            right = right or (tier != self.broker and self._lacking(start))
+            right = right or (want.over > 0 and self.left_out_ms > -math.inf)  # R22: perhaps told by a deleted event
         if not right:
             when = "at the end" if self.final else "meanwhile"
             self.wrong.append(f"{when}: {tier} is {state} in {start}: {want}; {self._why(tier, start)}")
+
+    def _lacking(self, start: int) -> bool:
+        """R16: the broker lacks records of the window, and its tier has a problem somewhere."""
+        found = self.wanted[self.broker].get(start)
+        return found is not None and found.short > 0 and any(p.tier == self.broker for p in self.audit.problems)
 
     def _why(self, tier: TierKey, start: int) -> str:
         found = [f"{p.tier} {p.kind}: {p.text}" for p in self.audit.problems if p.touches(start)]

@@ -158,7 +158,8 @@ class Known:
             sides = [window.start_ms for event in (*before, *after, *touching) for window in event.windows]
             low = min(sides) - (0 if after else 2 * LATENESS_MS) if before else NO_WINDOW
             high = max(sides) if after else max(every, default=0)
-            windows |= {window for window in every if low <= window <= high or window == NO_WINDOW}
+            low, high = low - LATENESS_MS, high + LATENESS_MS + WINDOW_MS
+            windows |= {window for window in every if low <= window < high or window == NO_WINDOW}
             for reader in self.owners():
                 windows |= self.enclosing([(topic_id, number, begin, end)], *reader)
         return windows
@@ -167,6 +168,7 @@ class Known:
         """Returns the windows in which a killed producer may have counted (R18)."""
         windows: set[int] = set()
         stored, told = self.stored(), self.told()
+        every = stored.keys() | told.keys()
         last: dict[str, AuditEvent] = {}
         for event in self.world.audit.events:
             if event.tier == PRODUCER:
@@ -175,7 +177,7 @@ class Known:
             if event.tier == PRODUCER:
                 near = LATENESS_MS + 2 * INTERVAL_S * 1000
                 first_ms = -1 if event.from_offset == 0 else event.stored_ms - near - WINDOW_MS
-                windows |= {w for w in stored if first_ms < w < event.stored_ms + near}
+                windows |= {w for w in every if first_ms < w < event.stored_ms + near}
                 windows |= {window.start_ms for window in event.windows}
                 windows |= next(sender.sent for sender in self.senders if sender.name == event.owner)
         for sender in self.senders:
@@ -187,7 +189,7 @@ class Known:
                 windows |= sender.sent
             elif not final.quiet:
                 near = LATENESS_MS + (PATIENCE + 1) * INTERVAL_S * 1000
-                windows |= {w for w in stored if final.seen_ms - near - WINDOW_MS < w < final.seen_ms + near}
+                windows |= {w for w in every if final.seen_ms - near - WINDOW_MS < w < final.seen_ms + near}
                 windows |= sender.sent
         return windows
 
