@@ -14,11 +14,11 @@ SEED = 7
 
 
 def test_no_report_of_a_random_history_is_wrong() -> None:
-    score = piece(SEED, range(200))
+    score = piece(SEED, range(100))
     assert score.wrong == []
     assert score.too_unknown == []
     [first, *_] = score.lines()
-    assert first.startswith("histories 200 checks ")
+    assert first.startswith("histories 100 checks ")
 
 
 def test_a_history_is_the_same_again() -> None:

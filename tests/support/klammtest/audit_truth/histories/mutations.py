@@ -14,9 +14,7 @@ from unittest.mock import patch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.comparison import compare, rules
 from klamm.plugins.audit.comparison.tiers import Horizon, TierKey
-from klamm.plugins.audit.counting.appends import AppendCounts
 from klamm.plugins.audit.counting.broker_tier import Follower
-from klamm.plugins.audit.counting.producer import KlammProducerAudit
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import CONSUMER, HADOOP, AuditEvent, EventSource
 
@@ -73,8 +71,6 @@ def _wrong(seed: int, number: int) -> bool:
 
 _read_piece: Final = Follower._read_piece
 _commit: Final = Broker.commit
-_take: Final = AppendCounts.take
-_become_quiet: Final = KlammProducerAudit._become_quiet
 _source_event: Final = EventSource.event
 
 
@@ -91,18 +87,6 @@ def _commit_unguarded(self: Broker, group: str, offsets: Any, leader_epochs: Any
     refused = _commit(self, group, offsets, leader_epochs)
     self.world.store |= offsets
     return refused - refused
-
-
-def _take_of_any_epoch(self: AppendCounts, partition: TopicPartition, epoch: int, position: int, end: int) -> Any:
-    for span in self._spans.get(partition, ()):
-        span.leader_epoch = epoch
-    return _take(self, partition, epoch, position, end)
-
-
-def _quiet_with_records(self: KlammProducerAudit) -> None:
-    _become_quiet(self)
-    for topic in self._topics.values():
-        topic.quiet = not topic.counts
 
 
 def _without_topic_id(self: EventSource, *place: Any, **more: Any) -> AuditEvent:
@@ -238,10 +222,8 @@ MUTATIONS: Final = (
     _one("R17", "nobody looks where the logs end", rules, "is_behind", _never),
     _one("R18", "a killed producer's last counts are not doubted", rules.Problems, "_killed", _no_problem,
          "killed producers"),
-    _one("R18", "a producer without an event is not doubted", rules.Problems, "_untold", _no_problem, "lost events"),
     _one("R18", "a hole in a producer's events is not doubted", rules.Problems, "_holes", _no_problem, "lost events"),
     _one("R19", "a settlement covers nothing", compare.Settlement, "covers", _never, "killed producers"),
-    _one("R19", "a settlement closes what was not counted and two lakes", rules, "closes", _always, "lakes"),
     _one("R20", "the watermark passes windows that are not complete", rules, "watermark", _any_window),
     _one("R21", "the watermark waits for nobody", rules, "horizon", _any_horizon),
     _one("R22", "no window is left out", rules, "left_out_ms", _nothing, "retention of the audit"),
@@ -250,8 +232,4 @@ MUTATIONS: Final = (
          _where_it_stopped, "leaders"),
     _one("broker_tier", "a leader commits below what the next one has passed", Broker, "commit", _commit_unguarded,
          "cut-off leaders"),
-    _one("appends", "counts of a former leader epoch are taken", AppendCounts, "take", _take_of_any_epoch,
-         "unclean leaders"),
-    _one("producer", "a producer is quiet while batches are in flight", KlammProducerAudit, "_become_quiet",
-         _quiet_with_records, "killed producers"),
 )  # fmt: skip
