@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -24,11 +27,14 @@ from klamm.core.records.record import Headers
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark import stored, writing
-from klamm.hadoop.spark.claims import CLAIM_PARTITIONS, CLAIMS_TOPIC, ClaimError, TaskIdentity
+from klamm.hadoop.spark.attempt import Attempt
+from klamm.hadoop.spark.claims import CLAIM_PARTITIONS, CLAIMS_TOPIC, ClaimError, TaskIdentity, TaskProducer
 from klamm.hadoop.spark.cluster import edges
 from klamm.hadoop.spark.sink import SinkOptions, TaskWritten, parse_sink_options, sink_options, write_task
 from klammtest.clients.numbered import START_MS, WAIT_S, Topics, number_topics
+from klammtest.guarantees import guarantee
 
+NUMBERS = itertools.count()
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 GIVEN = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
 
@@ -191,12 +197,30 @@ class Attempts:
         return self.outcomes[name]
 
 
+def own_producers(patch: pytest.MonkeyPatch) -> None:
+    """Each attempt has a producer of its own, as one of `init_producer_id`."""
+    numbers = itertools.count(1)
+    producer = TaskIdentity.producer
+
+    def own(self: TaskIdentity, topic: str, topic_id: UUID | None) -> TaskProducer:
+        found = producer(self, topic, topic_id)
+        return replace(found, producer_id=found.producer_id ^ next(numbers) << 20)
+
+    patch.setattr(TaskIdentity, "producer", own)
+
+
+def wait_for_no_task(patch: pytest.MonkeyPatch) -> None:
+    tasks = Attempt.tasks
+    patch.setattr(Attempt, "tasks", lambda attempt, _stored, _found: tasks(attempt, set(), set()))
+
+
+@guarantee("E32", "attempts of the Spark sink that run at the same time store each row once", plant=own_producers)
 @pytest.mark.parametrize("pause", [0, 1, 3])
 def test_two_attempts_at_once_store_each_row_once(topics: Topics, pause: int) -> None:
     """The earlier one sleeps before its first row (0) or later while the other one writes all, and then goes on: all
     its rows are stored, in more batches than the broker remembers. Each counts what the broker acknowledged to it.
     """
-    topic, numbers = f"both-{pause}", list(range(300))
+    topic, numbers = f"both-{pause}-{next(NUMBERS)}", list(range(300))
     topics.create(topic, 2)
     attempts = Attempts(topics, topic, numbers)
     attempts.start("earlier", pause)
@@ -269,35 +293,36 @@ def test_a_repeated_micro_batch_of_any_size_is_completed(topics: Topics) -> None
     assert sorted(topics.numbers("again")) == numbers
 
 
+@guarantee("E33", "a micro-batch repeated with another number of tasks stores no row", plant=wait_for_no_task)
 def test_a_run_with_another_number_of_tasks_stores_nothing_and_is_refused(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks became three: task 2 has rows that task 1 stored. The first number of tasks completes the batch."""
     monkeypatch.setattr(writing, "FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(writing, "LONGEST_DELAY_S", 0.001)
-    topics.create("tasks", 2)
-    numbers = list(range(300))
+    topic, numbers = f"tasks-{next(NUMBERS)}", list(range(300))
+    topics.create(topic, 2)
 
     def run(name: str, tasks: int, task: int) -> TaskWritten:
         mine = numbers[task * 300 // tasks : (task + 1) * 300 // tasks]
-        return write(topics, "tasks", tables(mine), run=name, task=task)
+        return write(topics, topic, tables(mine), run=name, task=task)
 
     run("first", 2, 1)
     stop_at("sink.produced", 2)
     with pytest.raises(StoppedError):
         run("first", 2, 0)
     faults.install(None)
-    stored = sorted(topics.numbers("tasks"))
+    stored = sorted(topics.numbers(topic))
     with pytest.raises(ClaimError, match=r"tasks 0, 1, .* the number of tasks has changed \(minPartitions"):
         run("second", 3, 2)
     with pytest.raises(ClaimError, match="rows that this one does not have"):
         run("second", 3, 1)
     with pytest.raises(ClaimError, match="tasks 1, "):
         run("second", 3, 0)
-    assert sorted(topics.numbers("tasks")) == stored
+    assert sorted(topics.numbers(topic)) == stored
     assert run("third", 2, 1) == TaskWritten(0, 150)
     assert run("third", 2, 0).written == 300 - len(stored)
-    assert sorted(topics.numbers("tasks")) == numbers
+    assert sorted(topics.numbers(topic)) == numbers
 
 
 def test_a_batch_that_is_repeated_when_brokers_have_forgotten_its_producer_is_found(
