@@ -23,7 +23,9 @@ from klamm.hadoop.spark.claims import TaskIdentity
 from .actor import Actor, Rows
 from .cluster import Cluster, Partition
 
-LAST_STEPS: Final = 100_000
+LAST_STEPS: Final = 20_000
+UNORDERED_STEPS: Final = 2_000
+"""The last steps of a schedule that need not come to an end."""
 MOST_TASKS: Final = 4
 PATIENCE: Final = 60
 ATTEMPTS: Final = 4
@@ -215,7 +217,7 @@ class World:
         for driver in self._drivers:
             driver.kill()
         self._drivers = []
-        for _ in range(LAST_STEPS):
+        for _ in range(UNORDERED_STEPS if self.kind is Kind.UNORDERED else LAST_STEPS):
             if self.committed == self.batches and not self._running:
                 break
             self._step()
