@@ -70,6 +70,7 @@ def services_of(led: Replica) -> Any:
         refused_batches=RefusedBatches(),
         validation=SimpleNamespace(enforced=False),
         workers=SimpleNamespace(appends=SimpleNamespace(on_loop_bytes=1 << 20)),
+        append_listeners=(),
     )
 
 
@@ -279,7 +280,7 @@ def test_a_broker_purges_periodically(broker: Broker, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(server, "BrokerMaintenance", Jobs)
     whole: Any = SimpleNamespace(_config=BrokerConfig(), _stack=SimpleNamespace(push_async_callback=lambda _: None))
-    services: Any = SimpleNamespace(refused_batches=broker.refused)
+    services: Any = SimpleNamespace(refused_batches=broker.refused, new_leaders=SimpleNamespace(forget=lambda: None))
     WholeBroker._maintain(whole, services, SimpleNamespace())  # type: ignore[arg-type]
     broker.refuse(5)
     broker.now += 121

@@ -118,7 +118,7 @@ WRONG = [
     ("broker: {offsets.topic.segment.bytes: 3}", "broker.offsets.topic.segment.bytes: it is a key of the section"),
     ("offsets: {offsets.topic.num.partition: 3}", "offsets.offsets.topic.num.partition: unknown key; did"),
     ("broker: {num.replica.fetchers: 0}", "broker.num.replica.fetchers: should be >= 1, got 0"),
-    ("broker: {num.network.threads: yes}", "broker.num.network.threads: should be a whole number, got True"),
+    ("broker: {num.network.threads: true}", "broker.num.network.threads: should be a whole number, got True"),
     ("broker: {ssl.keystore.location: k}", "broker.ssl.keystore.location: Klamm has no TLS yet"),
     ("broker: {authorizer.class.name: c}", "broker.authorizer.class.name: the key authorizer names a plugin"),
     ("broker: {controlled.shutdown.max.retries: 3}", "broker.controlled.shutdown.max.retries: unknown key; Kafka 3"),

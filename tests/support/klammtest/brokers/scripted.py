@@ -207,6 +207,7 @@ class ScriptedBroker:
             cluster_id="scripted",
             controller_id=1,
             topics=tuple(self._topic(schema, name) for name in names),
+            error_code=ErrorCode.none,
         )
 
     def _topic(self, schema: messages.Schema, name: str) -> Any:

@@ -148,6 +148,7 @@ class ScriptedCluster:
             cluster_id="scripted",
             controller_id=1,
             topics=tuple(self._topic(schema, name, self.behind.get(node, self.led)) for name in names),
+            error_code=ErrorCode.none,
         )
 
     def _topic(self, schema: messages.Schema, name: str, known: dict[TopicPartition, Led]) -> Any:
