@@ -18,6 +18,18 @@ from .section import definitions, dotted
 from .sections.broker import BrokerConfig, kafka_keys_of
 from .sections.topic import BROKER_SYNONYMS
 
+__all__ = [
+    "DEFINITIONS",
+    "DYNAMIC_KEYS",
+    "apply_dynamic",
+    "check_dynamic",
+    "differing",
+    "given",
+    "is_dynamic",
+    "overlaid",
+    "validated",
+]
+
 _DEFAULTS_OF_TOPICS = frozenset(name for keys in BROKER_SYNONYMS.values() for name, _ in keys)
 _LIMITS = frozenset(
     {
