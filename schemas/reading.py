@@ -20,6 +20,7 @@ from klamm.core.errors import SchemaError
 from .branches import NAME_KEY, must_be_named
 from .logical import Convert, reader_of
 from .model import NAMED, AvroType, describe
+from .nesting import MAX_NESTING, check_nesting, contains_itself
 from .resolution import (
     EnumPlan,
     FieldPlan,
@@ -55,7 +56,16 @@ def value_reader(writer: AvroType, reader: AvroType, *, name_records: bool = Fal
     are not Avro. `name_records`: records in unions of several name their type in any case.
     """
     schema = parse_schema(_Compiler(name_records).of(resolve(writer, reader)))
-    return lambda stream: schemaless_reader(stream, schema, None)
+    if not contains_itself(writer):
+        return lambda stream: schemaless_reader(stream, schema, None)
+
+    def read(stream: io.BytesIO) -> Any:
+        payload = stream.getbuffer()[stream.tell() :]
+        if len(payload) > MAX_NESTING:
+            check_nesting(writer, payload)
+        return schemaless_reader(stream, schema, None)
+
+    return read
 
 
 class _Compiler:

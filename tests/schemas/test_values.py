@@ -209,6 +209,25 @@ def test_a_list_of_800_records_is_written_in_proportion_to_its_length() -> None:
         write(TREE, value)
 
 
+def test_a_payload_that_is_nested_too_deeply_is_refused() -> None:
+    """fastavro nests C calls: 5 KB ended the process."""
+    chain = record(("next", ["null", "R"]))
+    assert read(chain, b"\2" * 900 + b"\0")["next"]["next"] is not None
+    tree = record(("children", {"type": "array", "items": "R"}))
+    pairs = record(("more", {"type": "map", "values": ["R", "null"]}))
+    for schema, payload in (
+        (chain, b"\2" * 100_000 + b"\0"),
+        (tree, b"\2" * 100_000 + b"\0" * 100_001),
+        (pairs, b"\1\x0a\0\0" * 50_000),
+    ):
+        with pytest.raises(SchemaError, match="values are nested deeper than 1000"):
+            read(schema, payload)
+    flat = [{"children": []}] * 3000
+    assert read(tree, write(tree, {"children": flat})) == {"children": flat}
+    with pytest.raises(EOFError):
+        read(tree, b"\xd0\x0f" + b"\0" * 900 + b"\2")
+
+
 P1, P2 = record(("x", "int"), name="n1.P"), record(("x", "int"), ("y", "string"), name="n2.P")
 SAME = record(("x", "int"), name="n2.P")
 E1, E2 = ({"type": "enum", "name": f"E{n}", "symbols": ["A", f"B{n}"]} for n in (1, 2))
