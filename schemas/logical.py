@@ -243,10 +243,10 @@ class _Writer:
         least, most = bounds
 
         def to_number(value: Any) -> int:
-            if isinstance(value, Integral) and not isinstance(value, bool):
-                number = int(value)
-            elif isinstance(value, dt.date | dt.time):
+            if isinstance(value, dt.date | dt.time):
                 number = convert(value)
+            elif isinstance(value, Integral) and not isinstance(value, bool):
+                number = int(value)
             else:
                 raise self.wrong(value, f"{expected} or a whole number for {describe(self._avro)}")
             if not least <= number <= most:
