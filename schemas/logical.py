@@ -244,7 +244,7 @@ class _Writer:
 
         def to_number(value: Any) -> int:
             if isinstance(value, dt.date | dt.time):
-                number = convert(value)
+                number: int = convert(value)
             elif isinstance(value, Integral) and not isinstance(value, bool):
                 number = int(value)
             else:

@@ -28,9 +28,9 @@ from .resolution import (
     IntoUnion,
     ItemsPlan,
     Leaf,
-    Plan,
     RecordPlan,
     Refused,
+    Resolution,
     resolve,
 )
 from .stored import StoredTypes, symbols
@@ -75,7 +75,7 @@ class _Compiler:
         self._name_records = name_records
         self._stored = StoredTypes()
 
-    def of(self, plan: Plan, finish: Convert | None = None, key: str = "") -> Any:
+    def of(self, plan: Resolution, finish: Convert | None = None, key: str = "") -> Any:
         """Returns the schema of the writer's type. `finish` is called last with the value; `key` identifies it."""
         match plan:
             case Leaf():

@@ -41,7 +41,7 @@ _FAMILIES: Final = {
 
 
 @dataclass(eq=False, slots=True)
-class Plan:
+class Resolution:
     """What the reader's type makes of the writer's. `identical`: every value is read unchanged (names of types may
     differ)."""
 
@@ -49,13 +49,13 @@ class Plan:
     reader: AvroType
     identical: bool = field(default=True, init=False)
 
-    def parts(self) -> Sequence[Plan]:
+    def parts(self) -> Sequence[Resolution]:
         """The plans of the types within."""
         return ()
 
 
 @dataclass(eq=False, slots=True)
-class Leaf(Plan):
+class Leaf(Resolution):
     """A primitive or a fixed: promoted from the writer's kind to the reader's, then of the reader's logical type. The
     writer's number is multiplied by `factor` and divided by `divisor`, rounding down; a product beyond 64 bits cannot
     be read. At least one of the two is 1."""
@@ -65,7 +65,7 @@ class Leaf(Plan):
 
 
 @dataclass(eq=False, slots=True)
-class EnumPlan(Plan):
+class EnumPlan(Resolution):
     """`symbols` has the reader's symbol for each of the writer's; None: it lacks it and has no default, so that a value
     with it cannot be read."""
 
@@ -73,12 +73,12 @@ class EnumPlan(Plan):
 
 
 @dataclass(eq=False, slots=True)
-class ItemsPlan(Plan):
+class ItemsPlan(Resolution):
     """An array or a map: `items` is the plan of its items or values."""
 
-    items: Plan = None  # type: ignore[assignment]  # set before the plan is returned: types may contain themselves
+    items: Resolution = None  # type: ignore[assignment]  # set before the plan is returned: types may contain themselves
 
-    def parts(self) -> Sequence[Plan]:
+    def parts(self) -> Sequence[Resolution]:
         return (self.items,)
 
 
@@ -89,43 +89,43 @@ class FieldPlan:
 
     field: AvroField
     source: int | None = None
-    plan: Plan | None = None
+    plan: Resolution | None = None
     default: Any = MISSING
 
 
 @dataclass(eq=False, slots=True)
-class RecordPlan(Plan):
+class RecordPlan(Resolution):
     """`fields` has every field of the reader, in its order. Fields of the writer that no plan names are skipped."""
 
     fields: tuple[FieldPlan, ...] = ()
 
-    def parts(self) -> Sequence[Plan]:
+    def parts(self) -> Sequence[Resolution]:
         return tuple(one.plan for one in self.fields if one.plan is not None)
 
 
 @dataclass(eq=False, slots=True)
-class FromUnion(Plan):
+class FromUnion(Resolution):
     """The writer's type is a union: `branches` has the plan of each of its branches to the whole reader's type."""
 
-    branches: tuple[Plan, ...] = ()
+    branches: tuple[Resolution, ...] = ()
 
-    def parts(self) -> Sequence[Plan]:
+    def parts(self) -> Sequence[Resolution]:
         return self.branches
 
 
 @dataclass(eq=False, slots=True)
-class IntoUnion(Plan):
+class IntoUnion(Resolution):
     """Only the reader's type is a union: the value is of its branch number `index`, by `branch`."""
 
     index: int = 0
-    branch: Plan = None  # type: ignore[assignment]  # as above
+    branch: Resolution = None  # type: ignore[assignment]  # as above
 
-    def parts(self) -> Sequence[Plan]:
+    def parts(self) -> Sequence[Resolution]:
         return (self.branch,)
 
 
 @dataclass(eq=False, slots=True)
-class Refused(Plan):
+class Refused(Resolution):
     """No value of the writer's type can be read. `at` is the path of the reader's field ("" at the top)."""
 
     at: str = ""
@@ -135,7 +135,7 @@ class Refused(Plan):
         return f"field {self.at}: {self.reason}" if self.at else self.reason
 
 
-def resolve(writer: AvroType, reader: AvroType) -> Plan:
+def resolve(writer: AvroType, reader: AvroType) -> Resolution:
     """Returns the plan of a pair of schemas."""
     resolver = _Resolver()
     plan = resolver.plan(writer, reader, "")
@@ -143,11 +143,11 @@ def resolve(writer: AvroType, reader: AvroType) -> Plan:
     return plan
 
 
-def refusals(plan: Plan) -> Iterator[str]:
+def refusals(plan: Resolution) -> Iterator[str]:
     """Yields what may keep a value from being read, one line per place; nothing if the reader can read every value of
     the writer (but for text that is not UTF-8, and numbers beyond a narrower unit or precision)."""
     seen: set[int] = set()
-    waiting: list[tuple[Plan, str]] = [(plan, "")]
+    waiting: list[tuple[Resolution, str]] = [(plan, "")]
     while waiting:
         one, at = waiting.pop()
         if id(one) in seen:
@@ -172,15 +172,15 @@ def _at(at: str, what: str) -> str:
 
 class _Resolver:
     def __init__(self) -> None:
-        self.made: list[Plan] = []
-        self._records: dict[tuple[int, int], Plan] = {}
+        self.made: list[Resolution] = []
+        self._records: dict[tuple[int, int], Resolution] = {}
 
-    def plan(self, writer: AvroType, reader: AvroType, at: str) -> Plan:
+    def plan(self, writer: AvroType, reader: AvroType, at: str) -> Resolution:
         made = self._plan(writer, reader, at)
         self.made.append(made)
         return made
 
-    def _plan(self, writer: AvroType, reader: AvroType, at: str) -> Plan:
+    def _plan(self, writer: AvroType, reader: AvroType, at: str) -> Resolution:
         if writer.kind == "union":
             return FromUnion(writer, reader, tuple(self.plan(branch, reader, at) for branch in writer.branches))
         if reader.kind == "union":
@@ -203,7 +203,7 @@ class _Resolver:
             case _:
                 return _leaf(writer, reader, at)
 
-    def _record(self, writer: AvroType, reader: AvroType, at: str) -> Plan:
+    def _record(self, writer: AvroType, reader: AvroType, at: str) -> Resolution:
         pair = (id(writer), id(reader))
         if pair in self._records:
             return self._records[pair]
@@ -229,7 +229,7 @@ class _Resolver:
         made.fields = tuple(fields)
         return made
 
-    def _into_union(self, writer: AvroType, reader: AvroType, at: str) -> Plan:
+    def _into_union(self, writer: AvroType, reader: AvroType, at: str) -> Resolution:
         index = self._branch(writer, reader, at)
         if index is None:
             reason = f"{describe(writer)} is in no branch of the {describe(reader)}"
@@ -289,7 +289,7 @@ def _sources(writer: AvroType, reader: AvroType) -> dict[str, int]:
     return sources
 
 
-def _leaf(writer: AvroType, reader: AvroType, at: str) -> Plan:
+def _leaf(writer: AvroType, reader: AvroType, at: str) -> Resolution:
     if writer.kind == "fixed" and writer.size != reader.size:
         return Refused(writer, reader, at, f"fixed {reader.name} has {writer.size} bytes, not {reader.size}")
     problem = _logical_problem(writer, reader)
@@ -314,7 +314,7 @@ def _logical_problem(writer: AvroType, reader: AvroType) -> str | None:
     return f"{describe(writer)} cannot be read as {describe(reader)}"
 
 
-def _mark_identical(made: Sequence[Plan]) -> None:
+def _mark_identical(made: Sequence[Resolution]) -> None:
     """Clears `identical` where a value changes, then in everything that contains such a place."""
     for one in made:
         one.identical = _unchanged(one)
@@ -326,13 +326,13 @@ def _mark_identical(made: Sequence[Plan]) -> None:
                 one.identical, changed = False, True
 
 
-def _within(one: Plan) -> Sequence[Plan]:
+def _within(one: Resolution) -> Sequence[Resolution]:
     if isinstance(one, FromUnion):
         return [branch.branch for branch in one.branches if isinstance(branch, IntoUnion)]
     return one.parts()
 
 
-def _unchanged(one: Plan) -> bool:
+def _unchanged(one: Resolution) -> bool:
     """Returns True if a plan changes nothing by itself."""
     writer, reader = one.writer, one.reader
     match one:

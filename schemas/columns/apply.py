@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 
 from ..model import AvroType, describe, under
-from ..resolution import EnumPlan, FieldPlan, FromUnion, IntoUnion, ItemsPlan, Leaf, Plan, RecordPlan, Refused
+from ..resolution import EnumPlan, FieldPlan, FromUnion, IntoUnion, ItemsPlan, Leaf, RecordPlan, Refused, Resolution
 from ..resolution import resolve as plan_of
 from .arrowtype import LOCAL, TIMESTAMP, arrow_type, is_decimal, members, physical_type, stored_type
 
 
-def apply(plan: Plan, array: pa.Array, live: pa.Array | None = None, at: str = "") -> pa.Array:
+def apply(plan: Resolution, array: pa.Array, live: pa.Array | None = None, at: str = "") -> pa.Array:
     """Converts `array` of `stored_type(plan.writer)` to `arrow_type(plan.reader)`. `live` None: all rows; `at` is the
     path of the reader's field."""
     if live is None:
@@ -47,7 +47,7 @@ def apply(plan: Plan, array: pa.Array, live: pa.Array | None = None, at: str = "
     raise SchemaError(f"no column for {describe(plan.reader)}")
 
 
-def never(plan: Plan) -> str | None:
+def never(plan: Resolution) -> str | None:
     """Returns why no value at all can be read, whatever it is; None if some can."""
     match plan:
         case Refused():
