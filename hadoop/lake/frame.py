@@ -3,35 +3,25 @@ instant."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from functools import reduce
-from typing import Final, Literal
+from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from klamm.core.errors import ConfigError
-from klamm.schemas.columns.avrotype import parse_type
-
 from ..jvm_zone import check_zone
-from ..publishing.interface import LakeError, LakeReader
+from ..publishing.interface import LakeError
 from .columns import aligned, merged, quoted
 from .files import lake_files
-from .generations.generation import Generation, digest, generation_of, generations_of
-from .layout import OFFSETS, TopicLayout
+from .layout import TopicLayout
 from .lineage import Chain
-from .listing import LoadEntry, loads_of
-from .manifest import check_topic
+from .selection import DIRECTORIES, LOAD, AsOf, Part, Which, chains_of, select
 
-LATEST: Final = "latest"
-LOAD: Final = "load"
-_DIRECTORIES: Final = ("dt", "hr")
 _THREADS: Final = 8
 """The number of schemas that are read concurrently; each read is a small Spark job."""
 
@@ -40,9 +30,9 @@ def read_lake(
     spark: SparkSession,
     root: str,
     topic: str,
-    as_of: int | datetime | None = None,
+    as_of: AsOf = None,
     *,
-    generation: int | Literal["latest"] | None = None,
+    generation: Which = None,
     webhdfs_url: str | None = None,
 ) -> DataFrame:
     """Returns the rows of a topic's loads that are published now: all of each load or nothing, each row once.
@@ -55,116 +45,9 @@ def read_lake(
     published after this call are not read. The format is detected from the files; for avro the session needs spark-avro
     (`spark.jars`), for orc JVMs in UTC. Raises `ConfigError` when there is nothing to read.
     """
-    if as_of is not None and (isinstance(as_of, bool) or not isinstance(as_of, int | datetime)):
-        raise ConfigError(f"as_of: expected the number of a load or a datetime, got {as_of!r}")
-    files = lake_files(root, webhdfs_url)
-    layout = TopicLayout(root, topic)
-    check_topic(files, layout)
-    chosen = _generation(files, layout, generation)
-    entries = loads_of(files, layout, after=chosen.last if chosen else 0)
-    newest = _newest(entries, chosen, as_of)
-    wanted = [load for load in entries if load.number <= newest]
-    if not wanted and not (chosen and chosen.loads[0].load <= newest):
-        raise ConfigError(f"{layout.base}: no load is published" + ("" if as_of is None else f" as of {as_of}"))
-    parts = parts_of(layout, wanted)
-    if chosen is not None and chosen.files:
-        parts.insert(0, _part_of(layout, chosen))
-    if not parts:
-        raise ConfigError(f"{layout.base}: its loads hold no records")
-    rows = frame(spark, parts)
-    return rows.where(sf.col(LOAD) <= newest) if chosen is not None and chosen.last > newest else rows
-
-
-def _generation(files: LakeReader, layout: TopicLayout, wanted: int | str | None) -> Generation | None:
-    """Returns the wanted generation, if it was made from these loads."""
-    if wanted is None:
-        return None
-    if wanted == LATEST:
-        found = next(reversed(generations_of(files, layout)), None)
-    elif isinstance(wanted, int):
-        found = generation_of(files, layout, wanted)
-    else:
-        raise ConfigError(f'generation: expected a number or "{LATEST}", got {wanted!r}')
-    if found is not None:
-        check_source(files, layout, found)
-    return found
-
-
-def check_source(files: LakeReader, layout: TopicLayout, generation: Generation) -> None:
-    """Raises `LakeError` unless the newest load of the generation is the present one. This detects another topic's
-    loads; `klamm lake verify` compares every load."""
-    last = generation.loads[-1]
-    data = files.read(f"{layout.load(last.load)}/{OFFSETS}")
-    if data is None or digest(data) != last.digest:
-        raise LakeError(
-            f"{layout.generation(generation.generation)} was made from another load {last.load} than the one in "
-            f"{layout.base}; `klamm lake verify` says more, `klamm lake compact` makes a new generation"
-        )
-
-
-def _newest(entries: Sequence[LoadEntry], chosen: Generation | None, as_of: int | datetime | None) -> int:
-    """Returns the number of the newest load to be read."""
-    if as_of is None:
-        return sys.maxsize
-    if not isinstance(as_of, datetime):
-        return as_of
-    until = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
-    made = [(merged.load, merged.created) for merged in (chosen.loads if chosen else ())]
-    made += [(load.number, load.created) for load in entries]
-    # A load is not read without the earlier ones: the clocks of their drivers may have been ahead.
-    return max((number for number, created in made if created <= until), default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Directories that one job wrote. `sample` is one of its files, with its schema; `files`: of a generation, the
-    paths of all its files, which themselves have the column `load`; of a load it is in the path below `base`.
-    """
-
-    base: str
-    path: str
-    sample: str
-    partition_by: tuple[str, ...]
-    avro_schema: str | None = None
-    files: tuple[str, ...] = ()
-
-    @property
-    def sources(self) -> Sequence[str]:
-        """The paths that Spark reads. Of a directory it would read what it finds: it skips what a concurrent `gc`
-        removes, without an error. Of a file that is named it demands that it exists."""
-        return self.files or (self.path,)
-
-    @property
-    def format(self) -> str:
-        return self.sample.rpartition(".")[2]
-
-
-def parts_of(layout: TopicLayout, loads: Iterable[LoadEntry]) -> list[Part]:
-    """Returns one part for each load that has rows for readers."""
-    return [
-        _part(layout.base, layout.load(load.number), load.readable[0], load.manifest.avro_schema)
-        for load in loads
-        if load.readable
-    ]
-
-
-def _part_of(layout: TopicLayout, generation: Generation) -> Part:
-    path = layout.generation(generation.generation)
-    files = tuple(f"{path}/{file.name}" for file in generation.files)
-    return _part(path, path, generation.files[0].name, generation.avro_schema, files)
-
-
-def _part(base: str, path: str, name: str, avro_schema: str | None, files: tuple[str, ...] = ()) -> Part:
-    directories = tuple(folder.partition("=")[0] for folder in name.split("/")[:-1])
-    if directories not in (_DIRECTORIES[:1], _DIRECTORIES):
-        raise LakeError(f"{path}/{name} is in no directory of a day or an hour")
-    return Part(base, path, f"{path}/{name}", directories, avro_schema, files)
-
-
-def partitioning(parts: Iterable[Part]) -> tuple[str, ...]:
-    """Returns the directory columns that all loads have."""
-    found = {part.partition_by for part in parts}
-    return _DIRECTORIES if found == {_DIRECTORIES} else _DIRECTORIES[:1]
+    selected = select(lake_files(root, webhdfs_url), TopicLayout(root, topic), as_of, generation)
+    rows = frame(spark, selected.parts)
+    return rows if selected.newest is None else rows.where(sf.col(LOAD) <= selected.newest)
 
 
 def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
@@ -174,9 +57,9 @@ def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
     check_zone(spark, {part.format for part in parts})
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda part: _schema(spark, part), parts))
-    chains = _chains(parts)
+    chains = chains_of(parts)
     target = merged(reversed(found), reversed(chains))
-    directories = _DIRECTORIES if any(part.partition_by == _DIRECTORIES for part in parts) else _DIRECTORIES[:1]
+    directories = DIRECTORIES if any(part.partition_by == DIRECTORIES for part in parts) else DIRECTORIES[:1]
     alike: dict[tuple[object, ...], list[int]] = {}
     for index, (part, schema) in enumerate(zip(parts, found, strict=True)):
         group = (part.base, part.format, part.partition_by, bool(part.files), schema.json(), part.avro_schema)
@@ -186,19 +69,6 @@ def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
         for group in alike.values()
     ]
     return reduce(DataFrame.unionAll, frames)
-
-
-def _chains(parts: Sequence[Part]) -> list[Chain]:
-    """Returns the chain of each part; empty where all newer parts have the same schema, or it is not known."""
-    chain: Chain = ()
-    last: str | None = None
-    found: list[Chain] = []
-    for part in reversed(parts):
-        if part.avro_schema not in (None, last):
-            chain = (*chain, parse_type(part.avro_schema or ""))
-            last = part.avro_schema
-        found.append(chain if part.avro_schema is not None and len(chain) > 1 else ())
-    return found[::-1]
 
 
 def _load(reader: DataFrameReader, parts: Sequence[Part]) -> DataFrame:

@@ -29,9 +29,10 @@ from ...load.progress import Progress
 from ...load.spark_writer import FileFormat, write_clustered
 from ...load.staging import Staging, sweep
 from ...publishing.interface import LakeError, Publisher
-from ..frame import LOAD, frame, partitioning, parts_of
+from ..frame import frame
 from ..layout import BAD, GENERATION, SUCCESS, TopicLayout, is_data
 from ..listing import LoadEntry, loads_of
+from ..selection import LOAD, partitioning, parts_of
 from ..verification.verify import contradictions
 from .generation import (
     DataFile,

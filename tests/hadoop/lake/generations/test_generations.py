@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 from pyarrow.dataset import dataset
@@ -41,6 +42,8 @@ from klamm.hadoop.load.spark_writer import FileFormat, write_clustered
 from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
 from klamm.hadoop.publishing.interface import LakeError, Publisher
 from klamm.hadoop.publishing.local import LocalPublisher
+from klamm.lake import LakeDataset
+from klamm.lake import dataset as dataset_of
 from klammtest.faulty import fault_hook
 from klammtest.hadoop.hdfs_client import new_publisher
 from klammtest.hadoop.lakes import Unsure
@@ -299,6 +302,35 @@ def renamed(name: str, kind: Any, example: Any, *aliases: str) -> dict[str, Any]
     return {"name": name, "type": kind, "example": example, "aliases": [*aliases]}
 
 
+def same_without_spark(read: DataFrame, lake: LakeDataset) -> None:
+    """The same names and rows as Arrow, by its C stream, as pandas, and of some columns."""
+    expected = read.toArrow().sort_by("load")
+    table = lake.to_table().sort_by("load")
+    assert table.column_names == expected.column_names == lake.schema.names
+    assert table.to_pylist() == expected.to_pylist()
+    assert pa.table(lake).sort_by("load") == table
+    assert lake.to_pandas().sort_values("load")["_offset"].tolist() == expected["_offset"].to_pylist()
+    some = ["load", "dt", lake.schema.names[0]]
+    assert lake.to_table(some).sort_by("load").to_pylist() == expected.select(some).to_pylist()
+    assert lake.to_table(["dt"]).num_rows == expected.num_rows
+
+
+def test_a_lake_without_spark_names_what_it_cannot_read(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path)
+    filled(spark, root, loads=2)
+    assert compactor(spark, root).run(TOPIC) is not None
+    lake = dataset_of(root, TOPIC, generation=1)
+    assert sorted(lake.to_table(["_offset"])["_offset"].to_pylist()) == sorted(o for _, o in coordinates(spark, root))
+    with pytest.raises(ConfigError, match=r"there is no column 'numbr' \(there are: number, carrier, _key"):
+        lake.to_table(["numbr"])
+    with pytest.raises(ConfigError, match="no load is published as of 0"):
+        dataset_of(root, TOPIC, as_of=0)
+    for path in (tmp_path / TOPIC / "_generations").rglob("part-*"):
+        path.unlink()
+    with pytest.raises(LakeError, match=r"cannot read .*part-"):
+        lake.to_table()
+
+
 def test_a_column_that_was_renamed_or_became_a_time_is_one_column(spark: SparkSession, tmp_path: Path) -> None:
     """At the top, in a record, in an array and in a map; renamed twice; with the case changed; before and after
     compaction, and read with a generation of only some of the loads."""
@@ -348,6 +380,9 @@ def test_a_column_that_was_renamed_or_became_a_time_is_one_column(spark: SparkSe
             assert [str(row["day"]) for row in found] == ["1970-01-02"] * 3
             assert [row["ID"] for row in found] == [5, 5, 5]
             assert [row["added"] for row in found] == [None, None, 9]
+            same_without_spark(read, dataset_of(root, TOPIC, generation=generation))  # type: ignore[arg-type]
+        early = read_lake(spark, root, TOPIC, 2, generation="latest")
+        same_without_spark(early, dataset_of(root, TOPIC, generation="latest", as_of=2))
     assert intact(root, generations=2)
 
 
