@@ -501,6 +501,68 @@ def fetch(side: Side) -> Iterator[tuple[str, Any]]:
         yield what, get(wanted, **{"session_epoch": -1, **more})
 
 
+def sessions(side: Side) -> Iterator[tuple[str, Any]]:
+    """Fetch sessions (KIP-227): one continues by its id and the next epoch."""
+    create(side, "held", 3, wait=True)
+    create(side, "held-too", 1, wait=True)
+
+    def write(topic: str, partition: int) -> None:
+        batch = encode_batch([(NOW_MS, b"k", b"v", ())])
+        side.call(ApiKey.PRODUCE, 9, **produce_fields({(topic, partition): batch}))
+
+    for version in range(7, SERVED[ApiKey.FETCH][1] + 1):
+        known = (0, 0)
+
+        def get(
+            wanted: Mapping[tuple[str, int], int], dropped: Sequence[int] = (), version: int = version, **more: Any
+        ) -> Any:
+            nonlocal known
+            session_id, epoch = more.pop("session", known)
+            ids = side.ids()
+            gone = part(ApiKey.FETCH, version, "ForgottenTopic", topic="held", topic_id=ids["held"], partitions=dropped)
+            fields = fetch_fields(wanted, version=version, topic_ids=ids, **more)
+            fields |= {
+                "session_id": session_id,
+                "session_epoch": epoch,
+                "forgotten_topics_data": (gone,) * bool(dropped),
+            }
+            answer = side.call(ApiKey.FETCH, version, **fields)
+            if answer.error_code == 0:
+                known = answer.session_id, epoch + 1
+            return dataclasses.replace(answer, session_id=int(answer.session_id > 0))
+
+        for topic, number in (("held", 0), ("held-too", 0)):
+            write(topic, number)
+        yield f"v{version} opened", get({("held", n): 0 for n in range(3)} | {("held-too", 0): 0})
+        yield f"v{version} the same again", get({})
+        yield f"v{version} read", get({("held", 0): 0, ("held", 1): 0})
+        ends = side.call(
+            ApiKey.FETCH, 12, **fetch_fields({("held", 0): 0, ("held-too", 0): 0}, version=12, session_epoch=-1)
+        )
+        at, too = (topic.partitions[0].high_watermark for topic in ends.responses)
+        yield f"v{version} at the end", get({("held", 0): at, ("held-too", 0): too})
+        yield f"v{version} nothing new", get({})
+        write("held", 0)
+        yield f"v{version} one is new", get({})
+        yield f"v{version} it is repeated", get({})
+        yield f"v{version} bounds", get({("held", 0): at + 1})
+        yield f"v{version} forgotten", get({}, (1, 2))
+        yield f"v{version} unknown", get({("nowhere", 0): 0, ("held", 9): 0} if version < 13 else {("nowhere", 0): 0})
+        yield f"v{version} still unknown", get({})
+        yield f"v{version} another id", get({}, session=(known[0] + 1, known[1]))
+        yield f"v{version} another epoch", get({}, session=(known[0], known[1] + 3))
+        yield f"v{version} the epoch before", get({}, session=(known[0], known[1] - 1))
+        other = 12 if version >= 13 else 13
+        yield f"v{version} then v{other}", get({("held", 0): at + 1}, version=other)
+        yield f"v{version} goes on", get({("held", 0): at + 1})
+        yield f"v{version} closed", get({("held", 0): at + 1}, session=(known[0], -1))
+        yield f"v{version} is closed", get({}, session=(known[0] or 7, 5))
+        known = (0, 0)
+        yield f"v{version} opened again", get({("held", 2): 0})
+        yield f"v{version} replaced", get({("held", 2): 0}, session=(known[0], 0))
+        yield f"v{version} emptied", get({}, (2,))
+
+
 def offsets_of_partitions(side: Side) -> Iterator[tuple[str, Any]]:
     create(side, "listed", 2, wait=True)
     for at in (5, 3):
@@ -894,8 +956,8 @@ def emptied_policy(side: Side) -> Iterator[tuple[str, Any]]:
 
 
 CASES: Final[Sequence[Case]] = (
-    create_topics, create_partitions, delete_topics, metadata, configs, produce, fetch, offsets_of_partitions, cluster,
-    groups, administration, broker_keys, emptied_policy,
+    create_topics, create_partitions, delete_topics, metadata, configs, produce, fetch, sessions, offsets_of_partitions,
+    cluster, groups, administration, broker_keys, emptied_policy,
 )  # fmt: skip
 
 

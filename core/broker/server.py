@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import randrange
+from typing import Any
 from uuid import uuid4
 
 from ..cluster.brokers.log_directory import LogDirectoryRecord
@@ -43,6 +45,7 @@ from ..log.state.steady_clock import elapsed_ms
 from ..process_log import ProcessLog
 from ..protocol.software import THIRD_PARTY_CODECS
 from ..records.partition import TopicPartition, counted, some_of
+from ..replication.fetch_sessions import FetchSessionCache
 from ..replication.registrations import DOUBTED
 from ..transport.address import Address
 from ..transport.interface import Accept
@@ -89,6 +92,8 @@ __all__ = ["Broker"]
 log = logging.getLogger(__name__)
 
 _HAND_OVER_S = 10
+_SESSION_EVICTION_MS = 120_000.0
+"""How old a fetch session is before one of another client may replace it, as in Kafka."""
 _AWAY_S = 2.0
 """Seconds that a stopping broker waits for a coordination that does not answer."""
 _LOOK_S = 0.02
@@ -480,8 +485,13 @@ class Broker:
         isr_changes = IsrChanges(
             cluster, partitions, leadership, workers, self.metrics, lambda: self._config.replica_lag_time_max_ms
         )
-        follower_fetches = FollowerFetches(
+        fetch_sessions: FetchSessionCache[Any, Any] = FetchSessionCache(
             self._config.max_incremental_fetch_session_cache_slots,
+            _SESSION_EVICTION_MS,
+            lambda: randrange(1, 2**31),
+        )
+        follower_fetches = FollowerFetches(
+            fetch_sessions,
             throttles,
             isr_changes.caught_up,
             suspicions.check,
@@ -513,6 +523,7 @@ class Broker:
             cluster=cluster,
             lease=lease,
             leadership=leadership,
+            fetch_sessions=fetch_sessions,
             follower_fetches=follower_fetches,
             new_leaders=NewLeaders(self._config.broker_id, partitions, lambda: leadership.image),
             logs=logs,

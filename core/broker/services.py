@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from ..cluster.cluster import Cluster
@@ -16,6 +17,7 @@ from ..process_log import ProcessLog
 from ..protocol.current_leader import CurrentLeader
 from ..records.codecs import CodecTable
 from ..records.partition import TopicPartition
+from ..replication.fetch_sessions import FetchSessionCache
 from .access import AccessControl
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
@@ -47,6 +49,7 @@ class Services:
     cluster: Cluster
     lease: Lease
     leadership: RoleChanges
+    fetch_sessions: FetchSessionCache[Any, Any]
     follower_fetches: FollowerFetches
     new_leaders: NewLeaders
     logs: LogManager

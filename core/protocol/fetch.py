@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from ..errors import ErrorCode
 from .bounds_check import write_uvarint
@@ -29,18 +28,19 @@ _DIVERGING_TAG, _LEADER_TAG = 0, 1
 @dataclass(slots=True)
 class Fetched:
     """The answer of one partition: whole batches, or an error. Offsets are -1 where unknown. `topic`: name or, from
-    version 13 on, id or its bytes. `diverging`: leader epoch and end offset up to which a follower's log may agree.
+    version 13 on, the 16 bytes of its id. `diverging_epoch`: leader epoch and end offset up to which a follower's log
+    may agree.
     `preferred_read_replica`: the broker that the consumer should fetch from (KIP-392), -1 for none. `leader`: where the
     partition is led, if not here or in another leader epoch (KIP-951); sent from version 16 on."""
 
-    topic: str | UUID | bytes
+    topic: str | bytes
     partition: int
     error: ErrorCode = ErrorCode.none
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Buffer = b""
-    diverging: tuple[int, int] | None = None
+    diverging_epoch: tuple[int, int] | None = None
     preferred_read_replica: int = -1
     leader: CurrentLeader | None = None
 
@@ -61,7 +61,7 @@ def write_fetch_response(
     """
     flexible = version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
-    topics: dict[str | UUID | bytes, list[Fetched]] = {}
+    topics: dict[str | bytes, list[Fetched]] = {}
     for answer in answers:
         topics.setdefault(answer.topic, []).append(answer)
     small = bytearray(_TOP.pack(throttle_ms, error, session_id) if version >= 7 else INT32.pack(throttle_ms))
@@ -69,10 +69,7 @@ def write_fetch_response(
     pieces: list[Buffer] = []
     aborted = array(0 if committed else -1, flexible)
     for topic, partitions in topics.items():
-        if isinstance(topic, bytes):
-            small += topic
-        else:
-            small += topic.bytes if isinstance(topic, UUID) else string(topic, flexible)
+        small += topic if isinstance(topic, bytes) else string(topic, flexible)
         small += array(len(partitions), flexible)
         for p in partitions:
             small += _PARTITION.pack(p.partition, p.error, p.high_watermark, p.last_stable_offset)
@@ -85,7 +82,7 @@ def write_fetch_response(
             if p.records:
                 pieces += [bytes(small), p.records]
                 small = bytearray()
-            if p.diverging is None and p.leader is None:
+            if p.diverging_epoch is None and p.leader is None:
                 small += tags
             else:
                 small += _tags_of(p, version)
@@ -98,8 +95,8 @@ def write_fetch_response(
 def _tags_of(p: Fetched, version: int) -> bytes:
     """Returns the tagged fields of a partition."""
     fields = []
-    if p.diverging is not None:
-        fields.append(tagged(_DIVERGING_TAG, _DIVERGING.pack(*p.diverging, 0)))
+    if p.diverging_epoch is not None:
+        fields.append(tagged(_DIVERGING_TAG, _DIVERGING.pack(*p.diverging_epoch, 0)))
     if p.leader is not None and version >= LEADERS_FROM:
         fields.append(p.leader.field(_LEADER_TAG))
     return bytes((len(fields),)) + b"".join(fields)

@@ -10,14 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from .replica_fetch import ReplicaFetchData
 
+class SessionAnswer(Protocol):
+    """The answer of one partition, of which a session sends what has changed."""
+
+    @property
+    def error(self) -> ErrorCode: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def records(self) -> Any: ...
+
+    @property
+    def diverging_epoch(self) -> Any: ...
+
+    @property
+    def preferred_read_replica(self) -> int: ...
+
+
+A = TypeVar("A", bound=SessionAnswer)
 K = TypeVar("K", bound=Hashable)
-"""Identifies a partition: topic id and number."""
+"""Identifies a partition: topic id, or name, and number."""
 P = TypeVar("P")
 """The parameters of a partition's fetch, such as offset and leader epoch."""
 
@@ -26,6 +48,8 @@ INITIAL_EPOCH: Final = 0
 """The epoch of a full request that asks for a session."""
 FINAL_EPOCH: Final = -1
 """The epoch of a full request that asks for no session."""
+MOST_CONSUMED: Final = 100_000
+"""The most partitions in all sessions of consumers together: about 40 MB."""
 _MAX_EPOCH: Final = 2**31 - 1
 
 
@@ -38,12 +62,14 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FetchSessionRequest(Generic[K, P]):
-    """The session's part of a Fetch request. `session_id` of a full request names a session to be closed."""
+    """The session's part of a Fetch request. `session_id` of a full request names a session to be closed. `by_id`: the
+    version names topics by id; a session has requests of one kind."""
 
     session_id: int
     epoch: int
     partitions: Mapping[K, P]
     forgotten: tuple[K, ...] = ()
+    by_id: bool = True
 
     @property
     def is_full(self) -> bool:
@@ -132,12 +158,13 @@ class _CachedPartition(Generic[P]):
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def must_respond(self, answer: ReplicaFetchData) -> bool:
+    def must_respond(self, answer: SessionAnswer) -> bool:
         """Remembers the answer; returns True if it contains anything new. After an error every answer is new."""
         new = (
             bool(answer.records)
             or answer.error is not ErrorCode.none
             or answer.diverging_epoch is not None
+            or answer.preferred_read_replica != -1
             or (answer.high_watermark, answer.log_start_offset) != (self.high_watermark, self.log_start_offset)
         )
         failed = answer.error is not ErrorCode.none
@@ -150,6 +177,7 @@ class _CachedPartition(Generic[P]):
 class _Session(Generic[K, P]):
     id: int
     from_follower: bool
+    by_id: bool
     created_ms: float
     used_ms: float
     epoch: int
@@ -198,7 +226,7 @@ class FetchContext(Generic[K, P]):
         cached = self._session.partitions.get(partition)
         return None if cached is None else cached.parameters
 
-    def response(self, answers: Mapping[K, ReplicaFetchData]) -> tuple[ErrorCode, int, dict[K, ReplicaFetchData]]:
+    def response(self, answers: Mapping[K, A]) -> tuple[ErrorCode, int, dict[K, A]]:
         """Returns error, session id and the answers to send: all answers to a full request, the changed ones to an
         incremental one.
         """
@@ -221,14 +249,22 @@ class FetchContext(Generic[K, P]):
 
 
 class FetchSessionCache(Generic[K, P]):
-    """The serving end: at most `max_sessions` (`max.incremental.fetch.session.cache.slots`).
+    """The serving end: at most `max_sessions` of followers and consumers (`max.incremental.fetch.session.cache.slots`).
 
     When the cache is full, a new session replaces one that was not used for `eviction_ms`; else a follower's replaces a
     consumer's; else it replaces one with no more partitions that is older than `eviction_ms`. If there is none of
     these, the request is served without a session. `new_id` returns random positive numbers.
+
+    A session is found by the kind of client that opened it. Those of consumers have at most `most_consumed` partitions
+    together: a request that needs more is served without a session, and a session that grows beyond it ends.
     """
 
-    def __init__(self, max_sessions: int, eviction_ms: float, new_id: Callable[[], int]) -> None:
+    def __init__(
+        self, max_sessions: int, eviction_ms: float, new_id: Callable[[], int], most_consumed: int = MOST_CONSUMED
+    ) -> None:
+        self._most_consumed = most_consumed
+        self._consumed = 0
+        """The partitions in the sessions of consumers."""
         self._max_sessions = max_sessions
         self._eviction_ms = eviction_ms
         self._new_id = new_id
@@ -244,7 +280,9 @@ class FetchSessionCache(Generic[K, P]):
     def context(self, request: FetchSessionRequest[K, P], *, from_follower: bool, now_ms: float) -> FetchContext[K, P]:
         """Finds, creates, changes or ends the request's session."""
         if request.is_full:
-            self._sessions.pop(request.session_id, None)
+            known = self._sessions.get(request.session_id)
+            if known is not None and known.from_follower == from_follower:
+                self._remove(known)
             session = None
             if (
                 request.epoch == INITIAL_EPOCH
@@ -254,13 +292,18 @@ class FetchSessionCache(Generic[K, P]):
                 session = self._open(request, from_follower, now_ms)
             return FetchContext(ErrorCode.none, request.partitions, session, request)
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or session.from_follower != from_follower:
             return FetchContext(ErrorCode.fetch_session_id_not_found, {}, None, request)
         if session.epoch != request.epoch:
             return FetchContext(ErrorCode.invalid_fetch_session_epoch, {}, None, request)
+        if session.by_id != request.by_id:
+            return FetchContext(ErrorCode.fetch_session_topic_id_error, {}, None, request)
         self._change(session, request)
+        if self._consumed > self._most_consumed and not from_follower:
+            self._remove(session)
+            return FetchContext(ErrorCode.fetch_session_id_not_found, {}, None, request)
         if not session.partitions:
-            del self._sessions[session.id]
+            self._remove(session)
             return FetchContext(ErrorCode.none, {}, None, request)
         session.epoch = next_epoch(session.epoch)
         session.used_ms = now_ms
@@ -269,18 +312,27 @@ class FetchSessionCache(Generic[K, P]):
 
     def end(self, session_id: int) -> None:
         """Ends a session whose fetching end is known to be gone."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._remove(session)
+
+    def _remove(self, session: _Session[K, P]) -> None:
+        del self._sessions[session.id]
+        if not session.from_follower:
+            self._consumed -= len(session.partitions)
 
     def _open(self, request: FetchSessionRequest[K, P], from_follower: bool, now_ms: float) -> _Session[K, P]:
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
             session_id = self._new_id()
-        session: _Session[K, P] = _Session(session_id, from_follower, now_ms, now_ms, next_epoch(INITIAL_EPOCH))
+        epoch = next_epoch(INITIAL_EPOCH)
+        session: _Session[K, P] = _Session(session_id, from_follower, request.by_id, now_ms, now_ms, epoch)
         self._change(session, request)
         self._sessions[session_id] = session
         return session
 
     def _change(self, session: _Session[K, P], request: FetchSessionRequest[K, P]) -> None:
+        before = len(session.partitions)
         for partition, parameters in request.partitions.items():
             cached = session.partitions.get(partition)
             if cached is None:
@@ -289,15 +341,19 @@ class FetchSessionCache(Generic[K, P]):
                 cached.parameters = parameters
         for partition in request.forgotten:
             session.partitions.pop(partition, None)
+        if not session.from_follower:
+            self._consumed += len(session.partitions) - before
 
     def _make_room(self, request: FetchSessionRequest[K, P], from_follower: bool, now_ms: float) -> bool:
+        if not from_follower and self._consumed + len(request.partitions) > self._most_consumed:
+            return False
         if len(self._sessions) < self._max_sessions:
             return True
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.used_ms > self._eviction_ms:
-            del self._sessions[oldest.id]
+            self._remove(oldest)
             return True
         evictable = [
             session
@@ -308,5 +364,5 @@ class FetchSessionCache(Generic[K, P]):
         least = min(evictable, key=lambda session: (session.from_follower, len(session.partitions)), default=None)
         if least is None or worth < (least.from_follower, len(least.partitions)):
             return False
-        del self._sessions[least.id]
+        self._remove(least)
         return True

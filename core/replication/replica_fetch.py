@@ -36,3 +36,5 @@ class ReplicaFetchData(NamedTuple):
     high_watermark: int = -1
     log_start_offset: int = -1
     records: bytes = b""
+    preferred_read_replica: int = -1
+    """Of a consumer's answer (KIP-392); a follower's has none."""

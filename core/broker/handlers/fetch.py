@@ -1,9 +1,8 @@
 """Fetch: returns whole batches from each partition, or waits until there is enough (KIP-74, KIP-227, KIP-320).
 
-There are no fetch sessions: the answer's session id is 0, so clients send full requests. Session epochs 0 and -1 mean
-that a request is full, whatever session it names; any other epoch continues a session, which does not exist. At least
-one batch is returned however small the limits are. Nothing polls: a parked fetch is woken by the event that it waits
-for.
+From version 7 on a consumer may have a session (`replication.fetch_sessions`): its requests carry what has changed, and
+so do the answers. At least one batch is returned however small the limits are. Nothing polls: a parked fetch is woken
+by the event that it waits for.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
-from typing import Any
-from uuid import UUID
+from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import ErrorCode, KlammError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
@@ -27,9 +25,10 @@ from ...protocol.messages import Buffer
 from ...protocol.replica_fetch import ReplicaFetchRequest, as_replica_fetch
 from ...records.header import iter_headers
 from ...records.partition import TopicPartition
+from ...replication.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, FetchSessionRequest
 from ..network.context import FIRST_ALLOWANCE, ConnectionContext, Request
 from ..replication.parked_fetch import ParkedFetch
-from ..replication.replica import Replica
+from ..replication.replica import Replica, monotonic_ms
 from ..services import Services
 from .metadata import nodes
 
@@ -39,23 +38,38 @@ _RACKS_FROM = 11
 _TOPIC_IDS_FROM = 13
 FOLLOWERS_FROM = 15
 """The first version that names the follower's broker epoch (KIP-903)."""
-_ZERO_ID = UUID(int=0)
-_WHOLE_REQUEST_EPOCHS = (0, -1)
+_SESSIONS_FROM = 7
+_ZERO_ID = bytes(16)
 _LED_ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+
+
+_Key: TypeAlias = tuple[str | bytes, int]
+"""Topic, as the request names it, and partition."""
+
+
+class _Asked(NamedTuple):
+    """The fetch of one partition, as a request asks for it; a session keeps it."""
+
+    offset: int
+    max_bytes: int
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One partition of the request. `asked`: the topic as the request names it, by name or by id. `refused`: why the
-    client may not read it."""
+    """One partition of the request. `asked`: the topic as the request names it, by name or by the 16 bytes of its id.
+    `refused`: why the client may not read it."""
 
-    asked: str | UUID
+    asked: str | bytes
     topic: str
     partition: int
     offset: int
     max_bytes: int
     leader_epoch: int
     refused: ErrorCode | None = None
+
+
+_Context: TypeAlias = FetchContext[_Key, _Asked]
 
 
 @dataclass(slots=True)
@@ -77,50 +91,75 @@ def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any,
         return services.follower_fetches.fetch(services, request, message)
     if request.version >= FOLLOWERS_FROM and message.replica_state.replica_id >= 0:
         return services.follower_fetches.fetch(services, request, as_replica_fetch(message))
-    if request.version >= 7 and message.session_epoch not in _WHOLE_REQUEST_EPOCHS:
-        return _respond(services, request, _Poll([]), ErrorCode.fetch_session_id_not_found)
-    if not message.topics:  # no record can arrive that is worth a wait
-        return _respond(services, request, _Poll([]))
-    wanted = [
-        _Wanted(
-            asked,
-            name,
-            p.partition,
-            p.fetch_offset,
-            p.partition_max_bytes,
-            p.current_leader_epoch if request.version >= 9 else -1,
-            refused,
-        )
-        for topic in message.topics
-        for asked, name, refused in (_topic(services, request, topic),)
-        for p in topic.partitions
-    ]
+    context: _Context = services.fetch_sessions.context(
+        _session_request(request), from_follower=False, now_ms=monotonic_ms()
+    )
+    wanted = _wanted(services, request, context)
+    if context.error is not ErrorCode.none or not wanted:  # no record can arrive that is worth a wait
+        return _respond(services, request, context, wanted, _Poll([]))
     poll = _look_at_once(services, request, wanted)
     max_wait_s = message.max_wait.total_seconds()
     if poll is not None and (poll.at_once or poll.size >= message.min_bytes or max_wait_s <= 0):
-        return _respond(services, request, poll)
-    return _wait(services, request, wanted, poll, max_wait_s)
+        return _respond(services, request, context, wanted, poll)
+    return _wait(services, request, context, wanted, poll, max_wait_s)
 
 
-def _topic(services: Services, request: Request, topic: Any) -> tuple[str | UUID, str, ErrorCode | None]:
-    """Returns the topic as the request names it, its name, and why the client may not read it. An unknown id may be
-    that of a topic that this broker has not read yet."""
-    access = services.access
-    if request.version < _TOPIC_IDS_FROM:
-        asked: str | UUID = topic.topic
+def _session_request(request: Request) -> FetchSessionRequest[_Key, _Asked]:
+    message = request.message
+    by_id, has_epochs = request.version >= _TOPIC_IDS_FROM, request.version >= 9
+    partitions: dict[_Key, _Asked] = {}
+    for topic in message.topics:
+        name = _named(topic, by_id)
+        for p in topic.partitions:
+            epoch = p.current_leader_epoch if has_epochs else -1
+            partitions[name, p.partition] = _Asked(p.fetch_offset, p.partition_max_bytes, epoch)
+    if request.version < _SESSIONS_FROM:
+        return FetchSessionRequest(NO_SESSION, FINAL_EPOCH, partitions, (), by_id)
+    forgotten = tuple(
+        (name, number)
+        for topic in message.forgotten_topics_data
+        for name in (_named(topic, by_id),)
+        for number in topic.partitions
+    )
+    return FetchSessionRequest(message.session_id, message.session_epoch, partitions, forgotten, by_id)
+
+
+def _named(topic: Any, by_id: bool) -> str | bytes:
+    if not by_id:
         name: str = topic.topic
-    else:
-        asked = topic.topic_id or _ZERO_ID
-        known = services.image.topic_by_id(asked)
-        if known is None:
-            return asked, "", ErrorCode.unknown_topic_id
-        name = known.name
-    refused = access.refusal(request, AclOperation.READ, ResourceType.TOPIC, name) if access.enforced else None
-    return asked, name, refused
+        return name
+    return _ZERO_ID if topic.topic_id is None else bytes(topic.topic_id.bytes)
+
+
+def _wanted(services: Services, request: Request, context: _Context) -> list[_Wanted]:
+    """Returns the partitions to read. Names and permissions are those of now: a session outlives both."""
+    topics: dict[str | bytes, tuple[str, ErrorCode | None]] = {}
+    wanted = []
+    for (asked, number), (offset, max_bytes, leader_epoch) in context:
+        found = topics.get(asked)
+        if found is None:
+            found = topics[asked] = _topic(services, request, asked)
+        wanted.append(_Wanted(asked, found[0], number, offset, max_bytes, leader_epoch, found[1]))
+    return wanted
+
+
+def _topic(services: Services, request: Request, asked: str | bytes) -> tuple[str, ErrorCode | None]:
+    """Returns the topic's name, and why the client may not read it. An unknown id may be that of a topic that this
+    broker has not read yet."""
+    access = services.access
+    name = asked if isinstance(asked, str) else services.topic_name(asked)
+    if name is None:
+        return "", ErrorCode.unknown_topic_id
+    return name, access.refusal(request, AclOperation.READ, ResourceType.TOPIC, name) if access.enforced else None
 
 
 async def _wait(
-    services: Services, request: Request, wanted: list[_Wanted], poll: _Poll | None, max_wait_s: float
+    services: Services,
+    request: Request,
+    context: _Context,
+    wanted: list[_Wanted],
+    poll: _Poll | None,
+    max_wait_s: float,
 ) -> list[Buffer]:
     """Parks the request, reads again when woken, and answers at the end of the wait with the records that there are."""
     loop = asyncio.get_running_loop()
@@ -150,7 +189,7 @@ async def _wait(
             for led in places:
                 led.unpark(parked)
         poll = _look_at_once(services, request, wanted) or await _look_on_disk(services, request, wanted)
-    return _respond(services, request, poll)
+    return _respond(services, request, context, wanted, poll)
 
 
 def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
@@ -307,37 +346,39 @@ def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
             return
 
 
-def _respond(services: Services, request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -> list[Buffer]:
-    _count(services, poll.answers, error)
+def _respond(
+    services: Services, request: Request, context: _Context, wanted: list[_Wanted], poll: _Poll
+) -> list[Buffer]:
+    """Returns the encoded response: in a session, what has changed. `poll` has an answer for each of `wanted`, or none
+    at all."""
+    _count(services, wanted, poll.answers)
+    answers = {(answer.topic, answer.partition): answer for answer in poll.answers}
+    error, session_id, sent = context.response(answers)
+    if error is not ErrorCode.none:
+        services.metrics.count_error(ApiKey.FETCH, error)
     leaders: set[int] = set()
     if request.version >= LEADERS_FROM:
-        for answer in poll.answers:
+        for answer in sent.values():
             if answer.error in _LED_ELSEWHERE:
-                topic = answer.topic.bytes if isinstance(answer.topic, UUID) else answer.topic
-                answer.leader = services.current_leader(topic, answer.partition)
+                answer.leader = services.current_leader(answer.topic, answer.partition)
                 if answer.leader is not None:
                     leaders.add(answer.leader.leader_id)
     return write_fetch_response(
-        poll.answers,
+        list(sent.values()),
         request.version,
         committed=request.message.isolation_level == _READ_COMMITTED,
         error=error,
         throttle_ms=request.throttle_ms,
+        session_id=session_id,
         nodes=[node for node in nodes(services, request.listener) if node[0] in leaders] if leaders else (),
     )
 
 
-def _count(services: Services, answers: list[Fetched], error: ErrorCode) -> None:
-    """Counts the answers to consumers."""
+def _count(services: Services, wanted: list[_Wanted], answers: list[Fetched]) -> None:
+    """Counts the answers to consumers, those too that a session does not send because nothing has changed."""
     metrics = services.metrics
-    if error is not ErrorCode.none:
-        metrics.count_error(ApiKey.FETCH, error)
-    for answer in answers:
-        topic = answer.topic
-        if not isinstance(topic, str):
-            known = services.image.topic_by_id(UUID(bytes=topic) if isinstance(topic, bytes) else topic)
-            topic = "" if known is None else known.name
-        traffic = metrics.topics.get(topic)
+    for want, answer in zip(wanted, answers, strict=False):
+        traffic = metrics.topics.get(want.topic)
         if traffic is not None:
             traffic.fetches += 1
             traffic.bytes_out += len(answer.records)

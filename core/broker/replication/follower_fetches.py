@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from random import randrange
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from ...cluster.image import ClusterImage
@@ -32,7 +31,6 @@ from .replica import Replica, monotonic_ms
 from .throttles import ReplicationThrottles
 
 CLUSTER_NAME: Final = "kafka-cluster"
-_SESSION_EVICTION_MS: Final = 120_000.0
 _ON_LOOP_BYTES: Final = 1 << 20
 Context = FetchContext[PartitionKey, PartitionFetch]
 
@@ -58,18 +56,16 @@ class LeaderServices(Protocol):
 
 class FollowerFetches:
     """Belongs to the event loop. `on_caught_up` is called with a partition whose follower may join the ISR, and
-    `on_lost` with a broker whose connection has ended."""
+    `on_lost` with a broker whose connection has ended. `sessions`: those of consumers are among them."""
 
     def __init__(
         self,
-        max_sessions: int,
+        sessions: FetchSessionCache[Any, Any],
         throttles: ReplicationThrottles,
         on_caught_up: Callable[[Replica], None],
         on_lost: Callable[[int], None],
     ) -> None:
-        self._sessions: FetchSessionCache[PartitionKey, PartitionFetch] = FetchSessionCache(
-            max_sessions, _SESSION_EVICTION_MS, lambda: randrange(1, 2**31)
-        )
+        self._sessions = sessions
         self._waits: dict[int, tuple[FollowerWait, set[PartitionKey]]] = {}
         self._throttles = throttles
         self._epochs: dict[int, tuple[int, int]] = {}

@@ -121,11 +121,11 @@ def test_a_produce_response_is_written_as_kio_does(version: int) -> None:
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("version", FETCH)
 def test_a_fetch_response_is_written_as_kio_does(version: int, committed: bool) -> None:
-    a, b = ("a", "b") if version < 13 else (UUID(int=7), UUID(int=8))
+    a, b = ("a", "b") if version < 13 else (UUID(int=7).bytes, UUID(int=8).bytes)
     answers = [
         Fetched(a, 0, high_watermark=9, last_stable_offset=8, log_start_offset=1, records=b"batch" * 100),
         Fetched(a, 1, ErrorCode.offset_out_of_range, high_watermark=3, last_stable_offset=3, log_start_offset=0),
-        Fetched(b, 0, ErrorCode.unknown_topic_or_partition, diverging=(3, 4) if version >= 12 else None),
+        Fetched(b, 0, ErrorCode.unknown_topic_or_partition, diverging_epoch=(3, 4) if version >= 12 else None),
     ]
     schema = messages.response(ApiKey.FETCH, version)
 
@@ -134,12 +134,15 @@ def test_a_fetch_response_is_written_as_kio_does(version: int, committed: bool) 
             "PartitionData", partition_index=a.partition, error_code=a.error, high_watermark=a.high_watermark,
             last_stable_offset=a.last_stable_offset, log_start_offset=a.log_start_offset,
             aborted_transactions=() if committed else None, records=bytes(a.records),
-            **({"diverging_epoch": schema.part("EpochEndOffset", epoch=3, end_offset=4)} if a.diverging else {}),
+            **({"diverging_epoch": schema.part("EpochEndOffset", epoch=3, end_offset=4)} if a.diverging_epoch else {}),
         )  # fmt: skip
 
     topics = tuple(
         schema.part(
-            "FetchableTopicResponse", topic=t, topic_id=t, partitions=tuple(part(x) for x in answers if x.topic == t)
+            "FetchableTopicResponse",
+            topic=t,
+            topic_id=UUID(bytes=t) if isinstance(t, bytes) else None,
+            partitions=tuple(part(x) for x in answers if x.topic == t),
         )
         for t in (a, b)
     )

@@ -79,7 +79,7 @@ def test_a_response_is_read_as_it_is_written() -> None:
     answers = [
         Fetched(A, 0, high_watermark=9, last_stable_offset=9, log_start_offset=1, records=b"batch" * 100),
         Fetched(A, 1, ErrorCode.not_leader_or_follower),
-        Fetched(B, 0, high_watermark=4, log_start_offset=2, diverging=(3, 4)),
+        Fetched(B, 0, high_watermark=4, log_start_offset=2, diverging_epoch=(3, 4)),
     ]
     body = b"".join(write_fetch_response(answers, VERSION, committed=False, session_id=12))
     found = read_replica_fetch_response(memoryview(b"head!" + body), 5)

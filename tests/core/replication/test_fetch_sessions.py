@@ -189,3 +189,33 @@ def test_both_ends_agree_whatever_is_lost(seed: int) -> None:
             continue
         error, session_id, _ = context.response({key: ReplicaFetchData() for key, _ in context})
         handler.on_response(error, session_id)
+
+
+def test_a_session_is_found_by_the_kind_of_client_that_opened_it() -> None:
+    cache = cache_of()
+    opened = cache.context(FetchSessionRequest(0, 0, {"a": 0}), from_follower=True, now_ms=0).session_id
+    guessed = cache.context(FetchSessionRequest(opened, 1, {}), from_follower=False, now_ms=0)
+    assert guessed.error is ErrorCode.fetch_session_id_not_found
+    cache.context(FetchSessionRequest(opened, -1, {}), from_follower=False, now_ms=0)
+    assert opened in cache, "nor can a consumer end it"
+
+
+def test_the_partitions_of_all_consumers_sessions_are_bounded() -> None:
+    ids = count(1)
+    cache: FetchSessionCache[str, int] = FetchSessionCache(10, 1_000, lambda: next(ids), most_consumed=5)
+
+    def session(epoch: int, wanted: str, session_id: int = 0, forgotten: str = "") -> tuple[ErrorCode, int]:
+        request = FetchSessionRequest(session_id, epoch, dict.fromkeys(wanted, 0), tuple(forgotten))
+        context = cache.context(request, from_follower=False, now_ms=0)
+        return context.error, context.session_id
+
+    none, ended = ErrorCode.none, ErrorCode.fetch_session_id_not_found
+    assert session(0, "abc") == (none, 1)
+    assert session(0, "def") == (none, 0), "served, without a session"
+    assert session(0, "de") == (none, 2)
+    assert session(1, "f", 1, forgotten="a") == (none, 1)
+    assert session(1, "f", 2) == (ended, 0), "it has grown beyond the bound"
+    assert session(0, "de") == (none, 3)
+    assert session(-1, "", 1) == (none, 0)
+    assert session(0, "abc") == (none, 4), "what an ended session had is free again"
+    assert opens(cache, 9, follower=True, now=0), "followers are not counted"

@@ -28,6 +28,7 @@ from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.protocol import apis
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
+from klamm.core.replication.fetch_sessions import FetchSessionRequest
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.grouping import coordinated
 from klammtest.guarantees import guarantee
@@ -54,30 +55,23 @@ def wire(broker: Broker) -> Iterator[WireClient]:
         yield client
 
 
-def sessions_are_refused(patch: pytest.MonkeyPatch) -> None:
-    """Refuses every Fetch that names a session, whatever its epoch, and no other."""
-    real = HANDLERS[ApiKey.FETCH]
-
-    def by_session_id(services: Services, request: Request) -> Any:
-        patch.setattr(fetch, "_WHOLE_REQUEST_EPOCHS", () if request.message.session_id else range(-1, 1000))
-        return real(services, request)
-
-    patch.setitem(HANDLERS, ApiKey.FETCH, by_session_id)
+def every_request_is_whole(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FetchSessionRequest, "is_full", True)
 
 
-@guarantee("E21", "Fetch is whole at session epochs 0 and -1, and error 70 at any other", plant=sessions_are_refused)
-def test_fetch_without_sessions(wire: WireClient) -> None:
+@guarantee("E21", "Fetch is whole at session epochs 0 and -1, and error 70 at any other", plant=every_request_is_whole)
+def test_a_fetch_of_an_unknown_session(wire: WireClient) -> None:
     topic = new_topic(wire)
     produce(wire, topic, batch(b"a"))
 
     def answer(session_id: int, epoch: int, version: int) -> tuple[ErrorCode, int, int]:
         fields = fetch_fields({(topic, 0): 0}, version=version, session_id=session_id, session_epoch=epoch)
         found = wire.call(ApiKey.FETCH, version, **fields)
-        return found.error_code, found.session_id, len(found.responses)
+        return found.error_code, int(found.session_id > 0), len(found.responses)
 
     for version in range(7, apis.SERVED[ApiKey.FETCH][1] + 1):
         for session_id in (0, 1234):
-            assert answer(session_id, 0, version) == (ErrorCode.none, 0, 1)
+            assert answer(session_id, 0, version) == (ErrorCode.none, 1, 1)
             assert answer(session_id, -1, version) == (ErrorCode.none, 0, 1)
             assert answer(session_id, 4, version) == (ErrorCode.fetch_session_id_not_found, 0, 0)
 
@@ -89,7 +83,9 @@ def an_empty_fetch_waits(patch: pytest.MonkeyPatch) -> None:
     def waiting(services: Services, request: Request) -> Any:
         if request.message.topics:
             return real(services, request)
-        return fetch._wait(services, request, [], None, request.message.max_wait.total_seconds())
+        whole: Any = FetchSessionRequest(0, -1, {})
+        context = services.fetch_sessions.context(whole, from_follower=False, now_ms=0)
+        return fetch._wait(services, request, context, [], None, request.message.max_wait.total_seconds())
 
     patch.setitem(HANDLERS, ApiKey.FETCH, waiting)
 

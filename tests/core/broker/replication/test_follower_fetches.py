@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +32,7 @@ from klamm.core.protocol.replica_fetch import (
     ReplicaFetchResponse,
     read_replica_fetch_response,
 )
+from klamm.core.replication.fetch_sessions import FetchSessionCache
 from klamm.core.replication.leader import ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
@@ -54,7 +56,10 @@ class Leader:
         self.replica.on_metadata(STATE, 1, OWN, (0, 1), SETTINGS)
         self.partitions.put(self.replica)
         self.fetches = FollowerFetches(
-            10, ReplicationThrottles(lambda: BROKERS, monotonic_ms), lambda _: None, lambda _: None
+            FetchSessionCache(10, 120_000.0, count(1).__next__),
+            ReplicationThrottles(lambda: BROKERS, monotonic_ms),
+            lambda _: None,
+            lambda _: None,
         )
         self._session = (0, 0)
         """Id and epoch of the next request's session."""
