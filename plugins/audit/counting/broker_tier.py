@@ -310,10 +310,10 @@ class Follower:
     def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """Begins with the first read in a leader epoch.
 
-        Records that were deleted before this tier saw the partition are not counted. A cut is published at once,
-        because perhaps nothing is ever written after it.
+        Records that were deleted before this tier saw the partition are not counted. Where the log ends at the
+        position, that is published at once: perhaps the log was cut there, a former leader has published counts behind
+        the cut that it could not commit, and nothing is ever written again.
         """
-        cut = False
         if not followed.known:
             followed.position = read.log_start_offset
             followed.known = True
@@ -324,11 +324,11 @@ class Follower:
                     "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
                     partition, end, followed.position,
                 )  # fmt: skip
-                followed.position = self._uncommitted[partition] = end
-                cut = True
+                followed.position = end
         followed.epoch = read.leader_epoch
         self._ranges.start(partition, followed.position, topic_id=followed.topic_id, epoch=read.leader_epoch)
-        if cut:
+        if read.leader_epoch > 0 and read.high_watermark <= followed.position:
+            self._uncommitted[partition] = followed.position
             self._ranges.cut(partition)
 
     def _jump(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import pytest
 
 from klamm.core.client.cluster_client import EARLIEST
 from klamm.core.client.network.metadata import ClusterView, PartitionView, TopicView
-from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.errors import CoordinationError, ErrorCode, KlammError
 from klamm.core.interfaces.audit import RangeCount, WindowCount
 from klamm.core.records import native
 from klamm.core.records.decode import read_area
@@ -602,6 +603,21 @@ def test_a_cut_is_told_at_once(kept: int, restarted: bool) -> None:
     audit = result([*topic.events, event("producer", "p", 0, 1, {0: 10, 1: 10})])
     expected = State.MISSING if kept == 10 else State.UNKNOWN
     assert states(audit, TierKey("broker", GROUP)) == [State.COMPLETE, expected]
+
+
+@guarantee("C9", "what was published and not committed before a cut is not complete", plant=telling_no_cut)
+def test_a_leader_tells_where_it_begins_though_nothing_was_committed_behind() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    for window in range(2):
+        logs.append([window * WINDOW_MS] * 10, producer="p")
+        logs.offsets.fail = window  # the second event is stored, and its commit is refused
+        with suppress(CoordinationError):
+            tier.advance()
+    logs.cut(10)  # exactly where the tier had committed
+    follower(logs, topic).advance()
+    audit = result([*topic.events, event("producer", "p", 0, 1, {0: 10, 1: 10})])
+    assert states(audit, TierKey("broker", GROUP)) == [State.COMPLETE, State.MISSING]
 
 
 @guarantee("C9", "ranges that were counted behind a cut count no more", plant=keeping_all_tiles)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from klamm.core.errors import DeliveryError
-from klamm.plugins.audit.comparison.rules import tier_counts
+from klamm.plugins.audit.comparison.compare import tier_counts
 from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.counting import appends
 from klamm.plugins.audit.counting.broker_tier import GROUP

@@ -246,7 +246,8 @@ class History:
         audit.keeps = self.chance.random() < 0.3
 
     def move_leader(self) -> None:
-        self.world.elect(self._part(), self.world.candidate())
+        if not self.world.away:
+            self.world.elect(self._part(), self.world.candidate())
 
     def cut_off(self) -> None:
         part = self._part()
@@ -417,7 +418,7 @@ class History:
     def elect_unclean(self) -> None:
         part = self._part()
         world = self.world
-        if part.leader < 0 or part.log.end == part.log.start:
+        if world.away or part.leader < 0 or part.log.end == part.log.start:
             return
         end, key = part.log.end, (world.topic_id, part.number)
         least = max([part.log.start, *(lake.now.ends.get(part.number, 0) for lake in self.known.lakes)])

@@ -204,7 +204,10 @@ class World:
         ends = {}
         for part in self.parts:
             served = part.leader >= 0 and part.place in self.brokers[part.leader].led
-            log = LogEnd(part.log.start, part.log.end) if served else LogEnd(-1, -1)
+            found = self.store.get(part.place)
+            known = self.audit.retained_ms > -math.inf and found is not None and found.topic_id == self.topic_id
+            counted = found.offset if known and found is not None else -1
+            log = LogEnd(part.log.start, part.log.end, counted) if served else LogEnd(-1, -1)
             ends[Place(str(self.topic_id), part.number)] = log
         return {TOPIC: ends}
 
