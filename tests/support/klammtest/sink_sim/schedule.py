@@ -28,6 +28,7 @@ UNORDERED_STEPS: Final = 2_000
 """The last steps of a schedule that need not come to an end."""
 MOST_TASKS: Final = 4
 PATIENCE: Final = 60
+PAUSES: Final = 0.03
 ATTEMPTS: Final = 4
 """Failures of a task that end its driver, as `spark.task.maxFailures`."""
 
@@ -47,14 +48,21 @@ class ViolationError(AssertionError):
 
 
 class Running:
-    """An attempt that runs. Its driver may have given it up: it is a zombie then."""
+    """An attempt that runs, and pauses now and then. Its driver may have given it up: it is a zombie then."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, random: Random) -> None:
         self.actor = actor
+        self._random = random
+        self._pause = 0
         self._steps: Iterator[None] = actor.steps()
         self.is_over = False
 
     def step(self) -> None:
+        if self._pause:
+            self._pause -= 1
+            return
+        if self._random.random() < PAUSES:
+            self._pause = self._random.randint(5, 100)
         if next(self._steps, self) is self:
             self.is_over = True
 
@@ -143,7 +151,7 @@ class World:
         identity = TaskIdentity("q", batch, task, run)
         name = f"{run}/{batch}/{task}/{self._attempts}"
         attempt = self._make(name, task, batch, run, name, patience=PATIENCE)
-        running = Running(self._make_actor(self.cluster, identity, name, rows, attempt, self.random))
+        running = Running(self._make_actor(self.cluster, identity, name, rows, attempt, self.random), self.random)
         self._running.append(running)
         return running
 
