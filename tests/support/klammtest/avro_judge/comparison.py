@@ -189,7 +189,10 @@ class _OneCase:
             else:
                 self._differ(path, "", value, written)
         elif written != raw:
-            self.otherwise.append((path, written, (raw.hex(), value)))
+            if foreign:
+                self.judged.rules.add(rules.UNREADABLE)
+            else:
+                self.otherwise.append((path, written, (raw.hex(), value)))
 
     def _read(self, path: str, found: Iterable[Outcome], reading: RecordReading | ColumnReading) -> None:
         for theirs, ours in zip(self.java["read"], found, strict=True):

@@ -49,7 +49,8 @@ RULES: Final[dict[str, str]] = {
     DIGITS: "A decimal with more digits than its type has: Klamm refuses to write it, and to read it into a column, "
     "whose type holds no more; records have it, as Java does.",
     UNREADABLE: "Values that Java's encoder writes and its conversions, Python or SQL cannot read (a date beyond the "
-    "years 1 to 9999, a time of day beyond 24 hours, text that is no UUID): Klamm refuses to write them.",
+    "years 1 to 9999, a time of day beyond 24 hours, text that is no UUID): Klamm refuses to write them, unless a union "
+    "has another branch for the number or the text.",
     NO_VALUE: "The same values written by others, and a decimal of no bytes: Java's conversions fail; Klamm reads the "
     "number or the text, and 0.",
     YEARS: "A date or timestamp beyond the years 1 to 9999: Java has an object for it, Klamm's records the number.",
@@ -103,8 +104,9 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
     if not failed and difference.path.endswith(("read", "lake")) and _fields_by_alias(case):
         return FIELD_ALIASES
     if isinstance(difference.java, dict) and "error" in difference.java:
-        if re.search(r"Found [\w.]+, expecting union", difference.java["error"]):
-            return MOVED if java["compatible"] else None
+        found = re.search(r"Found (?:[\w.]*\.)?(\w+), expecting union\[(.*)\]", difference.java["error"])
+        if found is not None and found[1] in re.split(r"\W+", found[2]):
+            return MOVED
         known = re.search("missing required field|Invalid default for field", difference.java["error"])
         return FIELD_ALIASES if known and java["compatible"] else None
     if difference.java == {"unreadable": ""} and _is_zero(ours):
