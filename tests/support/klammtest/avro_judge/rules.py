@@ -49,8 +49,8 @@ RULES: Final[dict[str, str]] = {
     DIGITS: "A decimal with more digits than its type has: Klamm refuses to write it, and to read it into a column, "
     "whose type holds no more; records have it, as Java does.",
     UNREADABLE: "Values that Java's encoder writes and its conversions, Python or SQL cannot read (a date beyond the "
-    "years 1 to 9999, a time of day beyond 24 hours, text that is no UUID): Klamm refuses to write them, unless a union "
-    "has another branch for the number or the text.",
+    "years 1 to 9999, a time of day beyond 24 hours, text that is no UUID): Klamm refuses to write them, unless a "
+    "union has another branch for the number or the text.",
     NO_VALUE: "The same values written by others, and a decimal of no bytes: Java's conversions fail; Klamm reads the "
     "number or the text, and 0.",
     YEARS: "A date or timestamp beyond the years 1 to 9999: Java has an object for it, Klamm's records the number.",
