@@ -21,16 +21,16 @@ Chain = tuple[AvroType, ...]
 _TIMES = ("timestamp-millis", "timestamp-micros")
 
 
-class Source(NamedTuple):
+class ColumnSource(NamedTuple):
     """A column of an older load, and the chain of its types."""
 
     name: str
     chain: Chain
 
 
-def sources(wanted: Sequence[str], there: Sequence[str], chain: Chain) -> dict[str, Source]:
+def sources(wanted: Sequence[str], there: Sequence[str], chain: Chain) -> dict[str, ColumnSource]:
     """Returns for each of the `wanted` columns that an older load has its column `there`."""
-    found: dict[str, Source] = {}
+    found: dict[str, ColumnSource] = {}
     records = inner_chain(chain, "record")
     for name in wanted:
         source = _traced(records, name)
@@ -41,7 +41,7 @@ def sources(wanted: Sequence[str], there: Sequence[str], chain: Chain) -> dict[s
         for name in wanted:
             match = next((each for each in there if each in left and form(each) == form(name)), None)
             if name not in found and match is not None:
-                found[name] = Source(match, ())
+                found[name] = ColumnSource(match, ())
                 left.discard(match)
     return found
 
@@ -73,7 +73,7 @@ def _without_null(avro: AvroType) -> AvroType:
     return avro.values[0] if avro.kind == "union" and len(avro.values) == 1 else avro
 
 
-def _traced(records: Chain, name: str) -> Source | None:
+def _traced(records: Chain, name: str) -> ColumnSource | None:
     found: list[AvroField] = []
     own: set[str] = set()
     """Of the next newer schema: it has fields of these names."""
@@ -86,4 +86,4 @@ def _traced(records: Chain, name: str) -> Source | None:
         elif found:
             return None
         own = {*fields}
-    return Source(name, tuple(field.type for field in found)) if found else None
+    return ColumnSource(name, tuple(field.type for field in found)) if found else None

@@ -19,6 +19,16 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         "commands that run until they are stopped treat SIGTERM as Klamm's own do",
         {"audit/cli.py", "coordination/server_command.py"},
     ),
+    "klamm.core.cli.output": (
+        "lines and tables with names escaped, as the core's commands print them",
+        {
+            "audit/cli.py",
+            "audit/comparison/report.py",
+            "coordination/server_command.py",
+            "demo/command.py",
+            "demo/show.py",
+        },
+    ),
     "klamm.core.cli.options": ("`klamm audit` has the options of the other commands", {"audit/cli.py"}),
     "klamm.core.client.cluster_client": ("EARLIEST and LATEST, beside ClusterClient", {"audit/reader.py"}),
     "klamm.core.client.errors": (
@@ -36,6 +46,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.cluster.image_reader": ("topic ids, before a broker is up", {"offsets/topic.py"}),
     "klamm.core.cluster.tree": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
     "klamm.core.config.sections.topic_settings": ("checks a topic's name as the core does", {"audit/config.py"}),
+    "klamm.core.escaping": ("names from the wire on pages", {"audit/comparison/report.py", "audit/web/templates.py"}),
     "klamm.core.faults": (
         "the fault points of the campaigns",
         {
@@ -72,11 +83,16 @@ DEEP: dict[str, tuple[str, set[str]]] = {
             "offsets/partition_store.py",
         },
     ),
+    "klamm.core.records.partition": ("a line names the first of many partitions", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.varint": (
         "reads the mark that an auditing producer leaves in a batch",
         {"audit/counting/origins.py"},
     ),
     "klamm.core.spark_jvm": ("the demonstration starts Spark as a load does", {"demo/reading.py"}),
+    "klamm.core.transport.address": (
+        "addresses are parsed, printed and listened on as the core does",
+        {"audit/web/service.py", "coordination/zookeeper/config.py", "offsets/topic.py"},
+    ),
 }
 """Internal modules that a built-in plugin imports: why, and where. A third party would have to do without."""
 
