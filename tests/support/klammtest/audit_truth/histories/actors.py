@@ -249,8 +249,9 @@ class Group:
                 for offsets in (self.published, self.told):
                     key = self.topic_id, place.partition
                     offsets[key] = max(end, offsets.get(key, 0))
+            told = True
         except DeliveryError:
-            pass  # an audit that fails is passed over
+            told = False  # an audit that fails is passed over
         except Crash:  # after the first event
             event = self.world.audit.events[-1]
             key = self.topic_id, event.partition or 0
@@ -263,7 +264,7 @@ class Group:
             key = self.topic_id, place.partition
             self.committed[key] = end
             self.furthest[key] = max(end, self.furthest.get(key, 0))
-            self.counts_from[key] = max(end, self.counts_from[key])
+            self.counts_from[key] = max(end if told else 0, self.counts_from[key])
             self.positions[place.partition] = max(self.positions[place.partition], end)
         self.ranges.committed(ends)
 

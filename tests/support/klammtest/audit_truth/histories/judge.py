@@ -61,6 +61,8 @@ class Judge:
         self.partial: dict[TierKey, set[int]] = {}
         self.two_lakes: set[TierKey] = set()
         """Sinks with two live lakes, whose counts are unknown (R6)."""
+        self.read_again: set[TierKey] = set()
+        """Groups that were set back: what they then skip replaces what they had received (R8)."""
         self.recounting: set[TierKey] = set()
         """Groups of which a count was lost with a member; the next event shows it."""
         for group in known.groups:
@@ -143,6 +145,8 @@ class Judge:
         self.wanted[tier] = wanted
         if group.untold:
             self.recounting.add(tier)
+        if group.set_back:
+            self.read_again.add(tier)
         spans: list[Span] = [(topic_id, number, at, at + 1) for (topic_id, number), at in group.began.items()]
         self.partial[tier] = self.known.enclosing(spans)
         if self.final:
@@ -205,6 +209,7 @@ class Judge:
             lateness = start in self.known.too_late and (not self.final or bool(self.known.causes.uncounted))
             cut = not self.final and bool(self.known.causes.cut)  # a group that has not found yet that the log was cut
             right = want.short > 0 or (self.final and want.late > 0) or lateness or cut
+            right = right or (tier in self.read_again and start in self.excused.get(tier, ()))
         elif state == State.DUPLICATED:
             right = want.over > 0 or bool(self.known.causes.cut)  # what it received is no more in the log
         elif state == "late":
