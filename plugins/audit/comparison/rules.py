@@ -282,6 +282,8 @@ def broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
     absent = any(p.kind is Kind.ABSENT and p.touches(start) for p in (*broker.problems, *producers.problems))
     if absent or broker.doubts(start) or (state is not State.MISSING and producers.doubts(start)):
         ratio, state = None, State.UNKNOWN
+    elif state is State.MISSING and any(problem.kind is Kind.BEHIND for problem in broker.problems):
+        ratio, state = None, State.UNKNOWN  # R17: the broker may hold them and not have counted them yet
     elif state is State.DUPLICATED and producers.live:
         more = {source for source, records in stored.items() if records > told.get(source, 0)}
         if UNATTRIBUTED in more or more & set(producers.live) or UNATTRIBUTED in stored:
@@ -375,7 +377,9 @@ class Demand:
         else:
             state = State.COMPLETE
         # R17, R18: what the broker may not have counted
-        gaps = stored.state is State.MISSING and any(problem.kind is not Kind.ABSENT for problem in broker.problems)
+        gaps = stored.state in (State.MISSING, State.UNKNOWN) and any(
+            problem.kind is not Kind.ABSENT for problem in broker.problems
+        )
         ahead = state is State.DUPLICATED and self._ahead
         if mine.doubts(start) or broker.doubts(start) or gaps or ahead:
             ratio, state = None, State.UNKNOWN
