@@ -100,6 +100,14 @@ class Truth:
             return self._readers(held)
         return _compared(sum(self.loaded[place] for place, _ in held), len(held))
 
+    def lake_may_lag(self, start: int) -> bool:
+        """Returns True if all records of the window that the lake lacks lie beyond those that it has."""
+        ends: dict[tuple[int, int], int] = {}
+        for place in (place for place, count in self.loaded.items() if count):
+            ends[place.life, place.partition] = max(ends.get((place.life, place.partition), 0), place.offset + 1)
+        lacks = [place for place, (_, window) in self.stored.items() if window == start and not self.loaded[place]]
+        return all(place.offset >= ends.get((place.life, place.partition), 0) for place in lacks)
+
     def _broker(self, start: int, held: Iterable[int]) -> Want:
         """Returns the broker tier's counts of each producer."""
         stored = Counter(self.sent[number].source for number in held)
