@@ -58,7 +58,7 @@ def never(plan: Resolution) -> str | None:
             return never(plan.branch)
         case FromUnion():
             reasons = [never(branch) for branch in plan.branches]
-            return reasons[0] if reasons and None not in reasons else None
+            return reasons[-1] if reasons and None not in reasons else None  # the first is often null's
     return None
 
 
