@@ -196,7 +196,7 @@ class World:
         self._runs += 1
         if not self.concurrent:
             self._running.clear()
-        if self._expires and not self._running and self.faults and self.random.random() < 0.5:
+        if self._expires and not self._running and not self._drivers and self.faults and self.random.random() < 0.5:
             for log in self.cluster.logs():
                 log.replicate()
                 log.forget_producers()
