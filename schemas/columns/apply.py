@@ -58,7 +58,10 @@ def never(plan: Resolution) -> str | None:
             return never(plan.branch)
         case FromUnion():
             reasons = [never(branch) for branch in plan.branches]
-            return reasons[-1] if reasons and None not in reasons else None  # the first is often null's
+            if not reasons or None in reasons:
+                return None
+            alike = [branch.writer.kind == plan.reader.kind for branch in plan.branches]
+            return reasons[alike.index(True) if True in alike else 0]  # why the likely branch cannot be read
     return None
 
 
