@@ -12,6 +12,8 @@ import logging
 from copy import copy
 from types import TracebackType
 
+__all__ = ["LineFormatter", "escaped", "escaped_lines"]
+
 _INDENT = "  "
 
 

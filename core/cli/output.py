@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["PIPE_WIDTH", "console", "say", "say_document", "say_on", "table", "text"]
+__all__ = ["PIPE_WIDTH", "console", "say", "say_document", "say_on", "table", "text", "titled_table"]
 
 PIPE_WIDTH = 200
 

@@ -11,6 +11,8 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
+__all__ = ["Address", "listen", "plain_host", "why_not"]
+
 _ANY: Final = ("", "::")
 """Hosts that stand for every interface, of IPv6 and of IPv4."""
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})", re.ASCII)
