@@ -44,14 +44,15 @@ Rules:
 1. The identity of a task's batch is computed, not chosen: producer id and epoch follow from query, topic, task and
    micro-batch (`claims.TaskIdentity.producer`). All attempts send the same sequence numbers, and the broker stores each
    once (KIP-98).
-2. The claim is the first record of that producer and epoch in the claims topic. The broker stores sequence 0 once, so
-   one attempt's claim is stored, and each other attempt reads that one and adopts its partitions and starts.
+2. The claim is the first record of that producer and epoch in the claims topic, from the register's offset `claims` on.
+   The broker stores sequence 0 once, so one attempt's claim is stored, and each other attempt reads that one and adopts
+   its partitions and starts. If the broker has forgotten the producer (`producer.id.expiration.ms`), it stores a second
+   one, which nobody reads: the log decides, not the broker's answer.
 3. The ends of the partitions are read before the register, and the register is stored before the claim. So the starts
    of a batch are below each of its rows, whoever stores them last.
 4. An attempt that did not make the claim, or whose batch was refused, searches the log for the rows of its identity,
    leaves them out, and continues with the sequence number after them. It sends nothing before each stored row was found
-   among its own rows. One of another run searches in any case, since brokers forget producers that are idle
-   (`producer.id.expiration.ms`).
+   among its own rows. One of another run searches in any case: the claims of the run before may have been deleted.
 5. The broker takes a batch with the sequence numbers of a stored one for a retry of it, whatever its rows are. So an
    attempt that is not alone reads back what it has sent. The one that made the claim learns at its end whether it was
    alone: each other attempt appends sequence 1 to the claims before it reads the log, and the end is that sequence too.
@@ -253,12 +254,14 @@ class RegisterBatch:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the claim, with this sequence number of the identity, to the claims topic, and read the record that is
-    stored there with it; report `appended`. INVALID_PRODUCER_EPOCH is reported as `later_batch`.
+    """Append the claim, with this sequence number of the identity, to the claims topic, and read the first record that
+    is stored there with it, from the offset `since` on; report `appended`. INVALID_PRODUCER_EPOCH is reported as
+    `later_batch`.
     """
 
     sequence: int
     claim: Claim
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +442,10 @@ class Attempt(Generic[C]):
         else:
             self._other_run = found.run != self._run or not self._run
             self._starts, self._claims = found.starts, found.claims
-            self._go(AttemptEvent.REGISTERED, Append(0, Claim(self._attempt, self._now_ms, self._starts)))
+            self._go(AttemptEvent.REGISTERED, self._append(0, self._starts))
+
+    def _append(self, sequence: int, starts: Mapping[int, int]) -> Append:
+        return Append(sequence, Claim(self._attempt, self._now_ms, starts), self._claims)
 
     def stored_register(self) -> None:
         """Reads it again: another run may have stored its own."""
@@ -457,7 +463,7 @@ class Attempt(Generic[C]):
                 self._go(AttemptEvent.CLAIM_WON, None)
             else:
                 self._is_first = False
-                self._go(AttemptEvent.CLAIM_LOST, Append(1, Claim(self._attempt, self._now_ms, {})))
+                self._go(AttemptEvent.CLAIM_LOST, self._append(1, {}))
         elif self.state is AttemptState.JOINING:
             self._go(AttemptEvent.JOINED, Scan(0))
         elif mine:
@@ -574,7 +580,7 @@ class Attempt(Generic[C]):
                 lane.pending = []
             self._go(AttemptEvent.SEND, Send(dict(self._outstanding), not self._is_first))
         elif self._last and self._is_first:
-            self._go(AttemptEvent.LAST, Append(1, Claim(self._attempt, self._now_ms, {})))
+            self._go(AttemptEvent.LAST, self._append(1, {}))
         elif self._last and self._batches:
             self._go(AttemptEvent.CONTENDED, Verify(tuple(self._batches)))
         elif self._last:

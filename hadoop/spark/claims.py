@@ -1,8 +1,8 @@
 """The claims of the sink's attempts, and the register of a query, in the cluster.
 
 A claim is the first record of a task's producer and epoch in the claims topic. The broker stores each sequence number
-of a producer's epoch once and answers a second one with the offset of the stored record (KIP-98): an append is the
-compare-and-set, and the loser reads the winner's claim. A lower epoch, that of an earlier batch, is refused.
+of a producer's epoch once (KIP-98), and one that has forgotten the producer stores a second record behind it: an append
+and the first record in the log are the compare-and-set. A lower epoch, that of an earlier batch, is refused.
 
 The register of a query and topic is stored as the offsets of a consumer group: below the first row of the newest batch.
 It is kept while brokers forget the producer (`producer.id.expiration.ms`), as long as any group's offsets.
@@ -20,12 +20,13 @@ from uuid import UUID
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient, NewTopic
 from klamm.core.client.producer.partition_queue import MAX_EPOCH
+from klamm.core.client.reader.batch_decoder import RawBatch
 from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.records.decode import decode_columns
+from klamm.core.records.decode import Columns, decode_columns
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.header import DERIVED_PRODUCER_IDS
+from klamm.core.records.header import DERIVED_PRODUCER_IDS, BatchHeader
 from klamm.core.records.partition import TopicPartition
 
 from .attempt import Claim, Registered
@@ -171,16 +172,16 @@ class ClaimLog:
     def end(self) -> int:
         return edges(self._client, [self._partition], LATEST)[self._partition]
 
-    def append(self, sequence: int, claim: Claim) -> Claim:
-        """Appends the claim unless one with this sequence number is stored; returns the one that is. Raises
-        `BrokerError` INVALID_PRODUCER_EPOCH if a later batch was claimed.
+    def append(self, sequence: int, claim: Claim, since: int) -> Claim:
+        """Appends the claim unless one with this sequence number is stored; returns the first one that is, from the
+        offset `since` on. Raises `BrokerError` INVALID_PRODUCER_EPOCH if a later batch was claimed.
         """
         producer = (self._producer.producer_id, self._producer.epoch, sequence)
         fields = {"attempt": claim.attempt, "now": claim.now_ms, "starts": dict(claim.starts)}
         offset = self._produce(claim.now_ms, fields, producer)
-        for found, _, value in self._records(offset, offset + 1):
-            if found == offset:
-                return _claim(value)
+        for data, pos, header in self._batches(min(since, offset), offset + 1):
+            if (header.producer_id, header.producer_epoch, header.base_sequence) == producer:
+                return _claim(self._opened(data, pos, header).values[0])
         raise ClaimError(f"{self._partition} has no claim at offset {offset}: it was deleted")
 
     def announce(self) -> None:
@@ -192,7 +193,7 @@ class ClaimLog:
         wanted = json.dumps({"found": self._identity.run}, separators=(",", ":")).encode()
         return {
             int(key[len(self._batch) :])
-            for _, key, value in self._records(start, self.end())
+            for key, value in self._records(start, self.end())
             if value == wanted and key.startswith(self._batch.encode())
         }
 
@@ -207,18 +208,20 @@ class ClaimLog:
             batch = encode_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
         return self._client.produce({self._partition: batch})[self._partition].base_offset
 
-    def _records(self, start: int, end: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """Yields offset, key and value; those that retention has removed are left out."""
-        reader = RangeReader(
-            self._client,
-            OffsetRange(self._partition, start, end),
-            fail_on_data_loss=False,
-            poll_timeout_s=READ_TIMEOUT_S,
-        )
-        for data, pos, header in reader.raw_batches():
-            columns = decode_columns(data, pos, header, self._client.codecs, partition=self._partition)
-            for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
-                yield offset, key or b"", value
+    def _records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yields key and value; those that retention has removed are left out."""
+        for batch in self._batches(start, end):
+            columns = self._opened(*batch)
+            for key, value in zip(columns.keys, columns.values, strict=True):
+                yield key or b"", value
+
+    def _batches(self, start: int, end: int) -> Iterator[RawBatch]:
+        range_ = OffsetRange(self._partition, start, end)
+        reader = RangeReader(self._client, range_, fail_on_data_loss=False, poll_timeout_s=READ_TIMEOUT_S)
+        return reader.raw_batches()
+
+    def _opened(self, data: bytes, pos: int, header: BatchHeader) -> Columns:
+        return decode_columns(data, pos, header, self._client.codecs, partition=self._partition)
 
 
 def _claim(value: bytes | None) -> Claim:

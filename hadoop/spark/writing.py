@@ -200,8 +200,8 @@ class TopicSink:
             case RegisterBatch(entry):
                 self._register.store(self._topic, self._topic_id, entry)
                 attempt.stored_register()
-            case Append(sequence, claim):
-                self._append(sequence, claim)
+            case Append(sequence, claim, since):
+                self._append(sequence, claim, since)
             case Scan(wait):
                 _pause(wait)
                 attempt.scanned(self._stored.search())
@@ -218,9 +218,9 @@ class TopicSink:
             case Refuse(reason):
                 raise ClaimError(reason)
 
-    def _append(self, sequence: int, claim: Claim) -> None:
+    def _append(self, sequence: int, claim: Claim, since: int) -> None:
         try:
-            stored = self._claims.append(sequence, claim)
+            stored = self._claims.append(sequence, claim, since)
         except BrokerError as error:
             if error.code is not ErrorCode.invalid_producer_epoch:
                 raise

@@ -25,7 +25,7 @@ def joined(found: FoundRows) -> Attempt[Rows]:
     attempt.start()
     attempt.ends({0: 10, 1: 20}, 0)
     attempt.registered(Registered(5, "run", {0: 7}))
-    assert attempt.effect == Append(0, Claim("me", 0, {0: 7}))
+    assert attempt.effect == Append(0, Claim("me", 0, {0: 7}), 0)
     attempt.appended(Claim("other", 0, {0: 7}))
     attempt.appended(Claim("me", 0, {}))
     assert attempt.effect == Scan(0)

@@ -22,6 +22,7 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, SchemaError
 from klamm.core.faults import VARIABLE
 from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.log.state.producer_state import ProducerState
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.hadoop.session import reason_of
@@ -339,6 +340,22 @@ def test_a_batch_that_is_repeated_when_brokers_have_forgotten_its_producer_is_fo
     topics.replace(CLAIMS_TOPIC, partitions=CLAIM_PARTITIONS)  # the claims are gone too
     assert write(topics, "forgotten", tables(numbers), run="second") == TaskWritten(300 - stored, stored)
     assert sorted(topics.numbers("forgotten")) == numbers
+
+
+def test_a_task_that_a_live_driver_repeats_when_brokers_have_forgotten_its_producer_is_found(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker stores a second claim; the first one in the log counts."""
+    topics.create("idle", 2)
+    numbers = list(range(300))
+    stop_at("sink.produced", 7)
+    with pytest.raises(StoppedError):
+        write(topics, "idle", tables(numbers), run="first")
+    faults.install(None)
+    stored = len(topics.numbers("idle"))
+    monkeypatch.setattr(ProducerState, "check", lambda _state, _header: None)
+    assert write(topics, "idle", tables(numbers), run="first") == TaskWritten(300 - stored, stored)
+    assert sorted(topics.numbers("idle")) == numbers
 
 
 @pytest.mark.parametrize("order", ["same", "other"])

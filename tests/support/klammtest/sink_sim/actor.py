@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from klamm.core.records.header import BatchHeader
 from klamm.hadoop.spark.attempt import (
     Announce,
     Append,
@@ -52,6 +53,10 @@ class Rows:
         return Rows([self.rows[place] for place in places])
 
 
+def _key(header: BatchHeader) -> tuple[int, int, int]:
+    return header.producer_id, header.producer_epoch, header.base_sequence
+
+
 class Actor:
     """`rows` are the attempt's, in its order. `steps` runs it; afterwards `refused` is the reason or None."""
 
@@ -72,8 +77,8 @@ class Actor:
         self.done = False
         self._rows = rows
         self._random = random
-        self._producer = identity.producer("t", None)
-        self._producer_key = (self._producer.producer_id, self._producer.epoch)
+        self.producer = identity.producer("t", None)
+        self._producer_key = (self.producer.producer_id, self.producer.epoch)
         self._claims = cluster.claims
         self._next: dict[int, int] = {}
 
@@ -123,8 +128,8 @@ class Actor:
                 cluster.register = entry
                 yield None
                 attempt.stored_register()
-            case Append(sequence, claim):
-                yield from self._append(sequence, claim)
+            case Append(sequence, claim, since):
+                yield from self._append(sequence, claim, since)
             case Scan():
                 yield from self._scan()
             case Announce():
@@ -136,14 +141,16 @@ class Actor:
             case Verify(batches):
                 attempt.verified(all(self._holds(batch) for batch in batches))
 
-    def _append(self, sequence: int, claim: Claim) -> Iterator[None]:
+    def _append(self, sequence: int, claim: Claim, since: int) -> Iterator[None]:
         log = self._claims
         try:
             offset = yield from self.cluster.produce(log, self._producer_key, sequence, [claim], 0)
         except InvalidProducerEpochError:
             self.attempt.later_batch()
             return
-        (stored,) = (b.content[0] for b in log.batches if b.header.base_offset == offset)
+        stored = next(
+            b.content[0] for b in log.visible(min(since, offset)) if _key(b.header) == (*self._producer_key, sequence)
+        )
         assert isinstance(stored, Claim)
         if sequence == 0:
             self._next = dict(stored.starts)
@@ -157,7 +164,7 @@ class Actor:
             following = 0
             for batch in log.visible(self._next[number]):
                 header = batch.header
-                if (header.producer_id, header.producer_epoch) == self._producer_key:
+                if _key(header)[:2] == self._producer_key:
                     rows |= {header.base_sequence + place: row for place, row in enumerate(batch.content)}  # type: ignore[misc]
                     following = max(following, header.last_sequence + 1)
             found[number] = FoundRows(following, rows)
@@ -181,7 +188,7 @@ class Actor:
         batches = (
             b.header for number, start in claim.starts.items() for b in self.cluster.topic[number].visible(start)
         )
-        found = {self._producer.task_of(header.producer_id, header.producer_epoch) for header in batches}
+        found = {self.producer.task_of(header.producer_id, header.producer_epoch) for header in batches}
         return {task for task in found if task is not None}
 
     def _send_all(self, rows: object, read_back: bool) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -32,6 +32,7 @@ class Partition:
         self._tp = TopicPartition(name, number)
         self.batches: list[Stored] = []
         self.high_watermark = 0
+        self.start = 0
         self.leader_epoch = 0
         self._producers = ProducerState(self._tp)
 
@@ -40,6 +41,7 @@ class Partition:
         return self.batches[-1].header.next_offset if self.batches else 0
 
     def visible(self, start: int = 0) -> list[Stored]:
+        start = max(start, self.start)
         return [b for b in self.batches if start < b.header.next_offset <= self.high_watermark]
 
     def append(self, producer: tuple[int, int], sequence: int, content: Sequence[object], crc: int) -> int:
@@ -62,13 +64,13 @@ class Partition:
         self.leader_epoch += 1
         self._load(self.batches)
 
-    def forget_producers(self) -> None:
-        """As brokers do with those that are idle (`producer.id.expiration.ms`)."""
-        self._load([])
+    def forget_producers(self, are_idle: Callable[[int], bool]) -> None:
+        """As brokers do (`producer.id.expiration.ms`)."""
+        self._load([batch for batch in self.batches if not are_idle(batch.header.producer_id)])
 
     def _load(self, batches: Sequence[Stored]) -> None:
         self._producers = ProducerState(self._tp)
-        for batch in batches:
+        for batch in [batch for batch in batches if batch.header.base_offset >= self.start]:
             self._producers.update(batch.header)
 
 

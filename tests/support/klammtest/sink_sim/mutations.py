@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from klamm.hadoop.spark import attempt
 from klamm.hadoop.spark.attempt import (
+    Append,
     Attempt,
     AttemptEvent,
     AttemptState,
@@ -76,6 +77,13 @@ def _takes_each_claim_for_its_own(self: Machine, stored: Claim) -> None:
     if self.state is AttemptState.CLAIMING:
         stored = replace(stored, attempt=self._attempt)
     _appended(self, stored)
+
+
+def _believes_the_broker(self: Actor, effect: Any) -> Iterator[None]:
+    """The claim is the record at the offset that the broker answers."""
+    if isinstance(effect, Append):
+        effect = replace(effect, since=self.cluster.claims.end)
+    yield from _do(self, effect)
 
 
 def _ends_after_the_register(self: Actor, effect: Any) -> Iterator[None]:
@@ -162,6 +170,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "one-epoch": Mutation(7, "all micro-batches have one epoch", ((TaskIdentity, "producer", _one_epoch),)),
     "claims-nothing": Mutation(
         2, "each attempt takes the stored claim for its own", ((Attempt, "appended", _takes_each_claim_for_its_own),)
+    ),
+    "broker-decides": Mutation(
+        2,
+        "the claim is the one that the broker answers, not the first in the log",
+        ((Actor, "_do", _believes_the_broker),),
     ),
     "late-ends": Mutation(3, "the ends are read after the register", ((Actor, "_do", _ends_after_the_register),)),
     "no-search": Mutation(4, "nobody searches the log before it writes", ((Attempt, "appended", _does_not_search),)),

@@ -7,6 +7,9 @@ Kinds of schedules: `CONCURRENT` (zombies, speculation, two drivers at once, eac
 `REORDERED` (attempts one after the other, each with another order), `REPARTITIONED` (a driver starts with another
 number of tasks; with one of these numbers the query can be completed), `UNORDERED` (concurrent, each with another
 order, where a row may be stored twice, but no success is reported of it).
+
+In a third of the schedules brokers forget the producers of tasks that no attempt runs, and retention removes the claims
+while no driver lives.
 """
 
 from __future__ import annotations
@@ -197,17 +200,24 @@ class World:
         if not self.concurrent:
             self._running.clear()
         if self._expires and not self._running and not self._drivers and self.faults and self.random.random() < 0.5:
-            for log in self.cluster.logs():
-                log.replicate()
-                log.forget_producers()
+            self._forget_producers()
+            if self.random.random() < 0.5:
+                self.cluster.claims.start = self.cluster.claims.end  # retention
         tasks = self._tasks
         if self.kind is Kind.REPARTITIONED and self._runs > 1:
             tasks = self.random.randint(1, MOST_TASKS) if self.faults else self._runs % MOST_TASKS + 1
         self._drivers.append(Driver(self, f"run-{self._runs}", tasks))
 
+    def _forget_producers(self) -> None:
+        """Brokers forget the producers of tasks that no attempt runs."""
+        running = {one.actor.producer.producer_id for one in self._running}
+        for log in self.cluster.logs():
+            log.replicate()
+            log.forget_producers(lambda producer_id: producer_id not in running)
+
     def _fault(self) -> None:
         random = self.random
-        what = random.choice(("leader", "kill driver", "second driver", "kill attempt", "partition"))
+        what = random.choice(("leader", "kill driver", "second driver", "kill attempt", "partition", "expiration"))
         if what == "leader":
             random.choice(self.cluster.logs()).change_leader(random)
         elif what == "kill driver" and self._drivers:
@@ -216,6 +226,8 @@ class World:
             self._start_driver()
         elif what == "kill attempt" and self._running:
             self.kill(random.choice(self._running))
+        elif what == "expiration" and self._expires:
+            self._forget_producers()
         elif what == "partition" and len(self.cluster.topic) < 4:
             self.cluster.topic.append(Partition("t", len(self.cluster.topic)))
 
