@@ -202,7 +202,8 @@ class FetchContext(Generic[K, P]):
         self._request = request
 
     def __iter__(self) -> Iterator[tuple[K, P]]:
-        """Yields every requested partition, those first whose last answer is the oldest."""
+        """Yields every requested partition, those first whose records were sent the longest ago: one whose bounds alone
+        were sent, since the response had no room for its records, keeps its place."""
         if self._session is None or self._request.is_full:
             yield from self._partitions.items()
         else:
@@ -243,7 +244,7 @@ class FetchContext(Generic[K, P]):
             new = cached.must_respond(answer)
             if new or self._request.is_full:
                 sent[partition] = answer
-                if not self._request.is_full:
+                if answer.records and not self._request.is_full:
                     session.partitions[partition] = session.partitions.pop(partition)
         return ErrorCode.none, session.id, sent
 

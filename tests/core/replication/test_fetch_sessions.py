@@ -97,6 +97,25 @@ def test_whoever_was_answered_comes_last_next_time() -> None:
     assert list(exchange(handler, cache, {})[1]) == ["b", "c", "a"]
 
 
+def test_one_that_had_no_room_for_its_records_comes_first_though_its_bounds_were_sent() -> None:
+    """A consumer far behind in one partition, whose records fill each response, beside one that is appended to all the
+    time: it would read nothing of the second until it has read the first to its end."""
+    handler, cache = handler_of("far behind", "appended to"), cache_of()
+    exchange(handler, cache, {})
+    firsts = []
+    for round_ in range(1, 5):
+        request = handler.next_request()
+        context = cache.context(request, from_follower=True, now_ms=0)
+        asked = list(dict(context))
+        firsts.append(asked[0])
+        bounds = {"far behind": 1_000, "appended to": round_}
+        answers = {key: ReplicaFetchData(high_watermark=bounds[key], records=b"") for key in asked}
+        answers[asked[0]] = ReplicaFetchData(high_watermark=bounds[asked[0]], records=b"all that there is room for")
+        error, session_id, _ = context.response(answers)
+        handler.on_response(error, session_id)
+    assert firsts == ["far behind", "appended to"] * 2
+
+
 def test_a_session_that_the_broker_does_not_know_is_begun_again() -> None:
     handler = handler_of("a")
     exchange(handler, cache_of(), {})
