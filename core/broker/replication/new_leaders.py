@@ -3,12 +3,15 @@
 A leader that the cluster has elected leads once it has read of it and opened its log. As in Kafka, Metadata answers
 LEADER_NOT_AVAILABLE until then. Leaders of new partitions are asked when a client first asks for them, and once only:
 later changes of leaders are found by errors, as in Kafka.
+
+Each leader is asked by a task and on a connection of its own, for all topics together: one that does not answer holds
+up nothing but its own partitions, and many new topics need no more connections than one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -27,7 +30,7 @@ _PATIENCE_S: Final = 1.0
 """How long one Metadata request waits for leaders."""
 _GIVEN_UP_S: Final = 10.0
 """After this time a leader that does not answer is named all the same: its log may be offline."""
-_PAUSES_S: Final = (0.005, 0.01, 0.02, 0.05)
+_PAUSES_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1)
 _NOT_YET: Final = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -47,29 +50,42 @@ class NewLeaders:
         self._image = image
         self._known = {topic.topic_id: len(topic.partitions) for topic in image().topics.values()}
         """The topics that are led, with the number of their first partitions that are."""
-        self._asked: dict[UUID, asyncio.Task[None]] = {}
+        self._led: dict[UUID, set[tuple[int, int]]] = {}
+        """(partition, leader) of the others that are."""
         self._since_s: dict[UUID, float] = {}
+        """When a client has first asked for a topic with new partitions."""
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        """By leader."""
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def has_new(self, names: Iterable[str]) -> bool:
-        """Returns True if a topic has partitions whose leader is another broker that has not been heard of yet."""
+        """Returns True if a topic has partitions whose leader is not known to lead."""
         return any(self._unknown(name) for name in names)
 
     async def wait(self, names: Iterable[str]) -> frozenset[TopicPartition]:
         """Waits a while until new partitions of these topics are led; returns those that are not."""
-        topics = self._image().topics
-        tasks = [self._task(topics[name]) for name in names if self._unknown(name)]
-        if tasks:
-            await asyncio.wait(tasks, timeout=_PATIENCE_S)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _PATIENCE_S
+        unknown = [name for name in names if self._unknown(name)]
+        for name in unknown:
+            self._ask(name)
+        while (unknown := [name for name in unknown if self._unknown(name)]) and (left := deadline - loop.time()) > 0:
+            progress = loop.create_future()
+            self._waiting.add(progress)
+            try:
+                await asyncio.wait((progress,), timeout=left)
+            finally:
+                self._waiting.discard(progress)
         topics = self._image().topics
         return frozenset(
             TopicPartition(name, number)
-            for name in names
-            for number, leader in self._new(topics.get(name))
-            if self._is_awaited(name, number, leader)
+            for name in unknown
+            if name in topics
+            for number, _ in self._awaited(topics[name])
         )
 
     async def stop(self) -> None:
-        tasks = list(self._asked.values())
+        tasks = list(self._asking.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -77,91 +93,122 @@ class NewLeaders:
     def forget(self) -> None:
         """Forgets topics that are deleted. Called periodically."""
         there = {topic.topic_id for topic in self._image().topics.values()}
-        for known in (self._known, self._since_s):
+        for known in (self._known, self._led, self._since_s):
             for topic_id in known.keys() - there:
                 del known[topic_id]
-
-    def _new(self, topic: TopicImage | None) -> list[tuple[int, int]]:
-        """Returns the (number, leader) of partitions that are not known to be led."""
-        if topic is None:
-            return []
-        count = self._known.get(topic.topic_id, 0)
-        return [(number, found.leader) for number, found in topic.partitions.items() if number >= count]
 
     def _unknown(self, name: str) -> bool:
         topic = self._image().topics.get(name)
         if topic is None or self._known.get(topic.topic_id, 0) >= len(topic.partitions):
             return False
-        if any(self._is_awaited(name, number, leader) for number, leader in self._new(topic)):
+        if next(self._awaited(topic), None) is not None and not self._is_given_up(topic):
             return True
         self._known[topic.topic_id] = len(topic.partitions)
+        self._led.pop(topic.topic_id, None)
+        self._since_s.pop(topic.topic_id, None)
         return False
 
-    def _is_awaited(self, name: str, number: int, leader: int) -> bool:
-        if leader == self._broker_id:
-            return self._partitions.find(name, number) is None
-        return leader in self._image().brokers
+    def _is_given_up(self, topic: TopicImage) -> bool:
+        since_s = self._since_s.get(topic.topic_id)
+        return since_s is not None and asyncio.get_running_loop().time() > since_s + _GIVEN_UP_S
 
-    def _task(self, topic: TopicImage) -> asyncio.Task[None]:
-        running = self._asked.get(topic.topic_id)
-        if running is None:
-            running = asyncio.get_running_loop().create_task(self._await_leaders(topic.topic_id, topic.name))
-            self._asked[topic.topic_id] = running
-            running.add_done_callback(lambda _: self._asked.pop(topic.topic_id, None))
-        return running
+    def _awaited(self, topic: TopicImage) -> Iterator[tuple[int, int]]:
+        """Yields the (number, leader) of new partitions whose leader is live and not known to lead."""
+        count, led = self._known.get(topic.topic_id, 0), self._led.get(topic.topic_id, ())
+        for number, found in topic.partitions.items():
+            if number < count or (number, found.leader) in led:
+                continue
+            if found.leader == self._broker_id:
+                if self._partitions.find(topic.name, number) is None:
+                    yield number, found.leader
+            elif found.leader in self._image().brokers:
+                yield number, found.leader
 
-    async def _await_leaders(self, topic_id: UUID, name: str) -> None:
-        """Returns when all new partitions of the topic are led, or it has taken too long."""
-        loop = asyncio.get_running_loop()
-        since_s = self._since_s.setdefault(topic_id, loop.time())
-        connections: dict[int, PeerConnection] = {}
-        led: set[tuple[int, int]] = set()
-        """(partition, leader)"""
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, name: str) -> None:
+        topic, loop = self._image().topics[name], asyncio.get_running_loop()
+        self._since_s.setdefault(topic.topic_id, loop.time())
+        for leader in {leader for _, leader in self._awaited(topic)} - self._asking.keys():
+            self._asking[leader] = loop.create_task(self._await_leader(leader))
+
+    async def _await_leader(self, leader: int) -> None:
+        """Asks a leader until it leads all partitions that clients have asked for, or they are given up."""
+        connection: PeerConnection | None = None
+        attempt = 0
         try:
-            for attempt in range(2**31):
-                topic = self._image().topics.get(name)
-                if topic is None or topic.topic_id != topic_id:
-                    return
-                new = [(n, leader) for n, leader in self._new(topic) if self._is_awaited(name, n, leader)]
-                missing = [each for each in new if each not in led]
-                for leader in {leader for _, leader in missing} - {self._broker_id}:
-                    asked = [number for number, other in missing if other == leader]
-                    led |= {(number, leader) for number in await self._led(connections, leader, topic, asked)}
-                if all(each in led for each in new) or loop.time() > since_s + _GIVEN_UP_S:
-                    self._known[topic_id] = len(topic.partitions)
-                    self._since_s.pop(topic_id, None)
-                    return
-                await asyncio.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
+            while missing := self._missing(leader):
+                if leader != self._broker_id:
+                    try:
+                        connection = connection or await self._connect(leader)
+                        found = await self._led_by(connection, missing)
+                    except (OSError, EOFError, TimeoutError, KlammError):
+                        connection, found = None, []
+                    for topic, number in found:
+                        self._led.setdefault(topic.topic_id, set()).add((number, leader))
+                self._wake()
+                if self._missing(leader):
+                    await asyncio.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
+                    attempt += 1
         finally:
-            for connection in connections.values():
+            del self._asking[leader]  # at once after the last look: who asks from here on starts another task
+            self._wake()
+            if connection is not None:
                 connection.close()
 
-    async def _led(
-        self, connections: dict[int, PeerConnection], leader: int, topic: TopicImage, numbers: list[int]
-    ) -> list[int]:
-        """Returns the partitions of which the broker says that it leads them."""
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _missing(self, leader: int) -> dict[str, tuple[TopicImage, list[int]]]:
+        """Returns by topic the partitions that clients have asked for and of which this leader is awaited."""
+        image, found = self._image(), {}
+        for topic_id in list(self._since_s):
+            topic = image.topic_by_id(topic_id)
+            if topic is None or not self._unknown(topic.name):
+                continue
+            numbers = [number for number, other in self._awaited(topic) if other == leader]
+            if numbers:
+                found[topic.name] = topic, numbers
+        return found
+
+    async def _connect(self, leader: int) -> PeerConnection:
         node = self._image().brokers.get(leader)
         if node is None:
-            return []
+            raise EOFError(f"broker {leader} is not live")
+        at = node.inter_broker_endpoint
+        return await PeerConnection.connect(at.host, at.port, _PATIENCE_S)
+
+    @staticmethod
+    async def _led_by(
+        connection: PeerConnection, missing: Mapping[str, tuple[TopicImage, list[int]]]
+    ) -> list[tuple[TopicImage, int]]:
+        """Returns the partitions of which the broker says that it leads them."""
         schema = messages.request(_API, _VERSION)
-        rows = tuple(
+        topics = tuple(
             schema.part(
-                "OffsetForLeaderPartition",
-                partition=number,
-                current_leader_epoch=topic.partitions[number].leader_epoch,
-                leader_epoch=topic.partitions[number].leader_epoch,
+                "OffsetForLeaderTopic",
+                topic=name,
+                partitions=tuple(
+                    schema.part(
+                        "OffsetForLeaderPartition",
+                        partition=number,
+                        current_leader_epoch=topic.partitions[number].leader_epoch,
+                        leader_epoch=topic.partitions[number].leader_epoch,
+                    )
+                    for number in numbers
+                ),
             )
-            for number in numbers
+            for name, (topic, numbers) in missing.items()
         )
-        asked = (schema.part("OffsetForLeaderTopic", topic=topic.name, partitions=rows),)
-        body = schema.encode(schema.build(replica_id=-1, topics=asked))
-        try:
-            if leader not in connections:
-                at = node.inter_broker_endpoint
-                connections[leader] = await PeerConnection.connect(at.host, at.port, _PATIENCE_S)
-            frame = await connections[leader].ask(request_frame(_API, _VERSION, 0, "klamm-broker", body))
-            answer = messages.response(_API, _VERSION).decode(frame, read_response_header(frame, _API, _VERSION)[1])
-        except (OSError, EOFError, TimeoutError, KlammError):
-            connections.pop(leader, None)
-            return []
-        return [row.partition for found in answer.topics for row in found.partitions if row.error_code not in _NOT_YET]
+        body = schema.encode(schema.build(replica_id=-1, topics=topics))
+        frame = await connection.ask(request_frame(_API, _VERSION, 0, "klamm-broker", body))
+        answer = messages.response(_API, _VERSION).decode(frame, read_response_header(frame, _API, _VERSION)[1])
+        return [
+            (missing[found.topic][0], row.partition)
+            for found in answer.topics
+            if found.topic in missing
+            for row in found.partitions
+            if row.error_code not in _NOT_YET
+        ]

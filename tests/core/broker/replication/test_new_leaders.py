@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -20,7 +21,7 @@ from klamm.core.protocol.headers import read_request_header, response_frame, ski
 from klamm.core.records.partition import TopicPartition
 from klammtest.clusters.images import broker_node, partition_image
 
-HERE, THERE = 0, 1
+HERE, THERE, SILENT = 0, 1, 2
 API, VERSION = ApiKey.OFFSET_FOR_LEADER_EPOCH, 4
 
 
@@ -30,6 +31,7 @@ class Leader:
     def __init__(self, *answers: ErrorCode) -> None:
         self._answers = iter(answers)
         self.asked: list[list[int]] = []
+        self.connections = 0
         self._serving: list[asyncio.Task[object]] = []
 
     async def start(self) -> int:
@@ -46,6 +48,7 @@ class Leader:
         task = asyncio.current_task()
         assert task is not None
         self._serving.append(task)
+        self.connections += 1
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
@@ -57,24 +60,33 @@ class Leader:
     def _answer(self, frame: bytes) -> bytes:
         header = read_request_header(frame)
         request = messages.request(API, VERSION).decode(frame, skip_tags(frame, header.end))
-        (topic,) = request.topics
-        self.asked.append([row.partition for row in topic.partitions])
+        self.asked.append([row.partition for topic in request.topics for row in topic.partitions])
         code = next(self._answers, ErrorCode.none)
         reply = messages.response(API, VERSION)
-        rows = tuple(
-            reply.part("EpochEndOffset", error_code=code, partition=row.partition, leader_epoch=0, end_offset=0)
-            for row in topic.partitions
+        found = tuple(
+            reply.part(
+                "OffsetForLeaderTopicResult",
+                topic=topic.topic,
+                partitions=tuple(
+                    reply.part("EpochEndOffset", error_code=code, partition=row.partition, leader_epoch=0, end_offset=0)
+                    for row in topic.partitions
+                ),
+            )
+            for topic in request.topics
         )
-        found = reply.part("OffsetForLeaderTopicResult", topic=topic.topic, partitions=rows)
-        body = reply.encode(reply.build(topics=(found,), throttle_time=timedelta()))
+        body = reply.encode(reply.build(topics=found, throttle_time=timedelta()))
         return b"".join(response_frame(API, VERSION, header.correlation_id, [body]))
 
 
 class Cluster:
     """What the broker knows: at first no topic."""
 
-    def __init__(self, port: int) -> None:
-        self._nodes = {HERE: broker_node(HERE), THERE: broker_node(THERE, port=port)}
+    def __init__(self, port: int, silent_port: int = 1) -> None:
+        self._nodes = {
+            HERE: broker_node(HERE),
+            THERE: broker_node(THERE, port=port),
+            SILENT: broker_node(SILENT, port=silent_port),
+        }
         self.image = ClusterImage("c", 0, self._nodes, {})
 
     def have(self, name: str, *leaders: int, topic_id: int = 1) -> None:
@@ -86,8 +98,14 @@ class Cluster:
 
 
 def run(leader: Leader, use: Callable[[Cluster, NewLeaders], Awaitable[None]]) -> None:
+    for schema in (messages.request, messages.response):
+        schema(API, VERSION)  # made once, which takes a while
+
     async def main() -> None:
-        cluster = Cluster(await leader.start())
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            await in_cluster(Cluster(await leader.start(), silent.getsockname()[1]))
+
+    async def in_cluster(cluster: Cluster) -> None:
         new = NewLeaders(HERE, Partitions(BrokerMetrics()), lambda: cluster.image)
         try:
             await use(cluster, new)
@@ -119,6 +137,31 @@ def test_one_that_does_not_lead_yet_is_told_apart() -> None:
     async def use(cluster: Cluster, new: NewLeaders) -> None:
         cluster.have("t", THERE, -1, HERE)
         assert await new.wait(["t"]) == {TopicPartition("t", number) for number in (0, 2)}, "1 has no leader"
+
+    run(leader, use)
+
+
+def test_a_leader_that_does_not_answer_holds_up_its_own_partitions_only() -> None:
+    leader = Leader(ErrorCode.not_leader_or_follower)
+
+    async def use(cluster: Cluster, new: NewLeaders) -> None:
+        cluster.have("t", SILENT, THERE, SILENT, THERE)
+        assert await new.wait(["t"]) == {TopicPartition("t", number) for number in (0, 2)}
+        assert leader.asked == [[1, 3]] * 2
+
+    run(leader, use)
+
+
+def test_many_new_topics_are_asked_for_on_one_connection() -> None:
+    leader = Leader(ErrorCode.not_leader_or_follower)
+    names = [f"t{number}" for number in range(300)]
+
+    async def use(cluster: Cluster, new: NewLeaders) -> None:
+        for number, name in enumerate(names):
+            cluster.have(name, THERE, topic_id=1 + number)
+        assert not any(await asyncio.gather(new.wait(names), new.wait(names[:9])))
+        assert leader.connections == 1
+        assert leader.asked == [[0] * len(names)] * 2
 
     run(leader, use)
 
