@@ -59,6 +59,7 @@ from .coordinator.placement import GroupPlacement
 from .coordinator.topic_deletions import TopicDeletions
 from .dynamic_config.live_config import LiveConfig
 from .dynamic_config.reload import Reloader, ReloadOutcome
+from .handlers.fetch import session_weight
 from .handlers.produce import produce_fast
 from .handlers.table import HANDLERS
 from .internal_topics import ensure_topic
@@ -489,6 +490,7 @@ class Broker:
             self._config.max_incremental_fetch_session_cache_slots,
             _SESSION_EVICTION_MS,
             lambda: randrange(1, 2**31),
+            weight=session_weight,
         )
         follower_fetches = FollowerFetches(
             fetch_sessions,

@@ -49,7 +49,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 """The epoch of a full request that asks for no session."""
 MOST_CONSUMED: Final = 100_000
-"""The most partitions in all sessions of consumers together: about 40 MB."""
+"""The most partitions in all sessions of consumers together, each as often as it weighs: about 40 MB."""
 _MAX_EPOCH: Final = 2**31 - 1
 
 
@@ -181,6 +181,8 @@ class _Session(Generic[K, P]):
     created_ms: float
     used_ms: float
     epoch: int
+    weight: int = 0
+    """Of its partitions together; 0 for a follower's."""
     partitions: dict[K, _CachedPartition[P]] = field(default_factory=dict)
 
 
@@ -256,16 +258,24 @@ class FetchSessionCache(Generic[K, P]):
     consumer's; else it replaces one with no more partitions that is older than `eviction_ms`. If there is none of
     these, the request is served without a session. `new_id` returns random positive numbers.
 
-    A session is found by the kind of client that opened it. Those of consumers have at most `most_consumed` partitions
-    together: a request that needs more is served without a session, and a session that grows beyond it ends.
+    A session is found by the kind of client that opened it. The partitions of those of consumers weigh at most
+    `most_consumed` together: a request that needs more is served without a session, and a session that grows beyond it
+    ends. `weight` of a partition is 1, or more for one that takes more memory: topics that do not exist have names of
+    any length.
     """
 
     def __init__(
-        self, max_sessions: int, eviction_ms: float, new_id: Callable[[], int], most_consumed: int = MOST_CONSUMED
+        self,
+        max_sessions: int,
+        eviction_ms: float,
+        new_id: Callable[[], int],
+        most_consumed: int = MOST_CONSUMED,
+        weight: Callable[[K], int] = lambda _: 1,
     ) -> None:
         self._most_consumed = most_consumed
+        self._weight = weight
         self._consumed = 0
-        """The partitions in the sessions of consumers."""
+        """The weight of the sessions of consumers."""
         self._max_sessions = max_sessions
         self._eviction_ms = eviction_ms
         self._new_id = new_id
@@ -319,8 +329,7 @@ class FetchSessionCache(Generic[K, P]):
 
     def _remove(self, session: _Session[K, P]) -> None:
         del self._sessions[session.id]
-        if not session.from_follower:
-            self._consumed -= len(session.partitions)
+        self._consumed -= session.weight
 
     def _open(self, request: FetchSessionRequest[K, P], from_follower: bool, now_ms: float) -> _Session[K, P]:
         session_id = self._new_id()
@@ -333,20 +342,23 @@ class FetchSessionCache(Generic[K, P]):
         return session
 
     def _change(self, session: _Session[K, P], request: FetchSessionRequest[K, P]) -> None:
-        before = len(session.partitions)
+        weighed = 0
         for partition, parameters in request.partitions.items():
             cached = session.partitions.get(partition)
             if cached is None:
                 session.partitions[partition] = _CachedPartition(parameters)
+                weighed += self._weight(partition)
             else:
                 cached.parameters = parameters
         for partition in request.forgotten:
-            session.partitions.pop(partition, None)
+            if session.partitions.pop(partition, None) is not None:
+                weighed -= self._weight(partition)
         if not session.from_follower:
-            self._consumed += len(session.partitions) - before
+            session.weight += weighed
+            self._consumed += weighed
 
     def _make_room(self, request: FetchSessionRequest[K, P], from_follower: bool, now_ms: float) -> bool:
-        if not from_follower and self._consumed + len(request.partitions) > self._most_consumed:
+        if not from_follower and self._consumed + sum(map(self._weight, request.partitions)) > self._most_consumed:
             return False
         if len(self._sessions) < self._max_sessions:
             return True

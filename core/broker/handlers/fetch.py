@@ -40,11 +40,18 @@ FOLLOWERS_FROM = 15
 """The first version that names the follower's broker epoch (KIP-903)."""
 _SESSIONS_FROM = 7
 _ZERO_ID = bytes(16)
+_LIGHT = 250
+"""Bytes that no name of a topic that exists has."""
 _LED_ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
 _Key: TypeAlias = tuple[str | bytes, int]
 """Topic, as the request names it, and partition."""
+
+
+def session_weight(partition: _Key) -> int:
+    """Returns how often a partition counts for the bound of all sessions: its topic's name may be of 32 KB."""
+    return 1 + len(partition[0]) // _LIGHT
 
 
 class _Asked(NamedTuple):

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode
 
+from klamm.core.broker.handlers.fetch import session_weight
 from klamm.core.replication.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -238,3 +239,23 @@ def test_the_partitions_of_all_consumers_sessions_are_bounded() -> None:
     assert session(-1, "", 1) == (none, 0)
     assert session(0, "abc") == (none, 4), "what an ended session had is free again"
     assert opens(cache, 9, follower=True, now=0), "followers are not counted"
+
+
+def test_a_partition_counts_by_its_weight() -> None:
+    """Names of topics that do not exist may be of 32 KB: 100,000 of them in a session would take 3 GB."""
+    cache: FetchSessionCache[str, int] = FetchSessionCache(10, 1_000, lambda: 1, most_consumed=9, weight=len)
+
+    def session(epoch: int, *wanted: str, forgotten: tuple[str, ...] = ()) -> ErrorCode:
+        request = FetchSessionRequest(epoch and 1, epoch, dict.fromkeys(wanted, 0), forgotten)
+        return cache.context(request, from_follower=False, now_ms=0).error
+
+    session(0, "a", "b" * 9)
+    assert len(cache) == 0
+    session(0, "a", "b" * 8)
+    assert len(cache) == 1
+    assert session(1, "c" * 8, forgotten=("b" * 8,)) is ErrorCode.none
+    assert session(2, "dd") is ErrorCode.fetch_session_id_not_found
+    session(0, "e" * 9)
+    assert len(cache) == 1
+    assert session_weight(("n" * 249, 0)) == session_weight((bytes(16), 0)) == 1
+    assert session_weight(("n" * 32_000, 0)) > 100
