@@ -54,7 +54,7 @@ class SchemaIdClaims:
         return None if data is None else int(data)
 
     def subjects(self) -> list[str]:
-        return sorted(unquote(name) for name in self._children(_SUBJECTS))
+        return sorted(unquote(name, errors="surrogatepass") for name in self._children(_SUBJECTS))
 
     def versions(self, subject: str) -> dict[int, int]:
         """Returns version → id, in order."""
@@ -173,4 +173,4 @@ def _given_twice(entry: SchemaEntry, what: str) -> SchemaError:
 
 
 def _subject(subject: str) -> str:
-    return f"{_SUBJECTS}/{quote(subject, safe='')}"
+    return f"{_SUBJECTS}/{quote(subject, safe='', errors='surrogatepass')}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fastavro.schema import fingerprint as avro_fingerprint
 
+from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema
 
 from .parsing import identity, parse
@@ -21,8 +22,8 @@ def registered(schema_id: int, text: str, references: Sequence[str] = ()) -> Reg
 
 
 def md5(text: str) -> bytes:
-    """Returns 16 bytes, of the text as registered."""
-    return hashlib.md5(text.encode(), usedforsecurity=False).digest()
+    """Returns 16 bytes, of the text as registered; others may have registered one that is no UTF-8."""
+    return hashlib.md5(text.encode(errors="surrogatepass"), usedforsecurity=False).digest()
 
 
 def fingerprint(text: str) -> bytes:
@@ -31,7 +32,10 @@ def fingerprint(text: str) -> bytes:
 
 
 def _crc(canonical: str) -> bytes:
-    return bytes.fromhex(avro_fingerprint(canonical, "CRC-64-AVRO"))
+    try:
+        return bytes.fromhex(avro_fingerprint(canonical, "CRC-64-AVRO"))
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"not an Avro schema: a name cannot be UTF-8: {error.reason}") from error
 
 
 def identity_digest(text: str) -> str:

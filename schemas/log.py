@@ -143,22 +143,31 @@ def read_entries(key: bytes | None, value: bytes | None, where: str, known: list
             yield _entry(json.loads(value))
             return
         if kind == "SCHEMA":
-            versions = range(int(said["version"]), int(said["version"]) + 1)
+            versions = range(_number(said, "version"), _number(said, "version") + 1)
         elif kind == "DELETE_SUBJECT" and value is not None:
-            versions = range(int(json.loads(value)["version"]) + 1)
+            versions = range(_number(json.loads(value), "version") + 1)
         else:
             return
         gone = [one for one in known if one.subject == said["subject"] and one.version in versions and not one.deleted]
         yield from (replace(one, deleted=True) for one in gone)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _log.warning("%s: a record that is no schema: %r", where, error)
 
 
 def _entry(said: dict[str, Any]) -> SchemaEntry:
     references = tuple(
-        (str(one["name"]), str(one["subject"]), int(one["version"])) for one in said.get("references") or ()
+        (str(one["name"]), str(one["subject"]), _number(one, "version")) for one in said.get("references") or ()
     )
     return SchemaEntry(
-        str(said["subject"]), int(said["version"]), int(said["id"]), str(said["schema"]), references,
+        str(said["subject"]), _number(said, "version"), _number(said, "id"), str(said["schema"]), references,
         said.get("deleted") is True, str(said.get("schemaType") or "AVRO"),
     )  # fmt: skip
+
+
+def _number(said: dict[str, Any], name: str) -> int:
+    """Returns an id or a version. Raises `ValueError` for a number that no record and no registry can have: an id would
+    be taken for the last one."""
+    number = said[name]
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) >= 2**31:
+        raise ValueError(f"{name} is {number!r:.100}, not a number of 32 bits")
+    return number

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable
-from decimal import Context, Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from numbers import Integral, Real
 from typing import Any, Final
 from uuid import UUID
@@ -27,7 +27,7 @@ DAYS: Final = (dt.date.min.toordinal() - _FIRST_DAY, dt.date.max.toordinal() - _
 """The range of `date` that can be sent: the years 1 to 9999, as in Python."""
 _DAY: Final = 86_400_000_000
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_EXACT: Final = Context(prec=100_000)
+_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _UUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _FLOAT_MAX: Final = 3.4028235677973366e38
 """The least number that is rounded to the infinity of a `float`."""
@@ -231,7 +231,11 @@ class _Writer:
         if logical == "date":
             return self._numbers(DAYS, self._days, "a date")
         if logical.endswith("-nanos"):
-            return self._numbers((-(2**63), 2**63 - 1), lambda value: self._moment(value) * 1000, "a datetime")
+            return self._numbers(
+                (-(2**63), 2**63 - 1),
+                lambda value: self._moment(value) * 1000 + getattr(value, "nanosecond", 0),
+                "a datetime",
+            )
         micros = 1000 if logical.endswith("-millis") else 1
         if logical.startswith("time-"):
             return self._numbers((0, _DAY // micros - 1), lambda value: self._clock(value) // micros, "a time")

@@ -20,6 +20,10 @@ from .model import MISSING, NAME, NAMED, PRIMITIVES, AvroField, AvroType, types_
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a new schema's text: the coordination takes nodes of 1 MB."""
+MAX_DEPTH: Final = 64
+"""Types within each other in a schema: a program that reads or writes values needs several calls for each."""
+_MAX_SIZE: Final = 2**31 - 1
+"""Bytes of a `fixed`, as in Java's Avro."""
 _LOGICAL: Final = {
     "date": "int",
     "time-millis": "int",
@@ -56,9 +60,27 @@ def _parse(text: str, references: tuple[str, ...]) -> ParsedSchema:
         for index, other in enumerate(references):
             parser.refer(parse(other, references[:index]).root)
         root = parser.type_of(_json(text), "", "")
+        _check_depth(root, 1, {}, set())
         return ParsedSchema(root, json.dumps(rendered(root)) if references else text)
     except RecursionError as error:
         raise SchemaError("not an Avro schema: it is nested too deeply") from error
+
+
+def _check_depth(avro: AvroType, level: int, heights: dict[int, int], inside: set[int]) -> int:
+    """Returns how many types are within each other from `avro` on, one that contains itself counted once. `level` is
+    its own depth; `heights` has the results, `inside` the types around it."""
+    if id(avro) in inside:
+        return 0
+    height = heights.get(id(avro), 1)
+    if id(avro) not in heights and level <= MAX_DEPTH:
+        inside.add(id(avro))
+        parts = (*(field.type for field in avro.fields), *avro.branches, *((avro.item,) if avro.item else ()))
+        height = 1 + max((_check_depth(part, level + 1, heights, inside) for part in parts), default=0)
+        inside.discard(id(avro))
+        heights[id(avro)] = height
+    if level + height - 1 > MAX_DEPTH:
+        raise SchemaError(f"not an Avro schema: its types are nested deeper than {MAX_DEPTH}")
+    return height
 
 
 def _json(text: str) -> Any:
@@ -149,8 +171,8 @@ class _Parser:
     def _fixed(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
         space, name = _full_name(raw, space, at)
         size = _attribute(raw, "size", at)
-        if not _is_int(size) or size < 0:
-            raise _wrong(at, f"the size of {name} is {size!r}")
+        if not _is_int(size) or not 0 <= size <= _MAX_SIZE:
+            raise _wrong(at, f"the size of {name} is {size!r:.100}")
         return self._define(
             AvroType("fixed", name, self._aliases(raw, space, at), size=size, **_logical(raw, "fixed", size)), at
         )

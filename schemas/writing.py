@@ -185,12 +185,13 @@ class _Union:
         self._encodes = encodes
         self._by_class: dict[type, Ranked] = {}
         self._by_name = _branch_names(avro)
+        self._has_records = any(branch.kind == "record" for branch in avro.branches)
 
     def __call__(self, value: Any, put: Put) -> None:
         kind = value.__class__
         if kind is tuple and len(value) == 2 and isinstance(value[0], str) and value[0] in self._by_name:
             return self._put(self._by_name[value[0]], value[1], put)
-        if kind is dict and NAME_KEY in value:
+        if self._has_records and kind is dict and NAME_KEY in value:
             return self._put(self._named(value[NAME_KEY]), value, put)
         found = self._by_class.get(kind)
         if found is None:

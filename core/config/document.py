@@ -137,17 +137,18 @@ class WrittenFloat(float):
 
 def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document: Document) -> Any:
     """Converts a scalar; adds one that YAML 1.1 and 1.2 read differently, or NaN, to `document.ambiguous`. Raises
-    `MarkedYAMLError` for a value that does not have the type of its tag (`!!int x`)."""
+    `MarkedYAMLError` for a value that does not have the type of its tag (`!!int x`), or none in YAML 1.1 (`0x_`)."""
     kind = node.tag.removeprefix(_TAG)
     if kind in ("timestamp", "value"):
         return node.value
-    if _is_plain(loader, node) and (problem := _ambiguous(kind, node.value)) is not None:
-        document.ambiguous.append(f"{document.name}:{node.start_mark.line + 1}: {'.'.join(map(str, path))}: {problem}")
-        return None
     try:
+        if _is_plain(loader, node) and (problem := _ambiguous(kind, node.value)) is not None:
+            place = f"{document.name}:{node.start_mark.line + 1}: {'.'.join(map(str, path))}"
+            document.ambiguous.append(f"{place}: {problem}")
+            return None
         value = loader.construct_object(node)
     except (ValueError, LookupError, ArithmeticError, AttributeError) as error:
-        problem = f"{node.value!r} is not a valid {kind}; put it in quotes if it is text"
+        problem = f"{node.value!r:.200} is not a valid {kind}; put it in quotes if it is text"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
     return WrittenFloat(node.value, value) if isinstance(value, float) else value
 
@@ -165,7 +166,10 @@ def _ambiguous(kind: str, text: str) -> str | None:
     if kind == "float" and "nan" in text.lower():
         return f"{text} is not a number: write a number, or '{text}' if it is text"
     if (kind == "int" and not _INT.fullmatch(text)) or (kind == "float" and not _FLOAT.fullmatch(text)):
-        return f"{text} is {_one_one(kind, text)} to YAML 1.1 and {_one_two(text)} to YAML 1.2: {_instead(kind, text)}"
+        one, other = _one_one(kind, text), _one_two(text)
+        if other != "text" and float(other) == one:  # 00, 07, 09.5
+            return None
+        return f"{text} is {one} to YAML 1.1 and {other} to YAML 1.2: {_instead(kind, text)}"
     if kind == "str" and _NUMBER_1_2.fullmatch(text):
         number = _one_two(text)
         return f"{text} is text to YAML 1.1 and {number} to YAML 1.2: write {number}, or '{text}' if it is text"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import Final
 
 __all__ = ["Address", "listen", "plain_host", "why_not"]
@@ -35,7 +36,13 @@ class Address:
             raise ValueError(f"expected host:port with an IPv6 address in brackets, as in [::1]:9092, got {text!r}")
         if match is None or int(match["port"]) > _LAST_PORT:
             raise ValueError(f"expected host:port with a port up to {_LAST_PORT}, got {text!r}")
-        return cls(match["host"].strip("[]"), int(match["port"]))
+        host = match["host"].strip("[]")
+        if match["host"].startswith("["):
+            try:
+                IPv6Address(host)
+            except ValueError as error:
+                raise ValueError(f"expected host:port, got {text!r}: {host} is no IPv6 address") from error
+        return cls(host, int(match["port"]))
 
     @classmethod
     def parse_server(cls, text: str) -> Address:
@@ -60,7 +67,8 @@ def listen(address: Address, backlog: int = 128) -> socket.socket:
     Raises `OSError`."""
     if address.host in _ANY and _has_ipv6():
         return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)
-    found = socket.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    host = None if address.host in _ANY else address.host
+    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, place = min(found, key=lambda row: row[0] != socket.AF_INET)
     return socket.create_server((str(place[0]), address.port), family=family, backlog=backlog)
 

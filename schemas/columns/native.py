@@ -20,16 +20,20 @@ try:
 except ModuleNotFoundError:  # from the extra `arrow`; without it fastavro decodes everything
     pyruhvro = None
 
+_MAX_DEPTH: Final = 16
+"""Types within each other: the Arrow types that pyruhvro exports may be nested 64 deep, a map counting twice."""
 _PLAIN: Final = frozenset({"boolean", "int", "long", "float", "double", "string", "enum"})
 _LOGICAL: Final = frozenset({("int", "date"), ("long", "timestamp-millis"), ("long", "timestamp-micros")})
 
 
 def can_decode(avro: AvroType) -> bool:
     """Returns True if pyruhvro decodes this top-level type correctly. A type that the tests do not cover is refused."""
-    return pyruhvro is not None and avro.kind == "record" and _proven(avro)
+    return pyruhvro is not None and avro.kind == "record" and _proven(avro, _MAX_DEPTH)
 
 
-def _proven(avro: AvroType) -> bool:
+def _proven(avro: AvroType, depth: int) -> bool:
+    if depth < 0:
+        return False
     if avro.logical and (avro.kind, avro.logical) not in _LOGICAL:
         return False
     if not all(map(NAME.fullmatch, _names(avro))):
@@ -37,11 +41,11 @@ def _proven(avro: AvroType) -> bool:
     if avro.kind in _PLAIN:
         return True
     if avro.kind in ("array", "map"):
-        return _proven(avro.inner)
+        return _proven(avro.inner, depth - 1)
     if avro.kind == "record":
-        return bool(avro.fields) and all(_proven(field.type) for field in avro.fields)
+        return bool(avro.fields) and all(_proven(field.type, depth - 1) for field in avro.fields)
     if avro.kind == "union":
-        return len(avro.branches) == 2 and len(avro.values) == 1 and _proven(avro.values[0])
+        return len(avro.branches) == 2 and len(avro.values) == 1 and _proven(avro.values[0], depth - 1)
     return False
 
 

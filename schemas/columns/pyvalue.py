@@ -43,9 +43,14 @@ def python_values(array: pa.Array, avro: AvroType, at: str = "") -> list[Any]:
         return _lists(array, python_values(array.flatten(), avro.inner, under(at, "[]")))
     elif pa.types.is_date32(kind):
         return _dates(array)
-    elif pa.types.is_timestamp(kind) and kind.unit in _UNITS:
+    elif pa.types.is_timestamp(kind):
         return _times(array, avro)
-    return list(array.to_pylist(maps_as_pydicts="strict"))
+    try:
+        return list(array.to_pylist(maps_as_pydicts="strict"))
+    except KeyError as error:
+        raise _wrong(at, "a key occurs twice in a map") from error
+    except (ValueError, OverflowError) as error:
+        raise _wrong(at, f"a value of {kind} that Python cannot hold: {error}") from error
 
 
 def _wrong(at: str, what: str) -> SchemaError:
@@ -125,7 +130,13 @@ def _dates(array: pa.Array) -> list[Any]:
 
 
 def _times(array: pa.Array, avro: AvroType) -> list[Any]:
-    """Returns datetimes; those that Python lacks as numbers of the type's unit, which the serializer judges."""
+    """Returns datetimes, rounded down to microseconds; those that Python lacks as numbers of the type's unit, which the
+    serializer judges. Nanoseconds are numbers if the type has them too."""
+    if array.type.unit == "ns":
+        local = avro.logical.startswith("local-")
+        if avro.logical.endswith("-nanos") and local == (array.type.tz is None):
+            return list(array.cast(pa.int64()).to_pylist())
+        array = pc.floor_temporal(array, unit="microsecond").cast(pa.timestamp("us", array.type.tz))
     try:
         return list(array.to_pylist())
     except (ValueError, OverflowError):

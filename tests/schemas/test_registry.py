@@ -128,6 +128,16 @@ def test_stray_records_are_logged_and_passed_over(coordination: Coordination, ca
     assert list(read_entries(b'{"keytype":"SCHEMA"}', b'{"id": 1}', "_schemas-0@1", [])) == []
     assert "_schemas-0@0" in caplog.text
     assert "_schemas-0@1" in caplog.text
+    key = SchemaEntry("t-value", 1, 1, "").key()
+    for value in (
+        b"[" * 100_000,
+        b'{"subject":"t-value","version":1,"id":Infinity,"schema":""}',
+        b'{"subject":"t-value","version":1,"id":2147483648,"schema":""}',  # the next id would be none
+        b'{"subject":"t-value","version":1.5,"id":1,"schema":""}',
+    ):
+        caplog.clear()
+        assert list(read_entries(key, value, "_schemas-0@3", [])) == []
+        assert "_schemas-0@3: a record that is no schema" in caplog.text
     for key, value in ((None, b"x"), (b'{"keytype":"NOOP"}', b""), (b'{"keytype":"SCHEMA"}', None)):
         assert list(read_entries(key, value, "_schemas-0@2", [])) == []
 
@@ -152,6 +162,14 @@ def test_a_schema_that_cannot_be_read_stops_nothing_else(coordination: Coordinat
         made.register("orders-value", schema("b"))
     assert made.register("orders-value", schema("b"), Compatibility.NONE).schema_id == 4
     assert [(e.version, e.schema_id) for e in made.versions("orders-value")] == [(1, 1), (2, 4)]
+
+
+def test_a_subject_that_is_no_utf_8_stops_nothing_else(coordination: Coordination) -> None:
+    log = MemoryLog()
+    log.append(SchemaEntry("\ud800", 1, 1, '"\ud800"'))
+    made = registry(coordination, log)
+    assert made.register("t-value", schema("a")).schema_id == 2
+    assert made.subjects() == ["t-value", "\ud800"]
 
 
 def test_a_deleted_version_is_not_compared_and_may_be_registered_again(coordination: Coordination) -> None:

@@ -36,6 +36,8 @@ READABLE = {
     "a logical type of another kind": record({"name": "a", "type": {"type": "string", "logicalType": "date"}}),
     "an unknown logical type": record({"name": "a", "type": {"type": "string", "logicalType": "of nobody"}}),
     "names": record({"name": "a-b", "type": "int"}, name="é 1"),
+    "a decimal of 400 digits of precision": record({"name": "a", "type": decimal(10**400, 2)}),
+    "a default that is no UTF-8": record({"name": "a", "type": "string", "default": "\ud800"}),
     "a text over 256 KiB": record({"name": "a", "type": "int", "doc": "x" * 300_000}),
 }
 UNREADABLE = {
@@ -44,6 +46,13 @@ UNREADABLE = {
     "no fields": ('{"type":"record","name":"R"}', "'fields' is missing"),
     "a name twice": (record({"name": "a", "type": {"type": "fixed", "name": "Order", "size": 1}}), "defined twice"),
     "a number": ("3", "3 is no type"),
+    "a name that is no UTF-8": (record(name="\ud800"), "a name cannot be UTF-8"),
+    "a text that is no UTF-8": ('"\ud800"', "unknown type"),
+    "a size that no number holds": (
+        json.dumps({"type": "fixed", "name": "F", "size": 10**400, "logicalType": "decimal", "precision": 5}),
+        "the size of F is 1000",
+    ),
+    "types nested too deeply": ('{"type":"array","items":' * 64 + '"int"' + "}" * 64, "nested deeper than 64"),
 }
 
 

@@ -97,6 +97,7 @@ ACCEPTED = [  # (type, value, value read)
     (decimal(5, 2), Decimal("-999.99"), Decimal("-999.99")),
     (decimal(5, 2), Decimal("1E+2"), Decimal("100.00")),
     (decimal(5, 2), b"\x30\x39", Decimal("123.45")),
+    (decimal(110_001, 0), Decimal(10**110_000 + 1), Decimal(10**110_000 + 1)),
     (RAW_DECIMAL, Decimal("-1.50"), Decimal("-1.5")),
     ({"type": "array", "items": "int"}, (1, 2), [1, 2]),
     ({"type": "map", "values": "bytes"}, {"k": b"v"}, {"k": b"v"}),
@@ -238,6 +239,7 @@ UNIONS = [  # (union, value, index of the branch, value read)
     (["null", P1, P2], {"x": 1, "y": ""}, 2, {"x": 1, "y": ""}),
     (["null", P1, {"type": "map", "values": "int"}], ("map", {"x": 1}), 2, ("map", {"x": 1})),
     (["null", P1, {"type": "map", "values": "int"}], {"z": 1}, 2, ("map", {"z": 1})),
+    (["null", "string", {"type": "map", "values": "string"}], {"-type": "string"}, 2, {"-type": "string"}),
     (["double", "long"], 2**53 + 1, 1, 2**53 + 1),
     (["double", "long"], 1.0, 0, 1.0),
     (["float", "double"], 0.1, 1, 0.1),
@@ -435,6 +437,26 @@ def test_names_that_java_refuses_are_not_registered(name: str) -> None:
         with pytest.raises(SchemaError, match=r"is no Avro name \(a letter or _"):
             check_new(json.dumps(schema))
         parse(json.dumps(schema))  # what others have registered is read
+
+
+def nested(depth: int, kind: Any = "int") -> Any:
+    return kind if not depth else {"type": "array", "items": nested(depth - 1, kind)}
+
+
+def test_types_may_be_nested_64_deep() -> None:
+    """Deeper ones were registered, and ended `poll` with a RecursionError; by references too, which are not nested in
+    the text."""
+    schema, value = record(("a", nested(62))), 1
+    for _ in range(62):
+        value = [value]  # type: ignore[assignment]
+    assert read(schema, write(schema, {"a": value})) == {"a": value}
+    chain = [record(("a", "int"), name="N0"), *(record(("a", f"N{n}"), name=f"N{n + 1}") for n in range(70))]
+    fields = [(f"f{n}", kind) for n, kind in enumerate(chain)]
+    check_new(json.dumps(record(*fields[:60])))
+    for deep in (record(("a", nested(64))), record(*fields), record(*fields[:61], ("z", nested(9, "N60")))):
+        with pytest.raises(SchemaError, match="its types are nested deeper than 64"):
+            check_new(json.dumps(deep))
+    check_new(json.dumps(TREE))
 
 
 @pytest.mark.parametrize(

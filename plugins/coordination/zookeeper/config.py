@@ -59,7 +59,7 @@ def _server(text: str) -> str:
 
 def _one_chroot(value: str) -> str:
     """Returns what is wrong with a chroot that is not at the end, and what to write if each server has the same one."""
-    parts = [part.strip().partition("/") for part in value.split(",")]
+    parts = [part.strip().partition("/") for part in value.split(",") if part.strip()]
     chroots = {chroot for _, _, chroot in parts if chroot}
     form = f"{','.join(server for server, _, _ in parts)}/"
     meant = form + chroots.pop() if len(chroots) == 1 else f"{form}CHROOT"

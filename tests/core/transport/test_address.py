@@ -40,6 +40,12 @@ def test_an_ipv6_address_without_brackets_is_refused_with_the_right_form() -> No
         Address.parse("::1:9092")
 
 
+@pytest.mark.parametrize("host", ["1:2:3:4:5:6:7:8:9", ":", "127.0.0.1", "fe80:::1"])
+def test_what_is_in_brackets_is_an_ipv6_address(host: str) -> None:
+    with pytest.raises(ValueError, match="is no IPv6 address"):
+        Address.parse(f"[{host}]:9092")
+
+
 def test_listeners_are_printed_as_they_are_written() -> None:
     text = "PLAINTEXT://[::1]:9092,INTERNAL://:9093,OTHER://10.0.0.1:9094"
     names = dict.fromkeys(("PLAINTEXT", "INTERNAL", "OTHER"), "PLAINTEXT")
@@ -63,7 +69,8 @@ def test_a_host_is_only_itself(host: str, other: str) -> None:
         socket.create_connection((other, listening.getsockname()[1]))
 
 
-def test_a_host_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["", "::"])
+def test_a_host_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with listen(Address("", 0)) as listening:
+    with listen(Address(host, 0)) as listening:
         assert listening.family is socket.AF_INET

@@ -29,6 +29,7 @@ def test_connect(connect: str, hosts: str, chroot: str) -> None:
     ("connect", "problem"),
     [
         ("a:2181/k,b:2181/k", "the chroot follows the last server, once for all of them: write a:2181,b:2181/k"),
+        ("a:2181/k,", "the chroot follows the last server, once for all of them: write a:2181/k"),
         ("a:2181/k,b:2181", "the chroot follows the last server, once for all of them: write a:2181,b:2181/k"),
         (
             "a:2181/k, b:2181/k/x",

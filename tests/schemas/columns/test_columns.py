@@ -20,6 +20,7 @@ from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 from klamm.core.interfaces.serde import Serializer
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type
+from klamm.schemas.encoding import varint
 from klamm.schemas.serde import AvroSerde
 from klammtest.schemas import serde
 
@@ -336,7 +337,32 @@ def sent_rows(one: AvroSerde, rows: pa.Array) -> list[bytes | None]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("logical", "kind", "stored"),
+    [
+        ("timestamp-nanos", pa.timestamp("ns", "UTC"), [1, -1, 1_001]),
+        ("local-timestamp-nanos", pa.timestamp("ns"), [1, -1, 1_001]),
+        ("timestamp-micros", pa.timestamp("ns", "UTC"), [0, -1, 1]),
+        ("timestamp-millis", pa.timestamp("ns", "UTC"), [0, -1, 0]),
+    ],
+)
+def test_nanoseconds_are_lost_only_by_a_larger_unit(made: Made, logical: str, kind: Any, stored: list[int]) -> None:
+    field = {"name": "a", "type": {"type": "long", "logicalType": logical}}
+    one = made(json.dumps({"type": "record", "name": "N", "fields": [field]}))
+    table = pa.table({"a": pa.array([1, -1, 1_001]).cast(kind)})
+    found = [raw[5:] for raw in sent_rows(one, table.to_struct_array().combine_chunks()) if raw]
+    assert found == [varint(number) for number in stored]
+
+
 MAP_OF_TEXT = {"type": "map", "values": "string"}
+
+
+def test_a_key_twice_in_a_map_of_a_union_is_refused_by_its_row(made: Made) -> None:
+    kind = ["null", "string", MAP_OF_TEXT]
+    one = made(json.dumps({"type": "record", "name": "U", "fields": [{"name": "a", "type": kind}]}))
+    maps = pa.array([[("k", "1")], [("k", "1"), ("k", "2")]], pa.map_(pa.string(), pa.string()))
+    with pytest.raises(SchemaError, match="row 1: .*field a: a key occurs twice in a map"):
+        sent_rows(one, pa.StructArray.from_arrays([maps], names=["a"]))
 
 
 @pytest.mark.parametrize(

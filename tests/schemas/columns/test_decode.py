@@ -219,3 +219,17 @@ def test_arrays_in_blocks_with_sizes_are_read_like_any() -> None:
     decoder = PayloadDecoder(text, parse_type(text))
     assert decoder.native
     assert decoder.decode([b"\x03\x04\x02\x04\x00", b"\x04\x02\x04\x00"]).rows.to_pylist() == [{"a": [1, 2]}] * 2
+
+
+@pytest.mark.parametrize("part", ["array", "map"])
+def test_types_as_deep_as_a_schema_may_be_are_columns(part: str) -> None:
+    """pyruhvro's parser and the export of Arrow types end earlier."""
+    inner, value = "int", 7
+    for _ in range(62):
+        inner = {"type": part, "items" if part == "array" else "values": inner}  # type: ignore[assignment]
+        value = [value] if part == "array" else {"k": value}  # type: ignore[assignment]
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": inner}]}
+    text = json.dumps(schema)
+    decoded = PayloadDecoder(text, parse_type(text)).decode([avro_bytes(schema, {"a": value})])
+    assert not decoded.bad
+    assert decoded.rows.to_pylist(maps_as_pydicts="strict") == [{"a": value}]
