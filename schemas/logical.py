@@ -233,7 +233,7 @@ class _Writer:
         if logical.endswith("-nanos"):
             return self._numbers(
                 (-(2**63), 2**63 - 1),
-                lambda value: self._moment(value) * 1000 + getattr(value, "nanosecond", 0),
+                self._nanoseconds,
                 "a datetime",
             )
         micros = 1000 if logical.endswith("-millis") else 1
@@ -285,6 +285,10 @@ class _Writer:
                 f"{self._avro.logical.removeprefix('local-')} takes it",
             )  # fmt: skip
         return (value - (EPOCH if zoned else LOCAL_EPOCH)) // _MICROSECOND
+
+    def _nanoseconds(self, value: Any) -> int:
+        """Returns nanoseconds since 1970; pandas' datetimes have them."""
+        return self._moment(value) * 1000 + int(getattr(value, "nanosecond", 0))
 
 
 def misfit(at: str, what: str) -> SchemaError:

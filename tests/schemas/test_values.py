@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import fastavro
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -91,6 +92,7 @@ ACCEPTED = [  # (type, value, value read)
     (MILLIS, dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)),
     (MICROS, NOON.astimezone(dt.timezone(dt.timedelta(hours=5))), NOON),
     (NANOS, NOON, 1_709_208_001_234_567_000),
+    (NANOS, pd.Timestamp(-1, tz="UTC"), -1),
     (LOCAL, NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
     (TEXT_UUID, str(SOME), SOME),
     (RAW_UUID, SOME, SOME),

@@ -361,7 +361,7 @@ def test_a_key_twice_in_a_map_of_a_union_is_refused_by_its_row(made: Made) -> No
     kind = ["null", "string", MAP_OF_TEXT]
     one = made(json.dumps({"type": "record", "name": "U", "fields": [{"name": "a", "type": kind}]}))
     maps = pa.array([[("k", "1")], [("k", "1"), ("k", "2")]], pa.map_(pa.string(), pa.string()))
-    with pytest.raises(SchemaError, match="row 1: .*field a: a key occurs twice in a map"):
+    with pytest.raises(SchemaError, match=r"row 1: .*field a: a key occurs twice in a map"):
         sent_rows(one, pa.StructArray.from_arrays([maps], names=["a"]))
 
 
