@@ -231,11 +231,7 @@ class _Writer:
         if logical == "date":
             return self._numbers(DAYS, self._days, "a date")
         if logical.endswith("-nanos"):
-            return self._numbers(
-                (-(2**63), 2**63 - 1),
-                self._nanoseconds,
-                "a datetime",
-            )
+            return self._numbers((-(2**63), 2**63 - 1), self._nanoseconds, "a datetime")
         micros = 1000 if logical.endswith("-millis") else 1
         if logical.startswith("time-"):
             return self._numbers((0, _DAY // micros - 1), lambda value: self._clock(value) // micros, "a time")
