@@ -111,7 +111,10 @@ class _Parser:
         if isinstance(raw, str):
             return self._by_name(raw, space, at)
         if isinstance(raw, list):
-            return AvroType("union", branches=tuple(self.type_of(part, space, at) for part in raw))
+            branches = tuple(self.type_of(part, space, at) for part in raw)
+            if any(branch.kind == "union" for branch in branches):
+                raise _wrong(at, "a union directly within a union")
+            return AvroType("union", branches=branches)
         if not isinstance(raw, dict):
             raise _wrong(at, f"{raw!r} is no type")
         if "type" not in raw:
@@ -372,8 +375,6 @@ def _bad_names(avro: AvroType) -> Iterator[str]:
 def _bad_union(avro: AvroType) -> Iterator[str]:
     seen: set[str] = set()
     for branch in avro.branches:
-        if branch.kind == "union":
-            yield "a union directly within a union"
         if branch.branch_name in seen:
             yield f"a union with two branches {branch.branch_name}"
         seen.add(branch.branch_name)

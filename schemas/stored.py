@@ -58,5 +58,6 @@ class StoredTypes:
 
 
 def symbols(given: Sequence[str]) -> list[str]:
-    """Returns an enum's symbols, numbered where one is no Avro name."""
-    return list(given) if all(map(NAME.fullmatch, given)) else [f"s{index}" for index in range(len(given))]
+    """Returns an enum's symbols, numbered where one is no Avro name or occurs twice."""
+    plain = all(map(NAME.fullmatch, given)) and len(set(given)) == len(given)
+    return list(given) if plain else [f"s{index}" for index in range(len(given))]

@@ -48,7 +48,11 @@ def reload(config: ConfigFile = DEFAULT_CONFIG) -> None:
 @app.command()
 def show(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Print every key with the value in force, defaults and environment included, as YAML."""
-    say_document(yaml.safe_dump(in_force(load_settings(config)), sort_keys=False, allow_unicode=True, width=120))
+    shown = in_force(load_settings(config))
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120)
+    if not text.replace("\n", "").isprintable():  # then with YAML's escapes, which `say_document` leaves alone
+        text = yaml.safe_dump(shown, sort_keys=False, width=120)
+    say_document(text)
 
 
 def in_force(settings: Settings) -> dict[str, Any]:

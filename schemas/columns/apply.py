@@ -168,6 +168,12 @@ def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
     return offsets, live.keys[first:last], live.items[first:last]
 
 
+def repeats(offsets: pa.Array, keys: pa.Array) -> bool:
+    """Returns True if a map has a key twice; arguments as `map_entries` returns them."""
+    owners = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, keys))
+    return bool(pa.table({"of": owners, "key": keys}).group_by(["of", "key"]).aggregate([]).num_rows < len(keys))
+
+
 def list_offsets(array: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])

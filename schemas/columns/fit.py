@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 
 from ..defaults import default_value
-from .apply import default_column, list_offsets, map_entries
+from .apply import default_column, list_offsets, map_entries, repeats
 from .arrowtype import TIMESTAMP, arrow_type, members
 from .avrotype import MISSING, AvroField, AvroType
 
@@ -176,8 +176,7 @@ def _map(array: pa.Array, avro: AvroType) -> pa.Array:
         raise Misfit
     offsets, keys, items = map_entries(array)
     keys = _text(keys, AvroType("string"))
-    owners = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, keys))
-    if pa.table({"of": owners, "key": keys}).group_by(["of", "key"]).aggregate([]).num_rows < len(keys):
+    if repeats(offsets, keys):
         raise Misfit  # a key occurs twice, which a dict cannot hold
     found = fit(items, avro.inner)
     return pa.MapArray.from_arrays(offsets, keys, found, type=arrow_type(avro), mask=pc.is_null(array))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from klamm.core.errors import SchemaError
 
 from ..model import NAME
+from .apply import map_entries, repeats
 from .avrotype import AvroType
 
 try:
@@ -38,6 +39,8 @@ def _proven(avro: AvroType, depth: int) -> bool:
         return False
     if not all(map(NAME.fullmatch, _names(avro))):
         return False  # its parser refuses what others have written
+    if len(set(avro.symbols)) < len(avro.symbols):
+        return False
     if avro.kind in _PLAIN:
         return True
     if avro.kind in ("array", "map"):
@@ -57,7 +60,7 @@ def _names(avro: AvroType) -> list[str]:
 def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArray | None:
     """Avro bytes of a schema that `can_decode` has passed, as `target`. Raises `SchemaError` if one of them cannot be
     read. Returns None if the result does not encode to the same bytes again: pyruhvro ignores bytes after the payload
-    and wraps numbers that are too long, so the caller must check with fastavro.
+    and wraps numbers that are too long, so the caller must check with fastavro; and for a map with a key twice.
     """
     try:
         batch = pyruhvro.deserialize_array(payloads.to_pylist(), text)
@@ -69,8 +72,19 @@ def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArr
         if type(error).__name__ != "PanicException":
             raise
         raise SchemaError(f"pyruhvro panicked: {error}") from error
-    same = again.equals(payloads)
+    same = again.equals(payloads) and not any(map(_has_repeated_keys, columns))
     return pa.StructArray.from_arrays(columns, fields=list(target)) if same else None
+
+
+def _has_repeated_keys(array: pa.Array) -> bool:
+    """Returns True if a map has a key twice, of which the last counts; pyruhvro keeps both."""
+    kind = array.type
+    if pa.types.is_map(kind):
+        offsets, keys, items = map_entries(array)
+        return repeats(offsets, keys) or _has_repeated_keys(items)
+    if pa.types.is_struct(kind):
+        return any(map(_has_repeated_keys, array.flatten()))
+    return pa.types.is_list(kind) and _has_repeated_keys(array.flatten())
 
 
 def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:

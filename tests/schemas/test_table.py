@@ -52,6 +52,10 @@ UNREADABLE = {
         json.dumps({"type": "fixed", "name": "F", "size": 10**400, "logicalType": "decimal", "precision": 5}),
         "the size of F is 1000",
     ),
+    "a union in a union": (
+        record({"name": "a", "type": [["int"], "null"]}),
+        "field a: a union directly within a union",
+    ),
     "types nested too deeply": ('{"type":"array","items":' * 64 + '"int"' + "}" * 64, "nested deeper than 64"),
 }
 

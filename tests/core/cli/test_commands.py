@@ -266,6 +266,14 @@ def test_numbers_among_sparks_settings_are_text(klamm: Klamm, here: Path) -> Non
     assert shown == {"spark.hadoop.dfs.replication": "2", "spark.ui.enabled": "false"}
 
 
+def test_config_show_keeps_what_is_not_printable(klamm: Klamm, here: Path) -> None:
+    text = 'producer: {bootstrap.servers: "a:1", client.id: "é\\xA0\\x1b\\u200b"}\n'
+    Path("klamm.yaml").write_text(text)
+    shown = klamm("config", "show").out
+    assert shown.replace("\n", "").isprintable()
+    assert yaml.safe_load(shown)["producer"]["client.id"] == "é\xa0\x1b\u200b"
+
+
 def test_config_check_refuses_what_a_sink_refuses(klamm: Klamm, here: Path) -> None:
     text = "plugins: {modules: [klammtest.plugins.everything]}\nsinks: {s: {plugin: everything, topics: [t], ONBAD}}\n"
     Path("klamm.yaml").write_text(text.replace("ONBAD", "on.bad.record: quarantine"))

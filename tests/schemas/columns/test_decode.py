@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 from decimal import Decimal
 from typing import Any
@@ -18,6 +19,7 @@ from klamm.schemas.columns import native
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.columns.decode import PayloadDecoder
+from klamm.schemas.reading import value_reader
 from klammtest.schemas import avro_bytes
 
 UTC = dt.UTC
@@ -233,3 +235,21 @@ def test_types_as_deep_as_a_schema_may_be_are_columns(part: str) -> None:
     decoded = PayloadDecoder(text, parse_type(text)).decode([avro_bytes(schema, {"a": value})])
     assert not decoded.bad
     assert decoded.rows.to_pylist(maps_as_pydicts="strict") == [{"a": value}]
+
+
+def test_of_a_key_twice_in_a_map_the_last_counts() -> None:
+    """pyruhvro keeps both, which no reader of records does."""
+    inner = record({"type": "array", "items": {"type": "map", "values": "int"}})
+    decoder = PayloadDecoder(json.dumps(inner), parse_type(json.dumps(inner)))
+    assert decoder.native
+    once, twice = b"\2\2\2k\2\0\0", b"\2\4\2k\2\2k\4\0\0"
+    assert decoder.decode([once, twice]).rows.to_pylist() == [{"a": [[("k", 1)]]}, {"a": [[("k", 2)]]}]
+
+
+def test_symbols_that_occur_twice_are_read() -> None:
+    """fastavro and pyruhvro refuse the schema."""
+    text = json.dumps(record({"type": "enum", "name": "E", "symbols": ["A", "A", "B"]}))
+    decoded = PayloadDecoder(text, parse_type(text)).decode([b"\0", b"\2", b"\4"])
+    assert decoded.rows.to_pylist() == [{"a": "A"}, {"a": "A"}, {"a": "B"}]
+    read = value_reader(parse_type(text), parse_type(text))
+    assert [read(io.BytesIO(raw)) for raw in (b"\2", b"\4")] == [{"a": "A"}, {"a": "B"}]
