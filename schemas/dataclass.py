@@ -57,8 +57,8 @@ def _builder(hint: Any) -> Build | None:
 def _of_several(hints: tuple[Any, ...]) -> Build | None:
     """Returns the builder for a union of types: a record that names its type becomes the dataclass of that name."""
     builders = [build for build in map(_builder, hints) if build is not None]
-    classes = {
-        hint.__name__: from_plain(hint) for hint in hints if isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    classes: dict[str, type] = {
+        hint.__name__: hint for hint in hints if isinstance(hint, type) and dataclasses.is_dataclass(hint)
     }
     only = builders[0] if len(builders) == 1 else None
     if not classes:
@@ -67,7 +67,8 @@ def _of_several(hints: tuple[Any, ...]) -> Build | None:
     def build(value: Any) -> Any:
         if value.__class__ is not dict or NAME_KEY not in value:
             return value if only is None else only(value)
-        made = classes.get(value[NAME_KEY].rpartition(".")[2], only)
+        kind = classes.get(value[NAME_KEY].rpartition(".")[2])
+        made = only if kind is None else from_plain(kind)  # not before: a class may contain itself
         return value if made is None else made({name: part for name, part in value.items() if name != NAME_KEY})
 
     return build

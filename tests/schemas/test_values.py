@@ -319,6 +319,18 @@ def test_dataclasses_name_their_branch_both_ways() -> None:
         assert from_plain(Event)(read(schema, payload, name_records=True)) == value
 
 
+@dataclass
+class Chained:
+    v: int
+    next: Chained | None = None
+
+
+def test_a_dataclass_that_contains_itself() -> None:
+    value = Chained(1, Chained(2))
+    schema = record(("v", "int"), ("next", ["null", "Chained"]), name="Chained")
+    assert from_plain(Chained)(read(schema, write(schema, value), name_records=True)) == value
+
+
 DEFAULTS = [  # (type, default in JSON, value)
     ("bytes", "\u00ff\u0000", b"\xff\0"),
     (["null", "bytes"], "ÿ", b"\xff"),
