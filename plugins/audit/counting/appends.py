@@ -9,7 +9,8 @@ Rules:
   reads from the log what lies between two spans, and everything if there are none: the log is the truth, spans are a
   cache of its counts.
 - `take` ends the span that grows, so that one whose records are not committed yet is taken later, whole.
-- A partition has at most `MAX_SPANS` spans, each of at most `MAX_CELLS` counts; beyond that they are dropped.
+- A partition has at most `MAX_SPANS` spans, each of at most `MAX_CELLS` counts; beyond that they are dropped. All
+  partitions have about `MAX_HELD` counts together; beyond that batches are not counted here.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from . import batch_counts
 from .batch_counts import BatchCounter, Cells
 
 MAX_SPANS: Final = 8
+MAX_HELD: Final = 200_000
+"""Counts of all spans together: some 60 MB. A batch of 200 KB may hold 20,000, and the tier may not be able to publish.
+"""
 NOT_COUNTED: Final = CODEC_MASK | CONTROL
 """Attributes of batches that are left to the tier."""
 
@@ -52,6 +56,8 @@ class AppendCounts:
         self._counter = BatchCounter(window_ms)
         self._lock = threading.Lock()
         self._spans: dict[TopicPartition, deque[CountedSpan]] = {}
+        self._held = 0
+        """The counts of all spans."""
 
     def follow(self, partitions: Iterable[TopicPartition]) -> None:
         with self._lock:
@@ -61,7 +67,7 @@ class AppendCounts:
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         with self._lock:
             for partition in partitions:
-                self._spans.pop(partition, None)
+                self._drop(self._spans.pop(partition, ()))
 
     def appended(
         self,
@@ -79,7 +85,7 @@ class AppendCounts:
         fields = HEADER.unpack_from(batch)
         attributes, last_delta, base_timestamp, max_timestamp, records = *fields[5:9], fields[12]
         cells: Cells | None = None
-        if not attributes & NOT_COUNTED:
+        if not attributes & NOT_COUNTED and self._held < MAX_HELD:
             fixed = log_append_time_ms >= 0
             stamp = log_append_time_ms if fixed else base_timestamp
             area = RecordArea(batch[HEADER_SIZE:], records, base_offset, last_delta, stamp, fixed)
@@ -94,12 +100,16 @@ class AppendCounts:
                 return
             span = self._growing(spans, leader_epoch, base_offset, len(cells))
             span.end = base_offset + last_delta + 1
+            self._held -= len(span.cells)
             for cell, counted in cells.items():
                 before = span.cells.get(cell)
                 span.cells[cell] = counted if before is None else (before[0] + counted[0], before[1] + counted[1])
+            self._held += len(span.cells)
 
-    @staticmethod
-    def _growing(spans: deque[CountedSpan], leader_epoch: int, base_offset: int, cells: int) -> CountedSpan:
+    def _drop(self, spans: Iterable[CountedSpan]) -> None:
+        self._held -= sum(len(span.cells) for span in spans)
+
+    def _growing(self, spans: deque[CountedSpan], leader_epoch: int, base_offset: int, cells: int) -> CountedSpan:
         """Returns the span to which a batch at `base_offset` is added, a new one where the last one does not go on."""
         last = spans[-1] if spans else None
         if (
@@ -111,6 +121,7 @@ class AppendCounts:
         ):
             return last
         if len(spans) >= MAX_SPANS:
+            self._drop(spans)
             spans.clear()
         span = CountedSpan(leader_epoch, base_offset, base_offset)
         spans.append(span)
@@ -126,16 +137,20 @@ class AppendCounts:
                 return None
             spans[-1].growing = False
             while spans and (spans[0].leader_epoch < leader_epoch or spans[0].begin < position):
-                spans.popleft()
+                self._drop((spans.popleft(),))
             found = spans[0] if spans else None
             if found is None or (found.leader_epoch, found.begin) != (leader_epoch, position):
                 return None
-            return spans.popleft() if found.end <= high_watermark else None
+            if found.end > high_watermark:
+                return None
+            self._drop((spans.popleft(),))
+            return found
 
     def give_back(self, partition: TopicPartition, span: CountedSpan) -> None:
         with self._lock:
             if partition in self._spans:
                 self._spans[partition].appendleft(span)
+                self._held += len(span.cells)
 
     def next_begin(self, partition: TopicPartition) -> int | None:
         """Returns where the first span begins; None if there is none. Up to there the tier reads the log."""

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from klamm.core.errors import DeliveryError
+from klamm.plugin import TopicPartition
 from klamm.plugins.audit.comparison.compare import tier_counts
 from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.counting import appends
@@ -97,6 +98,34 @@ def test_a_tier_that_cannot_publish_keeps_a_bounded_number_of_counts() -> None:
     while tier.advance():
         pass
     assert counted(topic) == ({0: 50}, [])
+
+
+def test_all_partitions_together_hold_a_bounded_number_of_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 200 KB may hold records of 20,000 windows, and a partition has 8 spans."""
+    monkeypatch.setattr(appends, "MAX_HELD", 100)
+    spans, logs = appends.AppendCounts(WINDOW_MS), MemoryLogs()
+    partitions = [TopicPartition("flights", number) for number in range(50)]
+    spans.follow(partitions)
+    logs.append([number * WINDOW_MS for number in range(20)], "none")
+    batch = memoryview(bytes(logs.batches[FLIGHTS][0]))
+
+    def held() -> int:
+        return sum(len(span.cells) for of_one in spans._spans.values() for span in of_one)
+
+    for epoch in range(3):
+        for partition in partitions:
+            spans.appended(partition, batch, 20 * epoch, epoch, -1)
+    assert held() == 100
+    assert spans.take(partitions[9], 0, 0, 20) is None, "left to the tier"
+    first = spans.take(partitions[0], 0, 0, 20)
+    assert first is not None
+    spans.give_back(partitions[0], first)
+    assert spans._held == held() == 100
+    assert spans.take(partitions[0], 1, 20, 60) is None
+    spans.leave(partitions[1:4])
+    assert spans._held == held() == 20
+    spans.appended(partitions[9], batch, 60, 2, -1)
+    assert spans._held == held() == 40
 
 
 @pytest.mark.parametrize("seed", range(40))
