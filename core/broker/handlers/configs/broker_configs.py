@@ -72,7 +72,7 @@ def _changed(
             value = changed(each, entry.type if entry else ConfigType.STRING, current)
             if value is None:
                 after.pop(each.name, None)
-            elif each.name in stored or value != current or is_dynamic(each.name):
+            elif entry is None or each.name in stored or value != current or is_dynamic(each.name):
                 check_dynamic(each.name)
                 _check_for_all(broker_id, each.name)
                 after[each.name] = value

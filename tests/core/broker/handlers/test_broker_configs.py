@@ -230,6 +230,7 @@ def test_kafkas_other_keys_are_kept_and_shown_or_refused_with_a_reason(
         ("ssl.keystore.location", "/k", "ssl.keystore.location: Klamm has no TLS yet"),
         (KERBEROS, "soon", f"{KERBEROS}: should be a whole number, got 'soon'"),
         ("num.replica.alter.log.dirs.threads", "3", "cannot be changed while the broker runs"),
+        ("nobody.knows.this", "", "nobody.knows.this: unknown broker config"),
     ):
         with pytest.raises(KafkaException) as refused:
             alter(admin, "0", **{key: value})
