@@ -110,8 +110,8 @@ static int count_all(const Area *area, Wanted wanted, Runs *runs, Fault *fault) 
     Record record;
     Run *run = NULL;
     /* All offsets of the batch are wanted, and no timestamp can be longer than 64 bits. */
-    int ordinary = wanted.from <= area->base_offset && area->last_delta < wanted.to - area->base_offset &&
-                   area->base_offset >= 0 && area->base_offset <= INT64_MAX - area->last_delta &&
+    int ordinary = area->last_delta >= 0 && area->base_offset >= 0 && area->base_offset <= INT64_MAX - area->last_delta &&
+                   wanted.from <= area->base_offset && area->base_offset + area->last_delta < wanted.to &&
                    area->base_timestamp >= 0 && area->base_timestamp < INT64_MAX / 2;
     while (cursor.index < area->count) {
         if (ordinary && run != NULL && skip_ordinary(area, &cursor, wanted.window, run))

@@ -112,6 +112,10 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
         return type(error), str(error)
 
 
+_NO_BUFFERS = frozenset({"encode_records", "add_headers", "write_fast_produce_response"})
+"""Functions that take objects of Python and no buffers."""
+
+
 @dataclass
 class Twins:
     """Two implementations side by side; `differences` stays empty while they agree."""
@@ -127,9 +131,7 @@ class Twins:
 
     def same(self, name: str, *arguments: Any) -> Any:
         """Returns both results if they are equal; else `AssertionError` with the arguments."""
-        given = (
-            arguments if name in ("encode_records", "add_headers") else [self.hold(argument) for argument in arguments]
-        )
+        given = arguments if name in _NO_BUFFERS else [self.hold(argument) for argument in arguments]
         first, second = outcome(getattr(self.one, name), *given), outcome(getattr(self.other, name), *arguments)
         assert first == second, f"{name}{arguments!r}:\n{first!r}\n{second!r}"
         self.compared += 1

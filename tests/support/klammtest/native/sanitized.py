@@ -101,6 +101,7 @@ def noise(native: Any, rng: random.Random) -> None:
         return rng.choice((*usual, *usual, -1, 0, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)))
 
     said = (number(header.record_count), number(header.base_offset), number(header.last_offset_delta), number(5), False)
+    whole_said = (header.record_count, rng.choice((-1, 7)), header.last_offset_delta, 5, False)
     area = exact(data[HEADER_SIZE:])
     column = (rng.choice((None, rng.randbytes(2))), rng.randbytes(4 * rng.randrange(9)), some_bytes(rng) or b"",
               rng.randrange(-1, 5), rng.choice((4, 8, 8, 2)))  # fmt: skip
@@ -109,6 +110,7 @@ def noise(native: Any, rng: random.Random) -> None:
         ("lists", (area, *said)),
         ("validate", (area, *said)),
         ("window_counts", (area, *said, number(0), number(2**40), number(1, 600_000))),
+        ("window_counts", (area, *whole_said, -(2**63), rng.choice((-(2**63), 2**63 - 1)), 600_000)),
         ("tally", (exact(rng.randbytes(8 * rng.randrange(5))), exact(rng.randbytes(8 * rng.randrange(5))), number(1))),
         ("int64s", ([number(2**62) for _ in range(rng.randrange(5))],)),
         ("sizes", ([None, some_bytes(rng)][: rng.randrange(3)], [some_bytes(rng), None])),
