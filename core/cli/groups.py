@@ -188,8 +188,8 @@ def _states(client: ClusterClient) -> dict[str, str]:
 def _coordination(settings: Settings) -> Iterator[Coordination | None]:
     """Yields None, with a line on stderr, if the coordination cannot be reached: then only what brokers know is
     shown."""
-    coordination = settings.make_coordination()
     try:
+        coordination = settings.make_coordination()
         coordination.start(COORDINATION_TIMEOUT_S)
     except CoordinationError as error:
         say(f"klamm: registry groups are not shown: {error}", err=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, SchemaError
+from ..errors import ConfigError, CoordinationError, SchemaError
 from ..interfaces.audit import Audit
 from ..interfaces.coordination import Coordination
 from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
@@ -74,8 +74,12 @@ class Settings:
         return self.host().codec_table()
 
     def make_coordination(self) -> Coordination:
-        """Returns a coordination that is not started yet."""
-        return self.host().coordinations.create(self.coordination.plugin, self.coordination.config)
+        """Returns a coordination that is not started yet. Raises `CoordinationError` without a configuration of one: no
+        file was read."""
+        wanted = self.host().coordinations.get(self.coordination.plugin)
+        if not isinstance(self.coordination.config, wanted.config):
+            raise CoordinationError("no coordination is configured: name a file that has one with --config")
+        return wanted.create(self.coordination.config)
 
     def make_offset_store(self, coordination: Coordination) -> OffsetStore:
         return self.host().offset_stores.create(self.offsets.plugin, self.offsets.config, coordination)

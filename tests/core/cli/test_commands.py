@@ -17,6 +17,7 @@ import yaml
 from klamm.core.config.settings import load_settings
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.broker import KLAMM
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.ports import free_port
 
 Klamm = Callable[..., Any]
@@ -320,6 +321,17 @@ def test_plugins_with_and_without_a_file(klamm: Klamm, here: Path) -> None:
     assert (done.status, done.out) == (2, "")
     assert klamm("plugins", "--config", "nope.yaml").status == 2
     assert "plugin 'no.such' (no.such) cannot be loaded" in done.err
+
+
+def test_groups_without_a_file(klamm: Klamm, here: Path) -> None:
+    """It ended with a traceback: no file, so no coordination."""
+    coordination = {"plugin": "embedded", "path": str(here / "coordination.db")}
+    with broker_thread(here, coordination) as broker:
+        done = klamm("groups", "list", "--bootstrap", f"127.0.0.1:{broker.advertised[0].port}")
+    words = (
+        "klamm: registry groups are not shown: no coordination is configured: name a file that has one with --config"
+    )
+    assert (done.status, done.out.split(), done.err) == (0, ["group", "protocol", "state"], f"{words}\n")
 
 
 def test_no_broker_is_one_line(klamm: Klamm, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
