@@ -80,14 +80,14 @@ class WindowCount:
 @dataclass(frozen=True, slots=True)
 class LoadOrigin:
     """The load that published a range: its `number` (0: none, the lake is only announced) and `job`, the id of its lake
-    and the lake's topic `directory`. `replaces`: the id of the lake whose directory was moved there; "" if none was.
+    and the lake's topic `directory`. `replaces`: the ids of the lakes whose directory was moved there.
     """
 
     number: int
     job: str
     lake: str
     directory: str
-    replaces: str = ""
+    replaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,14 +80,14 @@ class UnopenedBatch(BaseModel):
 
 class LakeOrigin(BaseModel):
     """Identifies the topic's directory: its `id` is made before its first load. `directory`: its path, by which a
-    directory that was moved or copied is detected; `replaces`: the id that it had where it was moved from.
+    directory that was moved or copied is detected; `replaces`: the ids that it had where it was moved from, oldest first.
     """
 
     model_config = ConfigDict(frozen=True)
 
     id: str
     directory: str
-    replaces: str = ""
+    replaces: tuple[str, ...] = ()
 
 
 class Manifest(BaseModel):
@@ -155,8 +155,9 @@ def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
 
 def lake_origin(reader: LakeReader, layout: TopicLayout, last: Manifest | None, new_id: str) -> LakeOrigin:
     """Returns the identity of the topic's directory, which gets `new_id` with its first load and with the first one
-    after it was moved or copied. It replaces the lake that it was moved from; a copy replaces none, nor does a
-    directory whose former path cannot be read.
+    after it was moved or copied. It replaces the lakes that it was moved from, also those of which the audit has no
+    event; a copy does not replace the lake that it was copied from, nor does a directory whose former path cannot be
+    read.
     """
     if last is None or last.lake is None:
         return LakeOrigin(id=new_id, directory=layout.base)
@@ -168,7 +169,8 @@ def lake_origin(reader: LakeReader, layout: TopicLayout, last: Manifest | None, 
         copied = there is not None and there.lake is not None and there.lake.id == last.lake.id
     except KlammError:
         copied = True
-    return LakeOrigin(id=new_id, directory=layout.base, replaces="" if copied else last.lake.id)
+    replaces = last.lake.replaces if copied else (*last.lake.replaces, last.lake.id)
+    return LakeOrigin(id=new_id, directory=layout.base, replaces=replaces)
 
 
 def check_topic(reader: LakeReader, layout: TopicLayout) -> None:

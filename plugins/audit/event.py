@@ -81,7 +81,7 @@ class AuditEvent:
     note: str = ""
     lake: str = ""
     directory: str = ""
-    replaces: str = ""
+    replaces: tuple[str, ...] = ()
     load: int | None = None
     job: str = ""
     stored_ms: int = -1
@@ -171,7 +171,7 @@ class EventSource:
             note=note,
             lake=lake if load is None else load.lake,
             directory="" if load is None else load.directory,
-            replaces="" if load is None else load.replaces,
+            replaces=() if load is None else load.replaces,
             load=None if load is None else load.number,
             job="" if load is None else load.job,
             sequence=self._made - 1,
@@ -199,7 +199,10 @@ def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:
         raise SchemaError(f"an audit event cannot be read: {error!r}") from error
     first, end, made = fields.pop("from"), fields.pop("to"), fields.pop("time")
     windows = tuple(EventWindow(*(window[name] for name in _WINDOW_FIELDS)) for window in fields.pop("windows"))
-    event = AuditEvent(from_offset=first, to_offset=end, time_ms=made, windows=windows, stored_ms=stored_ms, **fields)
+    event = AuditEvent(
+        from_offset=first, to_offset=end, time_ms=made, windows=windows, stored_ms=stored_ms,
+        replaces=tuple(fields.pop("replaces")), **fields,
+    )  # fmt: skip
     if event.tier not in (*TIERS, SETTLEMENT) or end < first or event.window_ms <= 0:
         raise SchemaError(
             f"an audit event has contradictory fields: {event.key}, to {end}, window {event.window_ms} ms"

@@ -264,7 +264,8 @@ def tier_counts(
             _add_producers(counts, own, window_ms, now_ms)
         else:
             _add_ranges(counts, own, window_ms, retained=retained)
-    rules.Problems(topic, found, window_ms, now_ms, lateness_ms, retained=retained).find(logs)
+    ids = rules.topic_ids(every, logs)
+    rules.Problems(topic, found, window_ms, now_ms, lateness_ms, ids, retained=retained).find(logs)
     if ended is not None:
         ended += sorted(gone, key=lambda each: each.time_ms)
     return found
@@ -339,7 +340,8 @@ def _compare_topic(
     problems = [problem for tier in order for problem in found[tier].problems]
     expected = rules.expected_tiers(order, expect)
     settlements = [_settlement(event) for event in events if event.tier == SETTLEMENT and event.window_ms == window_ms]
-    measured = _windows(sorted(kept), order, found, expected, rules.topic_ids(events), window_ms)
+    ids = tuple(rules.topic_ids(events, logs))
+    measured = _windows(sorted(kept), order, found, expected, ids, window_ms)
     windows, settled = _settled(measured, settlements)
     closed = [problem for problem in problems if rules.closes(problem, windows)]
     lives = found[PRODUCERS].lives
@@ -354,7 +356,7 @@ def _compare_topic(
         horizon,
         settled,
         tuple(closed),
-        rules.topic_ids(events),
+        ids,
         rules.watermark(windows, window_ms, horizon),
         found,
         expected,

@@ -87,7 +87,7 @@ class _Lake(NamedTuple):
 
     def replaces(self, older: _Lake) -> bool:
         """Returns True if the older lake's directory cannot be there any more, and it published nothing since."""
-        moved_from = {event.replaces for event in self.events}
+        moved_from = {lake for event in self.events for lake in event.replaces}
         return older.last_ms <= self.first_ms and (older.directory == self.directory or older.id in moved_from)
 
     def only_announced(self) -> bool:
@@ -223,13 +223,16 @@ def not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
             yield event
 
 
-def topic_ids(events: Iterable[AuditEvent]) -> tuple[str, ...]:
-    """R12: returns the ids that a topic name has had, in the order in which events reported them."""
+def topic_ids(events: Iterable[AuditEvent], logs: Iterable[Place]) -> dict[str, int]:
+    """R12: returns the ids that a topic name has had, each with when an event reported it first, in this order; but
+    last those of the logs that are there, because an event of a former topic may be sent late.
+    """
+    present = {place.topic_id for place in logs}
     first: dict[str, int] = {}
     for event in events:
         if event.topic_id:
             first[event.topic_id] = min(first.get(event.topic_id, event.seen_ms), event.seen_ms)
-    return tuple(sorted(first, key=lambda topic_id: first[topic_id]))
+    return dict(sorted(first.items(), key=lambda item: (item[0] in present, item[1])))
 
 
 # -- what a comparison proves
@@ -259,6 +262,14 @@ def _difference(mine: Mapping[str, int], expected: Mapping[str, int]) -> _Differ
     return _Difference(sum(expected.values()), short, over)
 
 
+def _by_source(stored: Mapping[str, int], told: Mapping[str, int]) -> _Difference:
+    """Compares what the broker tier counted with what producers reported, one by one if it knows them."""
+    audited = {source: records for source, records in stored.items() if source != FOREIGN}
+    if UNATTRIBUTED in audited:
+        return _difference({"": sum(audited.values())}, {"": sum(told.values())})
+    return _difference(audited, told)
+
+
 def producer_cell(start: int, producers: TierCounts) -> Cell:
     """R13: producers are the reference."""
     tally = producers.windows.get(start, Tally())
@@ -271,12 +282,8 @@ def broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
     missing, even if the window is otherwise unknown.
     """
     tally = broker.windows.get(start, Tally())
-    stored, told = dict(broker.sources.get(start, {})), producers.sources.get(start, {})
-    foreign = stored.pop(FOREIGN, 0)
-    if UNATTRIBUTED in stored:  # their producers are unknown: only the sums can be compared
-        difference = _difference({"": sum(stored.values())}, {"": sum(told.values())})
-    else:
-        difference = _difference(stored, told)
+    stored, told = broker.sources.get(start, {}), producers.sources.get(start, {})
+    difference = _by_source(stored, told)
     ratio: float | None = difference.ratio
     state = difference.state
     absent = any(p.kind is Kind.ABSENT and p.touches(start) for p in (*broker.problems, *producers.problems))
@@ -285,10 +292,10 @@ def broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
     elif state is State.MISSING and any(problem.kind is Kind.BEHIND for problem in broker.problems):
         ratio, state = None, State.UNKNOWN  # R17: the broker may hold them and not have counted them yet
     elif state is State.DUPLICATED and producers.live:
-        more = {source for source, records in stored.items() if records > told.get(source, 0)}
+        more = {source for source, records in stored.items() if source != FOREIGN and records > told.get(source, 0)}
         if UNATTRIBUTED in more or more & set(producers.live) or UNATTRIBUTED in stored:
             ratio, state = None, State.UNKNOWN
-    return Cell(tally.records, tally.size, 0, ratio, state, difference.expected, foreign)
+    return Cell(tally.records, tally.size, 0, ratio, state, difference.expected, stored.get(FOREIGN, 0))
 
 
 class _PlaceDemand(NamedTuple):
@@ -453,7 +460,7 @@ def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
 class Problems:
     """R14 to R18: finds the problems of one topic's tiers.
 
-    `lateness_ms`: how much later than its timestamp a record may be sent; `retained`: no event of the audit topic was
+    `lateness_ms`: how much later than its timestamp a record may be sent; `ids`: see `topic_ids`; `retained`: no event of the audit topic was
     deleted.
     """
 
@@ -464,10 +471,12 @@ class Problems:
         window_ms: int,
         now_ms: int,
         lateness_ms: int,
+        ids: Mapping[str, int],
         *,
         retained: bool = True,
     ) -> None:
         self._topic = topic
+        self._ids = ids
         self._found = found
         self._window_ms = window_ms
         self._now_ms = now_ms
@@ -484,6 +493,7 @@ class Problems:
                 counts.problems += self._given_again(counts, place, span)
         if self._broker is not None:
             self._broker.problems += self._behind(self._broker, logs)
+            self._broker.problems += self._deleted(self._broker, {place.topic_id for place in logs})
         producers = self._found.get(PRODUCERS)
         if producers is None:
             return
@@ -538,6 +548,27 @@ class Problems:
             windows = None if since_ms == -math.inf else touched
             text = f"partition {place.partition}: {counted}, and {end}"
             yield Problem(Kind.BEHIND, self._topic, broker.tier, text, windows, since_ms)
+
+    def _deleted(self, broker: TierCounts, present: Collection[str]) -> Iterator[Problem]:
+        """R16: finds topic ids that were replaced, or deleted: their last records may have been deleted before the
+        broker tier counted them, so that what it lacks there is not proved to be missing.
+        """
+        lacking = self._lacking(broker)
+        for topic_id, following in pairwise([*self._ids, None]):
+            if topic_id is None or (following is None and (not present or topic_id in present)):
+                continue
+            high = math.inf if following is None else self._ids[following] + self._lateness_ms
+            of_id = [tiles for place, tiles in broker.tiles.items() if place.topic_id == topic_id]
+            low = min(map(self._since, of_id), default=-math.inf)
+            windows = {s for s in lacking if s == NO_WINDOW or low - self._window_ms < s <= high}
+            text = f"the topic with id {topic_id} was deleted, perhaps before its last records were counted"
+            yield from self._problem(Kind.LOSSY, broker.tier, text, frozenset(windows))
+
+    def _lacking(self, broker: TierCounts) -> set[int]:
+        """Returns the windows in which the broker tier lacks records that producers reported."""
+        producers = self._found.get(PRODUCERS)
+        told = {} if producers is None else producers.sources
+        return {start for start, of in told.items() if _by_source(broker.sources.get(start, {}), of).short}
 
     def _since(self, tiles: Sequence[AuditEvent]) -> float:
         """R17: the earliest time that a record after these ranges may have: as far before the newest one counted as the
@@ -659,7 +690,7 @@ class Problems:
         for start, stored in self._broker.sources.items():
             told = producers.get(start, {})
             if UNATTRIBUTED in stored:
-                if sum(stored.values()) - stored.get(FOREIGN, 0) > sum(told.values()):
+                if _by_source(stored, told).over:
                     more.add(start)
             elif stored.get(life.owner, 0) > told.get(life.owner, 0):
                 more.add(start)

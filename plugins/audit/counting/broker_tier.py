@@ -387,6 +387,7 @@ class Follower:
         refused = self._logs.commit(GROUP, offsets, epochs)
         if refused:
             log.info("broker audit: %s: deleted, led by another broker, or in another epoch", some_of(refused))
+            self.behind = False  # it is counted again from where it is committed: not before this broker learns that
         self._ranges.committed({p: to for p, to in self._uncommitted.items() if p not in refused})
         self._uncommitted = {}
         self._leave(refused)

@@ -302,13 +302,13 @@ class KlammRangeAudit:
             state = self._partitions.get(partition)
             if state is not None:
                 state.published = end
+                state.tells = False
 
     def committed(self, to: Mapping[TopicPartition, int]) -> None:
         for partition, end in to.items():
             state = self._partitions.get(partition)
             if state is None or state.published != end:
                 continue  # its event is not stored: the next one must cover this range too
-            state.tells = False
             if state.replay is not None:
                 state.end_replay(end)
             if end > state.begin:

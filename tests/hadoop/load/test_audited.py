@@ -104,10 +104,10 @@ def test_a_load_that_was_never_told_is_told_and_those_of_another_directory_are_n
     lake = Lake(tmp_path, "file:///elsewhere/flights")
     lake.add(1, (0, 100), "job-1")
     assert lake.send() == []
-    lake.origin = LakeOrigin(id="two", directory=lake.layout.base, replaces="one")
+    lake.origin = LakeOrigin(id="two", directory=lake.layout.base, replaces=("one",))
     lake.add(2, (100, 200), "job-2")
     assert lake.send() == [1, 2]
-    assert {(o.lake, o.directory, o.replaces) for o in lake.told.origins} == {("two", lake.layout.base, "one")}
+    assert {(o.lake, o.directory, o.replaces) for o in lake.told.origins} == {("two", lake.layout.base, ("one",))}
 
 
 def test_a_directory_keeps_its_id_and_one_that_was_moved_or_copied_gets_another(tmp_path: Path) -> None:
@@ -123,15 +123,18 @@ def test_a_directory_keeps_its_id_and_one_that_was_moved_or_copied_gets_another(
         return lake_origin(files, TopicLayout(f"file://{tmp_path}/{root}", "flights"), last, "new")
 
     first = origin("a", None)
-    assert (first.id, first.replaces) == ("new", "")
+    assert (first.id, first.replaces) == ("new", ())
     last = published("a", 1, LakeOrigin(id="one", directory=first.directory))
     assert origin("a", last) == last.lake
     copied = origin("b", last)
-    assert (copied.id, copied.directory, copied.replaces) == ("new", f"file://{tmp_path}/b/flights", "")
+    assert (copied.id, copied.directory, copied.replaces) == ("new", f"file://{tmp_path}/b/flights", ())
+    moved = published("a", 1, LakeOrigin(id="one", directory=first.directory, replaces=("zero",)))
+    assert origin("b", moved).replaces == ("zero",)  # whether the audit has an event of "one" or not
     files.remove(f"file://{tmp_path}/a/flights")
-    assert origin("b", last).replaces == "one"
+    assert origin("b", last).replaces == ("one",)
+    assert origin("b", moved).replaces == ("zero", "one")
     published("a", 1, LakeOrigin(id="two", directory=first.directory))  # begun again where it was
-    assert origin("b", last).replaces == "one"
+    assert origin("b", last).replaces == ("one",)
 
 
 def test_a_marker_that_was_removed_by_hand_makes_its_load_told_again(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_an_event_that_makes_no_sense_is_refused() -> None:
 
 
 def test_a_loads_event_names_its_lake_its_directory_and_its_job() -> None:
-    load = {"lake": "one", "directory": "hdfs://n/lake/flights", "replaces": "zero", "load": 3, "job": "j"}
+    load = {"lake": "one", "directory": "hdfs://n/lake/flights", "replaces": ("zero",), "load": 3, "job": "j"}
     _, value = event("hadoop", "lake", 5, 9, {0: 4}, **load).encode()
     read = decode_event(value)
     assert {name: getattr(read, name) for name in load} == load

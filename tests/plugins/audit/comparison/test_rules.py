@@ -99,11 +99,18 @@ def test_two_lakes_of_one_sink_close_the_gate(last: str) -> None:
 
 def test_a_directory_that_was_moved_replaces_its_lake_until_that_one_goes_on() -> None:
     old = [load(1, 0, 100, 10)]
-    moved = {"directory": "/new/flights", "replaces": "one"}
+    moved = {"directory": "/new/flights", "replaces": ("one",)}
     new = [announced("two", 20, **moved), *(load(n, 100 * (n - 1), 100 * n, 20 + n, "two", **moved) for n in (1, 2))]
     assert result([*stored(), *old, *new], LAKE).complete
     gone_on = result([*stored(), *old, *new, load(2, 100, 120, 30)], LAKE)
     assert [problem.kind for problem in gone_on.problems] == [Kind.TWO_LAKES]
+
+
+def test_a_directory_that_was_moved_twice_replaces_a_lake_though_no_event_of_the_one_between_was_stored() -> None:
+    old = [load(1, 0, 100, 10)]
+    moved = {"directory": "/third/flights", "replaces": ("one", "two")}
+    new = [announced("three", 20, **moved), *(load(n, 100 * (n - 1), 100 * n, 20 + n, "three", **moved) for n in (1, 2))]
+    assert result([*stored(), *old, *new], LAKE).complete
 
 
 def test_a_lake_that_was_announced_and_lost_its_first_load_to_another_job_is_none() -> None:
@@ -296,3 +303,43 @@ def test_an_idle_topic_none_of_whose_events_is_left_closes_no_gate() -> None:
     assert audit.problems == ()
     assert obstacle(audit, Gate("flights", 200 * WINDOW_MS)) is None
     assert math.isfinite(audit.left_out_ms or math.inf)
+
+
+# -- R16: topics that were deleted
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["created again", "deleted"])
+def test_what_a_deleted_topic_held_and_nobody_counted_is_not_missing(again: bool) -> None:
+    """The last 10 records of window 1 were deleted with the topic, before the broker tier counted them."""
+    first = [
+        event("producer", "p", 0, 1, {0: 100, 1: 100}, stored_ms=2 * WINDOW_MS),
+        event("broker", "b", 0, 100, {0: 100}, topic_id="one", stored_ms=WINDOW_MS),
+        event("broker", "b", 100, 190, {1: 90}, topic_id="one", stored_ms=2 * WINDOW_MS - 1),
+    ]
+    second = [
+        event("producer", "p", 1, 2, {50: 100, 60: 100}, stored_ms=60 * WINDOW_MS + 1, final=True),
+        event("broker", "b", 0, 100, {50: 100}, topic_id="two", stored_ms=50 * WINDOW_MS + 2),
+        event("broker", "b", 100, 190, {60: 90}, topic_id="two", stored_ms=60 * WINDOW_MS + 2),
+    ]
+    logs = {"flights": {Place("two", 0): LogEnd(0, 190 if again else 0)}}
+    audit = result([*first, *second] if again else first, BROKER, logs=logs)
+    assert states(audit, BROKER)[:2] == [State.COMPLETE, State.UNKNOWN]
+    assert [problem.kind for problem in audit.problems if problem.tier == BROKER] == [Kind.LOSSY]
+    if again:  # the first topic was deleted long before
+        assert states(audit, BROKER)[2:] == [State.COMPLETE, State.MISSING]
+    present = result(first, BROKER, logs={"flights": {Place("one", 0): LogEnd(0, 190)}})
+    assert states(present, BROKER) == [State.COMPLETE, State.MISSING]
+
+
+def test_a_load_of_a_former_topic_that_tells_late_leaves_the_present_one_demanded() -> None:
+    """The lake stopped with the former topic, and its event came after the present one's first: it lacks 100 records."""
+    events = [
+        event("producer", "p", 0, 1, {0: 100, 1: 100}, final=True),
+        event("broker", "b", 0, 100, {0: 100}, topic_id="one", stored_ms=10),
+        event("broker", "b", 0, 100, {1: 100}, topic_id="two", stored_ms=20),
+        load(1, 0, 100, 30, topic_id="one"),
+    ]
+    late = [event for event in events if event.topic_id != "one" or event.tier != "broker"]
+    logs = {"flights": {Place("two", 0): LogEnd(0, 100)}}
+    assert states(result(events, LAKE, logs=logs), LAKE) == [State.COMPLETE, State.LATE]
+    assert states(result(late, LAKE, logs=logs), LAKE)[1] is State.LATE  # "one" is named only after "two"

@@ -318,3 +318,18 @@ def test_where_a_group_begins_is_told_again_if_the_audit_topic_refused_it() -> N
         counts.publish({FLIGHTS: 11})
         counts.committed({FLIGHTS: 11})
     assert [(event.from_offset, event.to_offset) for event in topic.events] == [(11, 11)]
+
+
+def test_where_a_group_begins_is_told_later_if_the_audit_topic_refused_it_at_a_commit_too() -> None:
+    """A commit succeeds though the audit topic refuses: the group has received nothing, and its range has no end."""
+    topic = AuditTopic()
+    counts = KlammRangeAudit(identity("consumer"), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+    counts.start(FLIGHTS, 11)
+    topic.fail = 2
+    with pytest.raises(DeliveryError):
+        counts.begin([FLIGHTS])
+    with pytest.raises(DeliveryError):
+        counts.publish({FLIGHTS: 11})
+    counts.committed({FLIGHTS: 11})
+    commit(counts, 11)
+    assert [(event.from_offset, event.to_offset) for event in topic.events] == [(11, 11)]

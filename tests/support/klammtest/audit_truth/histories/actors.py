@@ -252,6 +252,9 @@ class Group:
             told = True
         except DeliveryError:
             told = False  # an audit that fails is passed over
+            for place, end in ends.items() if self.world.audit.keeps else ():  # the events are stored all the same
+                key = self.topic_id, place.partition
+                self.told[key] = max(end, self.told.get(key, 0))
         except Crash:  # after the first event
             event = self.world.audit.events[-1]
             key = self.topic_id, event.partition or 0
@@ -466,7 +469,8 @@ class Lake:
     def send(self) -> None:
         with suppress(DeliveryError, Crash):
             self.auditor.send_missing(self.layout)
-            self.told = self.loads
+            if self.told_directory == self.layout.base:  # else the next load, which gives it an id, tells all
+                self.told = self.loads
 
     def remove_last(self, loads: int) -> None:
         """Somebody removes the newest loads by hand; their offsets are loaded again."""

@@ -408,12 +408,20 @@ class History:
             self.known.causes.uncounted.append((self.world.topic_id, part.number, counted, part.log.start))
 
     def create_again(self) -> None:
-        if self.world.life < 2 and self.chance.random() < 0.5:
+        """The topic is deleted and created again, also before its last records are counted (R16)."""
+        world = self.world
+        named = any(event.topic_id == str(world.topic_id) for event in world.audit.events)
+        if world.life == 2 or self.chance.random() < 0.5 or not named:  # else the audit does not know that it was there
+            return
+        if self.chance.random() < 0.7:
             self._turns(all_of_them=True)
-            stored = [self.world.store.get(part.place) for part in self.world.parts]
-            ends = [part.log.end for part in self.world.parts]
-            if [found.offset if found and found.topic_id == self.world.topic_id else 0 for found in stored] == ends:
-                self.world.create_again()
+        for part in world.parts:
+            found = world.store.get(part.place)
+            counted = found.offset if found is not None and found.topic_id == world.topic_id else 0
+            if counted < part.log.end:
+                self.known.causes.uncounted.append((world.topic_id, part.number, counted, part.log.end))
+                self.known.deleted[world.topic_id, part.number] = counted
+        world.create_again()
 
     def elect_unclean(self) -> None:
         part = self._part()

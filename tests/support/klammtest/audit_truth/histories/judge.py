@@ -164,16 +164,19 @@ class Judge:
         wanted = {}
         for start, offsets in self.known.demanded_of(lake).items():
             mine = [at for at in offsets if at[0] == lake.topic_id and at[2] < lake.now.ends.get(at[1], 0)]
-            more = sum(lake.now.loaded[at] for at in mine) - len(mine)  # records are compared by number
+            more: Counter[int] = Counter()  # records are compared by number, in each partition
+            for at in mine:
+                more[at[1]] += lake.now.loaded[at] - 1
             told = lake.history[lake.told].ends
             untold = sum(at[2] >= told.get(at[1], 0) for at in mine)
-            wanted[start] = Wanted(max(-more, 0), max(more, 0), len(offsets) - len(mine), untold)
+            wanted[start] = Wanted((-more).total(), (+more).total(), len(offsets) - len(mine), untold)
         self.wanted[tier] = wanted
         self.partial[tier] = set()
         if not alone:
             self.two_lakes.add(tier)
         if self.final:
             self.excused[tier] = self.known.enclosing([*_spans(lake.now.skipped), *self._lost(tier)], *tier)
+            self.excused[tier] |= {start for start, want in wanted.items() if want.untold}
 
     def _lost(self, tier: TierKey) -> list[Span]:
         """Returns the offsets of the events that the audit topic has lost."""
@@ -188,6 +191,8 @@ class Judge:
         producers = self.known.doubted_of_producers()
         broker = self.known.doubted_at_broker()
         if broker:  # R16: where the broker lacks records too, they may be among those that it could not count
+            broker |= {start for start, want in self.wanted[self.broker].items() if want.short}
+        if self.known.world.ended:  # R16: or they were in the topic that was deleted
             broker |= {start for start, want in self.wanted[self.broker].items() if want.short}
         for excused in self.excused.values():
             excused |= broker
@@ -229,9 +234,10 @@ class Judge:
             self.wrong.append(f"{when}: {tier} is {state} in {start}: {want}; {self._why(tier, start)}")
 
     def _lacking(self, start: int) -> bool:
-        """R16: the broker lacks records of the window, and its tier has a problem somewhere."""
+        """R16: the broker lacks records of the window, or may lack them, and its tier has a problem somewhere."""
         found = self.wanted[self.broker].get(start)
-        return found is not None and found.short > 0 and any(p.tier == self.broker for p in self.audit.problems)
+        lacks = (found is not None and found.short > 0) or start in self.excused[PRODUCERS]
+        return lacks and any(p.tier == self.broker for p in self.audit.problems)
 
     def _why(self, tier: TierKey, start: int) -> str:
         found = [f"{p.tier} {p.kind}: {p.text}" for p in self.audit.problems if p.touches(start)]

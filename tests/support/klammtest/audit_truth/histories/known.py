@@ -43,14 +43,23 @@ class Known:
     lakes: list[Lake] = field(default_factory=list)
     causes: Causes = field(default_factory=Causes)
     too_late: set[int] = field(default_factory=set)
+    deleted: dict[tuple[UUID, int], int] = field(default_factory=dict)
+    """From where on the records of a topic that was deleted were not counted: nothing is demanded of readers there."""
 
     def live_lakes(self, sink: str) -> list[Lake]:
         """Returns the lakes that a sink's loads have announced and that have not ended, the newest one last."""
         lakes = [
-            lake for lake in self.lakes if lake.sink == sink and lake.id and not lake.replaced and not lake.retired
+            lake for lake in self.lakes if lake.sink == sink and lake.id and not self._replaced(lake) and not lake.retired
         ]
         first = {event.lake: n for n, event in reversed(list(enumerate(self.world.audit.events))) if event.lake}
         return sorted((lake for lake in lakes if lake.id in first), key=lambda lake: first[lake.id])
+
+    def _replaced(self, lake: Lake) -> bool:
+        """R6: a lake was begun in its directory, and an event of it is stored."""
+        return lake.replaced and any(
+            event.lake not in ("", lake.id) and event.directory == lake.told_directory
+            for event in self.world.audit.events
+        )
 
     def parts(self) -> Iterator[tuple[UUID, Part]]:
         for topic_id, parts in [*self.world.ended, (self.world.topic_id, self.world.parts)]:
@@ -86,6 +95,10 @@ class Known:
 
     # -- readers
 
+    def demanded_to(self, topic_id: UUID, part: Part) -> int:
+        """R13: readers are compared with what the broker tier counted."""
+        return self.deleted.get((topic_id, part.number), len(part.rows))
+
     def demanded(self, group: Group) -> dict[int, list[Offset]]:
         """Returns the records that a group must have received, by window (R3)."""
         found: dict[int, list[Offset]] = defaultdict(list)
@@ -95,7 +108,7 @@ class Known:
             begun = begun or topic_id in begun_ids
             if not begun:
                 continue  # it was replaced before the group began
-            for offset in range(group.began.get((topic_id, part.number), 0), len(part.rows)):
+            for offset in range(group.began.get((topic_id, part.number), 0), self.demanded_to(topic_id, part)):
                 found[part.rows[offset].window].append((topic_id, part.number, offset))
         return found
 
@@ -106,7 +119,7 @@ class Known:
         for topic_id, part in self.parts():
             seen = seen or topic_id == lake.topic_id
             if seen:
-                for offset, row in enumerate(part.rows):
+                for offset, row in enumerate(part.rows[: self.demanded_to(topic_id, part)]):
                     found[row.window].append((topic_id, part.number, offset))
         return found
 
