@@ -327,21 +327,30 @@ class Follower:
                 followed.position = end
         followed.epoch = read.leader_epoch
         self._ranges.start(partition, followed.position, topic_id=followed.topic_id, epoch=read.leader_epoch)
-        if read.leader_epoch > 0 and read.high_watermark <= followed.position:
+        if read.leader_epoch > 0 and read.high_watermark == followed.position:
             self._uncommitted[partition] = followed.position
             self._ranges.cut(partition)
 
     def _jump(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """Retention was faster: the range that was not counted becomes lossy. Or the log ends before the counted
-        position (it was truncated, or restored): the ranges overlap, and the comparison reports it."""
+        position (it was truncated, or restored): the ranges overlap, and the comparison reports it. Or this broker does
+        not know that another one leads: so it counts nothing again before the coordination has taken its position."""
         start = read.log_start_offset
         self.behind = True
         log.warning("broker audit: %s: offset %d was deleted, continuing at %d", partition, followed.position, start)
         if start > followed.position:
             self._ranges.uncountable(partition, start)
             followed.position = self._uncommitted[partition] = start
+        elif self._logs.commit(
+            GROUP,
+            {partition: CommittedOffset(start, -1, topic_id=followed.topic_id)},
+            {partition: read.leader_epoch},
+        ):
+            self.behind = False
+            self._leave([partition])
         else:
             followed.position = start
+            self._uncommitted.pop(partition, None)
             self._ranges.start(partition, start, topic_id=followed.topic_id, epoch=read.leader_epoch)
 
     def _count(self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int) -> bool:
