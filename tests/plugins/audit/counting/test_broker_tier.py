@@ -650,3 +650,22 @@ def test_a_leader_that_knows_that_it_was_deposed_publishes_nothing_more() -> Non
     assert not tier.advance()
     assert topic.events == []
     assert logs.offsets.offsets == {}
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_leader_that_was_cut_off_counts_nothing_again_when_it_starts(epoch: int) -> None:
+    """Its log ends before the position of the audit, as a log does that was cut: another broker leads, and has counted
+    further."""
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.leader_epoch = epoch
+    logs.append([0] * 10, producer="p")
+    former = CutOff(logs)
+    former.leader_epoch = epoch
+    logs.append([0] * 20, producer="p")
+    follower(logs, topic).advance()
+    before = list(topic.events)
+    tier = follower(former, topic)
+    assert not tier.advance()
+    assert not tier.behind
+    assert topic.events == before
+    assert logs.offsets.offsets[FLIGHTS].offset == 30
