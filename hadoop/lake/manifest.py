@@ -80,7 +80,7 @@ class UnopenedBatch(BaseModel):
 
 class LakeOrigin(BaseModel):
     """Identifies the topic's directory: its `id` is made before its first load. `directory`: its path, by which a
-    directory that was moved or copied is detected; `replaces`: the ids that it had where it was moved from, oldest first.
+    directory that was moved or copied is detected; `replaces`: the ids that it had where it was moved from.
     """
 
     model_config = ConfigDict(frozen=True)

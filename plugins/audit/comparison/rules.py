@@ -460,8 +460,8 @@ def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
 class Problems:
     """R14 to R18: finds the problems of one topic's tiers.
 
-    `lateness_ms`: how much later than its timestamp a record may be sent; `ids`: see `topic_ids`; `retained`: no event of the audit topic was
-    deleted.
+    `lateness_ms`: how much later than its timestamp a record may be sent; `ids`: see `topic_ids`; `retained`: no
+    event of the audit topic was deleted.
     """
 
     def __init__(

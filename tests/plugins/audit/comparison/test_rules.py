@@ -109,7 +109,8 @@ def test_a_directory_that_was_moved_replaces_its_lake_until_that_one_goes_on() -
 def test_a_directory_that_was_moved_twice_replaces_a_lake_though_no_event_of_the_one_between_was_stored() -> None:
     old = [load(1, 0, 100, 10)]
     moved = {"directory": "/third/flights", "replaces": ("one", "two")}
-    new = [announced("three", 20, **moved), *(load(n, 100 * (n - 1), 100 * n, 20 + n, "three", **moved) for n in (1, 2))]
+    loads = (load(n, 100 * (n - 1), 100 * n, 20 + n, "three", **moved) for n in (1, 2))
+    new = [announced("three", 20, **moved), *loads]
     assert result([*stored(), *old, *new], LAKE).complete
 
 
@@ -332,7 +333,7 @@ def test_what_a_deleted_topic_held_and_nobody_counted_is_not_missing(again: bool
 
 
 def test_a_load_of_a_former_topic_that_tells_late_leaves_the_present_one_demanded() -> None:
-    """The lake stopped with the former topic, and its event came after the present one's first: it lacks 100 records."""
+    """The lake stopped with the former topic, and its event came after the present one's first: it lacks records."""
     events = [
         event("producer", "p", 0, 1, {0: 100, 1: 100}, final=True),
         event("broker", "b", 0, 100, {0: 100}, topic_id="one", stored_ms=10),

@@ -468,6 +468,7 @@ def STEPS_OF(history: History) -> list[tuple[Callable[[], None], float, str]]:
         (h.send_foreign, 4, "foreign producers"),
         (h.kill_producer, 1, "killed producers"),
         (h.refuse, 2, "failing audit topic"),
+        (h.kill_producer, 0.5, "failing audit topic"),
         (h.move_leader, 3, "leaders"),
         (h.cut_off, 2, "cut-off leaders"),
         (h.reconnect, 2, "cut-off leaders"),

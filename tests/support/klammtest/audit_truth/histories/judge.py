@@ -210,7 +210,7 @@ class Judge:
             if not self.final:  # records that were sent later than allowed are not awaited
                 right = right or start in self.known.too_late
                 right = right or (tier == self.broker and bool(want.late))
-            if tier == self.broker and self.known.deleted:  # doubled, and deleted with the topic before they were counted
+            if tier == self.broker and self.known.deleted:  # doubled, and deleted before they were counted
                 right = right or not (want.short or want.late)
         elif state == State.MISSING:
             lateness = start in self.known.too_late and (not self.final or bool(self.known.causes.uncounted))
@@ -304,7 +304,7 @@ class Judge:
         kinds = {str(problem.kind) for problem in settled.problems}
         wanted = max((s + WINDOW_MS for s in starts if not proved or s < min(proved)), default=None)
         mark = settled.watermark_ms
-        if "two lakes" in kinds and starts and obstacle(settled, Gate(TOPIC, starts[-1] + WINDOW_MS)) is None:
+        if self.two_lakes and starts and obstacle(settled, Gate(TOPIC, starts[-1] + WINDOW_MS)) is None:
             self.wrong.append("the gate is open though two lakes are live")
         if mark != wanted and not kinds & {"behind", "two lakes"}:
             self.wrong.append(f"the watermark is {mark} and not {wanted} where every unknown count is settled")

@@ -48,9 +48,8 @@ class Known:
 
     def live_lakes(self, sink: str) -> list[Lake]:
         """Returns the lakes that a sink's loads have announced and that have not ended, the newest one last."""
-        lakes = [
-            lake for lake in self.lakes if lake.sink == sink and lake.id and not self._replaced(lake) and not lake.retired
-        ]
+        ended = [lake for lake in self.lakes if lake.retired or self._replaced(lake)]
+        lakes = [lake for lake in self.lakes if lake.sink == sink and lake.id and lake not in ended]
         first = {event.lake: n for n, event in reversed(list(enumerate(self.world.audit.events))) if event.lake}
         return sorted((lake for lake in lakes if lake.id in first), key=lambda lake: first[lake.id])
 
