@@ -1,14 +1,15 @@
 """The data source `held`: `klamm`, whose sink waits at a place until a file exists, so that attempts overlap.
 
 Options beside those of `klamm`: `held.folder`, where an attempt that waits creates `waiting-<pid>`, goes on when `go`
-exists, and creates `ended-<pid>` at its end; `held.at`, `row` (before its first row) or a fault point of the sink;
-`held.nth`, at which pass of the point; `held.first` true: only the first attempt of task 0 waits; `held.plant` true:
-each attempt has a producer of its own.
+exists, and creates `ended-<pid>` at its end; a further attempt of task 0 creates `again` there. `held.at`: `row`
+(before its first row) or a fault point of the sink; `held.nth`, at which pass of the point; `held.first` true: only the
+first attempt of task 0 waits; `held.plant` true: each attempt has a producer of its own.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -56,6 +57,8 @@ class Hold:
             waits = waits and context.attemptNumber() == 0 and context.partitionId() == 0
         if waits and self.at != "row":
             faults.install(self._hook())
+        if self.folder and context is not None and context.partitionId() == 0 and context.attemptNumber():
+            (Path(self.folder) / "again").touch()
         for number, batch in enumerate(rows):
             if waits and self.at == "row" and number == 0:
                 self.wait()
@@ -79,6 +82,7 @@ class Hold:
 
     def wait(self) -> None:
         folder = Path(self.folder)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to a stopped worker whose executor is killed
         (folder / f"waiting-{os.getpid()}").touch()
         deadline = time.monotonic() + LONGEST_S
         while not (folder / "go").exists() and time.monotonic() < deadline:

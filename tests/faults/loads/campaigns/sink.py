@@ -1,5 +1,5 @@
-"""The Spark sink with attempts that run at the same time: two drivers with one checkpoint. Each row must be stored
-once.
+"""The Spark sink with attempts that run at the same time: two drivers with one checkpoint, and speculation. Each row
+must be stored once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from typing import Any
 import psutil
 
 from harness import Result, Run
+from klamm.core.client.cluster_client import LATEST
+from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.spark.cluster import edges
 from klammtest.broker import ENVIRONMENT
 from klammtest.clients.numbered import Topics, number_topics
 from klammtest.waiting import eventually
+from loads.spark_cluster import kill_family, spark_cluster
 
 ROWS, PARTITIONS = 1000, 2
+WRITTEN = 2 * ROWS
+"""Rows of a `df.write` by two tasks, so that a task has as many as that of a query."""
 FULL, QUICK = 20, 2
 MESSAGE_BYTES = "700"
 """The topic's largest batch, so that a task sends more batches than a broker remembers."""
@@ -31,19 +37,35 @@ LIMIT_S = 300.0
 _DRIVER = Path(__file__).parents[1] / "sink_driver.py"
 _FAULTS = Path(__file__).parents[2]
 _PLACES = (("row", 1), ("sink.claimed", 1), ("sink.produced", 1), ("sink.produced", 4), ("sink.produced", 9))
-_SMALL = ("spark.executor.memory=512m", "spark.sql.shuffle.partitions=2")
+_SMALL = (
+    "spark.executor.memory=512m",
+    "spark.sql.shuffle.partitions=2",
+    "spark.driver.host=127.0.0.1",
+    "spark.driver.bindAddress=127.0.0.1",
+)
+_EAGER = (
+    "spark.speculation=true",
+    "spark.speculation.interval=100ms",
+    "spark.speculation.multiplier=1.1",
+    "spark.speculation.quantile=0.5",
+    "spark.speculation.minTaskRuntime=200ms",
+)
+_ENVIRONMENT = {
+    **ENVIRONMENT,
+    "PYTHONPATH": os.pathsep.join((str(_FAULTS), ENVIRONMENT["PYTHONPATH"])),
+    "PYSPARK_PYTHON": sys.executable,
+}
 
 
 class SinkDriver:
     """A process of `sink_driver.py`."""
 
     def __init__(self, log: Path, master: str, settings: Sequence[str]) -> None:
-        path = os.pathsep.join((str(_FAULTS), ENVIRONMENT["PYTHONPATH"]))
         with log.open("ab") as err:
             self.process = subprocess.Popen(
                 [sys.executable, str(_DRIVER), master, *_SMALL, *settings],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True,
-                env={**ENVIRONMENT, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+                env=_ENVIRONMENT,
             )  # fmt: skip
         self._pool = ThreadPoolExecutor(1)
         self._started = self._pool.submit(self._hear, "ready")
@@ -64,12 +86,7 @@ class SinkDriver:
         return json.loads(self.process.stdout.readline())[what]
 
     def close(self) -> None:
-        with suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self.process.pid).children(recursive=True)
-            for process in (*family, psutil.Process(self.process.pid)):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-        self.process.wait()
+        kill_family(self.process)
         self._pool.shutdown()
 
 
@@ -84,6 +101,7 @@ class Stage:
         self.topic = f"{folder.name}-{at}"
         self.rows = 0
         topics.create(self.topic, PARTITIONS, max_message_bytes=MESSAGE_BYTES)
+        self._partitions = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
 
     def options(self, hold: str | None, place: tuple[str, int] = ("row", 1), *, first: bool = False) -> dict[str, str]:
         """Returns the options of the sink, whose attempts wait in that folder."""
@@ -98,6 +116,22 @@ class Stage:
     def waiting(self, hold: str) -> list[int]:
         """Returns the processes of the attempts that have waited."""
         return [int(file.name.split("-")[1]) for file in (self.folder / hold).glob("waiting-*")]
+
+    def has_again(self, hold: str) -> bool:
+        """Returns whether a second attempt of the first task has begun."""
+        return (self.folder / hold / "again").exists()
+
+    def ended(self, hold: str, pid: int) -> bool:
+        """Returns whether the attempt that has waited has ended by itself."""
+        return (self.folder / hold / f"ended-{pid}").exists()
+
+    def await_end(self, hold: str, pid: int) -> None:
+        """Waits until the attempt that has waited is over."""
+        eventually(lambda: self.ended(hold, pid) or not alive(pid), "the attempt that waited ends", LIMIT_S)
+
+    def end(self) -> int:
+        """Returns how many rows are stored."""
+        return sum(edges(self._topics.client, self._partitions, LATEST).values())
 
     def go(self, hold: str) -> None:
         (self.folder / hold / "go").touch()
@@ -188,4 +222,49 @@ def two_drivers(at: int, chance: random.Random, stage: Stage, made: list[SinkDri
     total.require(at, "completed", last is None, f"{last}; before: {ends}")
 
 
-CAMPAIGNS = [TwoDrivers()]
+def held_write(place: tuple[str, int], stage: Stage, driver: SinkDriver, hold: str) -> tuple[Future[Any], int]:
+    """Begins a write; returns when the first attempt of the first task waits, with its process."""
+    stage.rows = WRITTEN
+    done = driver.ask({"write": WRITTEN, "options": stage.options(hold, place, first=True)})
+    eventually(lambda: stage.waiting(hold) or done.done(), "an attempt waits", LIMIT_S)
+    waiting = stage.waiting(hold)
+    assert len(waiting) == 1, f"{len(waiting)} attempts wait at {place}; the write: {done}"
+    return done, waiting[0]
+
+
+def alive(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+class Speculation:
+    name = "sink-speculation"
+    injects = (
+        "a task waits before its first row, after its claim or between two batches, until Spark has started a second "
+        "attempt (spark.speculation); it goes on when that begins, has written some rows, or all"
+    )
+    asserts = "the write ends with success, and each row is stored once"
+    plants = TwoDrivers.plants
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        with spark_cluster(run.folder, _ENVIRONMENT) as master:
+            return campaign(run, speculation, (master, _EAGER))
+
+
+def speculation(at: int, chance: random.Random, stage: Stage, made: list[SinkDriver], total: Result) -> None:
+    done, worker = held_write(chance.choice(_PLACES), stage, made[0], "slow")
+    eventually(lambda: done.done() or stage.has_again("slow"), "a second attempt begins", LIMIT_S)
+    begun = stage.end()
+    rows = chance.choice((0, begun + 1, WRITTEN))
+    eventually(lambda: done.done() or stage.end() >= min(rows, WRITTEN), "the second attempt writes", LIMIT_S)
+    stage.go("slow")
+    end = done.result(LIMIT_S)
+    total.require(at, "written", end is None, str(end))
+    total.require(at, "second-attempts", stage.has_again("slow"), "no second attempt has begun")
+    stage.await_end("slow", worker)
+    total.count("went-on", stage.ended("slow", worker))
+
+
+CAMPAIGNS = [TwoDrivers(), Speculation()]
