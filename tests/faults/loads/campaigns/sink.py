@@ -1,5 +1,5 @@
-"""The Spark sink with attempts that run at the same time: two drivers with one checkpoint, and speculation. Each row
-must be stored once.
+"""The Spark sink with attempts that run at the same time: two drivers with one checkpoint, a worker that is thought
+dead and goes on, and speculation. Each row must be stored once.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ _SMALL = (
     "spark.sql.shuffle.partitions=2",
     "spark.driver.host=127.0.0.1",
     "spark.driver.bindAddress=127.0.0.1",
+)
+_LOST = (
+    "spark.executor.heartbeatInterval=1s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs=6s",
+    "spark.network.timeoutInterval=1s",
 )
 _EAGER = (
     "spark.speculation=true",
@@ -222,6 +227,42 @@ def two_drivers(at: int, chance: random.Random, stage: Stage, made: list[SinkDri
     total.require(at, "completed", last is None, f"{last}; before: {ends}")
 
 
+class ThoughtDead:
+    name = "sink-worker-thought-dead"
+    injects = (
+        "an executor with its Python workers is stopped (SIGSTOP) before a task's first row, after its claim or "
+        "between two batches, until Spark has lost it and another executor has written all; then the worker goes on "
+        "(SIGCONT)"
+    )
+    asserts = "the write ends with success, and each row is stored once, also after the worker's attempt has ended"
+    plants = TwoDrivers.plants
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        with spark_cluster(run.folder, _ENVIRONMENT) as master:
+            return campaign(run, thought_dead, (master, _LOST))
+
+
+def thought_dead(at: int, chance: random.Random, stage: Stage, made: list[SinkDriver], total: Result) -> None:
+    done, worker = held_write(chance.choice(_PLACES), stage, made[0], "dead")
+    stopped = executor_of(worker)
+    for process in stopped:
+        process.suspend()
+    try:
+        end = done.result(LIMIT_S)
+        total.require(at, "written", end is None, str(end))
+        total.require(at, "second-attempts", stage.has_again("dead"), "no second attempt has begun")
+        stage.go("dead")
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(worker).resume()
+        stage.await_end("dead", worker)
+        total.require(at, "went-on", stage.ended("dead", worker), "the worker was killed")
+    finally:
+        for process in reversed(stopped):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
 def held_write(place: tuple[str, int], stage: Stage, driver: SinkDriver, hold: str) -> tuple[Future[Any], int]:
     """Begins a write; returns when the first attempt of the first task waits, with its process."""
     stage.rows = WRITTEN
@@ -230,6 +271,16 @@ def held_write(place: tuple[str, int], stage: Stage, driver: SinkDriver, hold: s
     waiting = stage.waiting(hold)
     assert len(waiting) == 1, f"{len(waiting)} attempts wait at {place}; the write: {done}"
     return done, waiting[0]
+
+
+def executor_of(worker: int) -> list[psutil.Process]:
+    """Returns the executor's JVM with all its processes."""
+    process = psutil.Process(worker)
+    while "java" not in process.name():
+        parent = process.parent()
+        assert parent is not None
+        process = parent
+    return [process, *process.children(recursive=True)]
 
 
 def alive(pid: int) -> bool:
@@ -267,4 +318,4 @@ def speculation(at: int, chance: random.Random, stage: Stage, made: list[SinkDri
     total.count("went-on", stage.ended("slow", worker))
 
 
-CAMPAIGNS = [TwoDrivers(), Speculation()]
+CAMPAIGNS = [TwoDrivers(), ThoughtDead(), Speculation()]
