@@ -40,12 +40,14 @@ class Gates:
         self.passed: set[UUID] = set()
         create = LogManager.create
 
-        def gated(logs: LogManager, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
+        def gated(
+            logs: LogManager, tp: TopicPartition, topic_id: UUID, config: TopicConfig, *, durable: bool = True
+        ) -> PartitionLog:
             if topic_id not in self.passed:
                 self.reached[tp.topic].set()
                 assert self.open[tp.topic].wait(PATIENCE_S)
                 self.passed.add(topic_id)
-            return create(logs, tp, topic_id, config)
+            return create(logs, tp, topic_id, config, durable=durable)
 
         patch.setattr(LogManager, "create", gated)
 
