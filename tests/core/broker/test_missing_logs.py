@@ -270,7 +270,7 @@ def test_a_partition_that_was_being_moved_here_before_a_crash_is_not_lost(
         with monkeypatch.context() as patch, served(tmp_path):
             refused = threading.Event()
 
-            def refuse(*_: object) -> None:
+            def refuse(*_: object, **__: object) -> None:
                 refused.set()
                 raise StorageError("planted: it is not made before the crash")
 

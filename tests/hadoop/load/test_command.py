@@ -222,8 +222,8 @@ def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession,
 @pytest.mark.parametrize(
     ("arguments", "environment", "status", "why"),
     [
-        ((), {}, 2, "sinks: name the one to be loaded (there are: lake, other)"),
-        (("lakes",), {}, 2, "sinks.lakes: there is no such sink (there are: archive, lake, other)"),
+        ((), {}, 2, "sinks: name the one to be loaded (there are: lake, mixed, other)"),
+        (("lakes",), {}, 2, "sinks.lakes: there is no such sink (there are: archive, lake, mixed, other)"),
         (("archive",), {}, 2, "sinks.archive: `klamm load` fills sinks with `plugin: hadoop` only"),
         (("lake", "--topic", "x"), {}, 2, "sinks.lake.topics: there is no 'x' (there are: trips, raw)"),
         (("lake",), {"JAVA_HOME": "/nowhere"}, 2, "JAVA_HOME is /nowhere, which has no bin/java"),
