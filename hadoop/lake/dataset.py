@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -36,11 +37,14 @@ def dataset(
     as_of: int | datetime | None = None,
     webhdfs_url: str | None = None,
 ) -> LakeDataset:
-    """Returns a topic's rows that are published now; the arguments are those of `klamm.hadoop.read_lake`.
+    """Returns a topic's rows that are published now; the arguments are those of `klamm.hadoop.read_lake`. A path without
+    a scheme may be relative to the working directory.
 
     Raises `ConfigError` when there is nothing to read, and for Avro files, which only Spark reads. The files are read
     when rows are asked for.
     """
+    if ":" not in root:
+        root = str(Path(root).resolve())
     files, layout = lake_files(root, webhdfs_url), TopicLayout(root, topic)
     selected = select(files, layout, as_of, generation)
     for part in selected.parts:
