@@ -37,8 +37,8 @@ def dataset(
     as_of: int | datetime | None = None,
     webhdfs_url: str | None = None,
 ) -> LakeDataset:
-    """Returns a topic's rows that are published now; the arguments are those of `klamm.hadoop.read_lake`. A path without
-    a scheme may be relative to the working directory.
+    """Returns a topic's rows that are published now; the arguments are those of `klamm.hadoop.read_lake`. A path
+    without a scheme may be relative to the working directory.
 
     Raises `ConfigError` when there is nothing to read, and for Avro files, which only Spark reads. The files are read
     when rows are asked for.
