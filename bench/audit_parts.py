@@ -20,7 +20,7 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "support")]
 
-from klamm.core.client.consumer.audit import _counted_run, _joined  # noqa: E402
+from klamm.core.client.consumer.audit import counted_run, joined_runs  # noqa: E402
 from klamm.core.client.producer.arrow import Making, Rows  # noqa: E402
 from klamm.core.client.producer.batch import BatchAudit  # noqa: E402
 from klamm.core.client.producer.partition_queue import PartitionQueue  # noqa: E402
@@ -120,7 +120,7 @@ def consumer_counts(batches: int, arrow: bool) -> Callable[[], object]:
     def counted() -> None:
         ranges = KlammRangeAudit(identity("consumer"), stored, window_ms=_WINDOW_MS, clock_ms=lambda: _FIRST_MS)
         ranges.start(_WHERE, 0)
-        ranges.count(_WHERE, *_joined([_counted_run(_WHERE, columns)]))
+        ranges.count(_WHERE, *joined_runs([counted_run(_WHERE, columns)]))
         ranges._partitions[_WHERE].records.windows(_RECORDS * batches, _WINDOW_MS)
 
     return counted

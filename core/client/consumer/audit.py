@@ -25,6 +25,8 @@ from ..cluster_client import ClusterClient
 from ..event_publisher import EventPublisher
 from .batches import BatchColumns
 
+__all__ = ["ConsumerAudit", "counted_run", "joined_runs"]
+
 _log = logging.getLogger(__name__)
 
 _MOST_RUNS: Final = 64
@@ -94,7 +96,7 @@ class ConsumerAudit:
         if not self.counts(partition):
             return None
         try:
-            run = _counted_run(partition, columns)
+            run = counted_run(partition, columns)
         except Exception as error:  # a batch that is returned undecoded is decoded only here
             with self._lock:
                 self._passed_over(error)
@@ -155,7 +157,7 @@ class ConsumerAudit:
     def _count_runs(self, ranges: RangeAudit, runs: Sequence[_Run]) -> None:
         """Counts runs of one partition, whose offsets grow."""
         try:
-            ranges.count(runs[0].partition, *_joined(runs))
+            ranges.count(runs[0].partition, *joined_runs(runs))
         except Exception as error:  # a plugin may raise anything
             self._passed_over(error)
 
@@ -173,7 +175,8 @@ class _Run(NamedTuple):
     sizes: Buffer
 
 
-def _counted_run(partition: TopicPartition, columns: Columns) -> _Run:
+def counted_run(partition: TopicPartition, columns: Columns) -> _Run:
+    """Returns what of these records is counted."""
     records = columns.records if isinstance(columns, BatchColumns) else columns
     offsets = records.offsets
     if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:  # no offset is missing: no object for each is needed
@@ -189,7 +192,7 @@ def _int64s(numbers: Sequence[int]) -> Buffer:
     return numbers if isinstance(numbers, memoryview) else native.int64s(list(numbers))
 
 
-def _joined(runs: Sequence[_Run]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+def joined_runs(runs: Sequence[_Run]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """Returns offsets, timestamps in ms and sizes in bytes of a partition's runs."""
     if len(runs) == 1:
         _, offsets, stamps, sizes = runs[0]
