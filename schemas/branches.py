@@ -39,7 +39,9 @@ def _rank(branch: AvroType, kind: type) -> int | None:
     if issubclass(kind, bool) or kind.__name__ in ("bool_", "bool"):
         return 0 if branch.kind == "boolean" else None
     if issubclass(kind, Integral):
-        return {"int": 0, "long": 0, "double": 2, "float": 3}.get(branch.kind) if not logical else _stored(branch, 1)
+        if logical:  # a value of nanoseconds is read as a number, one of the others only where Python has no object
+            return _stored(branch, 1 if read_class(branch) is int else 2)
+        return {"int": 0, "long": 0, "double": 3, "float": 4}.get(branch.kind)
     if issubclass(kind, Real):
         return {"double": 0, "float": 1}.get(branch.kind)
     if issubclass(kind, str):

@@ -234,6 +234,7 @@ def test_a_payload_that_is_nested_too_deeply_is_refused() -> None:
 P1, P2 = record(("x", "int"), name="n1.P"), record(("x", "int"), ("y", "string"), name="n2.P")
 SAME = record(("x", "int"), name="n2.P")
 E1, E2 = ({"type": "enum", "name": f"E{n}", "symbols": ["A", f"B{n}"]} for n in (1, 2))
+NANOS = logical("long", "timestamp-nanos")
 UNIONS = [  # (union, value, index of the branch, value read)
     (["null", P1, SAME], {"-type": "n2.P", "x": 1}, 2, {"-type": "n2.P", "x": 1}),
     (["null", P1, SAME], ("n2.P", {"x": 1}), 2, {"-type": "n2.P", "x": 1}),
@@ -259,6 +260,9 @@ UNIONS = [  # (union, value, index of the branch, value read)
     ([MILLIS, "int"], NOON.replace(microsecond=0), 0, NOON.replace(microsecond=0)),
     (["null", "boolean", "int"], True, 1, True),
     ([TIME_MS, TIME_US], dt.time(0, 0, 0, 1), 1, dt.time(0, 0, 0, 1)),
+    ([TIME_MS, NANOS], 1, 1, 1),
+    (["int", NANOS], 5, 0, 5),
+    (["int", NANOS], ("long", 5), 1, ("long", 5)),
     ([decimal(4, 2), RAW_DECIMAL], Decimal("1.5"), 0, Decimal("1.50")),
     ([decimal(4, 2), RAW_DECIMAL], Decimal("100.5"), 1, Decimal("100.5")),
     (["null", {"type": "array", "items": "string"}, "string"], ["string", "x"], 1, ["string", "x"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from .java_avro import JavaAvro
 from .klamm_avro import KlammAvro, Outcome, Refused, SparkTask, attempt
 from .plants import Plant
 from .schemas import definitions, kind_of
+from .values import is_decimal
 from .values_as import ColumnReading, Part, RecordReading, python_value
 
 Json = Any
@@ -87,7 +89,7 @@ def _fields(difference: Difference) -> tuple[str, str, Any, Any]:
 
 
 def _without_branches(value: Json, schema: Json) -> Json:
-    """The value by its numbers and texts alone."""
+    """The value by its numbers and texts alone; equal decimals are equal at every scale and size."""
     return _Plain(definitions(schema)).of(schema, value)
 
 
@@ -115,6 +117,9 @@ class _Plain:
             return {key: self.of(schema["values"], item) for key, item in value}
         if isinstance(schema, dict) and schema.get("logicalType") in _TIMES:
             return value * _TIMES[schema["logicalType"]]
+        if is_decimal(schema):
+            unscaled = int.from_bytes(bytes.fromhex(value), signed=True)
+            return Fraction(unscaled, 10 ** schema.get("scale", 0))
         if kind in ("float", "double"):
             number = python_value(kind, value, {})
             return "nan" if number != number else number

@@ -61,7 +61,8 @@ RULES: Final[dict[str, str]] = {
     "hold them.",
     FIXED_UUID: "A UUID in a `fixed` of 16 bytes: columns have the bytes.",
     PLAIN: "A value that does not name its branch goes to the branch that fits its class best, and is refused where "
-    "two named types fit alike; a Java datum knows `int` from `long` and its schema. Java reads the same value.",
+    "two named types fit alike; a Java datum knows `int` from `long` and its schema. Java reads the same value: "
+    "a number, UUID or decimal is equal in each of its branches.",
     NAMES: "A record whose name is neither the reader's nor one of its aliases: Klamm refuses it, as the specification "
     "and Java's check of compatibility do; Java's reader does not compare the names of records outside of unions.",
     FULL_NAMES: "A union with several records of one short name: Klamm takes the one with the writer's full name, or "
