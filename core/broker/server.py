@@ -53,12 +53,12 @@ from ..transport.plaintext_transport import accept_plaintext
 from .access import AccessControl
 from .background.background_services import BackgroundServices
 from .background.maintenance import BrokerMaintenance
-from .background.service_context import LocalBrokerContext
 from .coordinator.group_service import GroupService
 from .coordinator.placement import GroupPlacement
 from .coordinator.topic_deletions import TopicDeletions
 from .dynamic_config.live_config import LiveConfig
 from .dynamic_config.reload import Reloader, ReloadOutcome
+from .handlers.dispatch import Dispatcher
 from .handlers.fetch import session_weight
 from .handlers.produce import produce_fast
 from .handlers.table import HANDLERS
@@ -66,10 +66,8 @@ from .internal_topics import ensure_topic
 from .metrics.counters import BrokerMetrics
 from .network import file_descriptors as descriptors
 from .network.connections import Connections
-from .network.dispatch import Dispatcher
 from .network.limits import Limits
 from .network.listener import Listener, advertised
-from .partitions import Partitions
 from .producer_ids import ProducerIds
 from .refused_batches import PURGE_INTERVAL_S, RefusedBatches
 from .replication.fetchers import Fetchers
@@ -77,11 +75,13 @@ from .replication.follower_fetches import FollowerFetches
 from .replication.full_disk import FullDisk
 from .replication.isr_changes import IsrChanges
 from .replication.new_leaders import NewLeaders
+from .replication.partitions import Partitions
 from .replication.replica import monotonic_ms
 from .replication.replica_fetcher import FetcherSettings
 from .replication.role_changes import RoleChanges
 from .replication.suspicions import Suspicions, is_reachable
 from .replication.throttles import ReplicationThrottles
+from .service_context import LocalBrokerContext
 from .services import Services
 from .session.lease import Lease
 from .topic_creation import possible_replicas
@@ -493,6 +493,10 @@ class Broker:
             weight=session_weight,
         )
         follower_fetches = FollowerFetches(
+            partitions,
+            lambda: leadership.image,
+            workers,
+            lambda: self._config.replica_fetch_response_max_bytes,
             fetch_sessions,
             throttles,
             isr_changes.caught_up,
@@ -630,8 +634,8 @@ class Broker:
         """Starts the metrics endpoint; prometheus-client is imported only if it is configured."""
         if self._config.metrics_port < 0:
             return
-        from .metrics.collector import Watched, registry
         from .metrics.endpoint import MetricsEndpoint, sample_loop_lag
+        from .metrics_collector import Watched, registry
 
         watched = Watched(
             services.broker_id,

@@ -24,11 +24,11 @@ from .coordinator.topic_deletions import TopicDeletions
 from .dynamic_config.live_config import LiveConfig
 from .metrics.counters import BrokerMetrics
 from .network.memory import Memory
-from .partitions import Partitions
 from .producer_ids import ProducerIds
 from .refused_batches import RefusedBatches
 from .replication.follower_fetches import FollowerFetches
 from .replication.new_leaders import NewLeaders
+from .replication.partitions import Partitions
 from .replication.replica import Replica
 from .replication.role_changes import RoleChanges
 from .session.lease import Lease

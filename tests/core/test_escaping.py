@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 from rich.console import Console
 
-from klamm.core.broker.metrics.collector import of_services
+from klamm.core.broker.metrics_collector import of_services
 from klamm.core.cli.output import say, say_document, table
 from klamm.core.config.sections.process_log import ProcessLogConfig
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, KlammError

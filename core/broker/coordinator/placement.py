@@ -12,7 +12,7 @@ from ...cluster.image import NO_LEADER, ClusterImage, TopicImage
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from ...interfaces.offsets import DEFAULT_REPLICAS, OffsetsTopicSettings
-from ..partitions import Partitions
+from ..replication.partitions import Partitions
 from ..replication.replica import Replica
 
 log = logging.getLogger(__name__)

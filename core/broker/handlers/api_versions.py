@@ -10,7 +10,7 @@ from ...errors import ErrorCode
 from ...protocol.api_versions import VERSION as NAMES_BROKER_FROM
 from ...protocol.apis import ADVERTISED
 from ...protocol.messages import Entity
-from ..network.context import Request
+from ..request import Request
 from ..services import Services
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -9,8 +9,8 @@ from ...errors import ErrorCode, KlammError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
-from ..network.context import Request
 from ..replication.replica import DeleteOutcome, Replica
+from ..request import Request
 from ..services import Services
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import ErrorCode, KlammError
-from ...interfaces.security.authorizer import AclOperation, ResourceType
+from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...log.partition_log import LogRead, ReadIsolation
 from ...log.segment.file_operations import MOST_CACHED
 from ...protocol.apis import ApiKey
@@ -26,9 +26,10 @@ from ...protocol.replica_fetch import ReplicaFetchRequest, as_replica_fetch
 from ...records.header import iter_headers
 from ...records.partition import TopicPartition
 from ...replication.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, FetchSessionRequest
-from ..network.context import FIRST_ALLOWANCE, ConnectionContext, Request
+from ..replication.follower_fetches import write_answers
 from ..replication.parked_fetch import ParkedFetch
 from ..replication.replica import Replica, monotonic_ms
+from ..request import FIRST_ALLOWANCE, ConnectionContext, Request
 from ..services import Services
 from .metadata import nodes
 
@@ -92,12 +93,22 @@ class _Poll:
         self.answers.clear()
 
 
+def _fetch_of_follower(
+    services: Services, request: Request, message: ReplicaFetchRequest
+) -> list[Buffer] | Coroutine[Any, Any, list[Buffer]]:
+    if services.access.enforced:
+        refused = services.access.refusal(request, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        if refused is not None:
+            return write_answers(request, refused, 0, {})
+    return services.follower_fetches.fetch(request, message)
+
+
 def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any, Any, list[Buffer]]:
     message = request.message
     if isinstance(message, ReplicaFetchRequest):
-        return services.follower_fetches.fetch(services, request, message)
+        return _fetch_of_follower(services, request, message)
     if request.version >= FOLLOWERS_FROM and message.replica_state.replica_id >= 0:
-        return services.follower_fetches.fetch(services, request, as_replica_fetch(message))
+        return _fetch_of_follower(services, request, as_replica_fetch(message))
     context: _Context = services.fetch_sessions.context(
         _session_request(request), from_follower=False, now_ms=monotonic_ms()
     )

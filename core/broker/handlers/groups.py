@@ -19,7 +19,7 @@ from ...groups.coordinator.requests import (
 from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ..coordinator.coordinator_errors import commit_code
-from ..network.context import Request
+from ..request import Request
 from ..services import Services
 from .metadata import nodes
 

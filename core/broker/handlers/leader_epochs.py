@@ -11,8 +11,8 @@ from typing import Any
 from ...errors import ErrorCode
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
-from ..network.context import Request
 from ..replication.replica import Replica
+from ..request import Request
 from ..services import Services
 
 _UNKNOWN = (-1, -1)

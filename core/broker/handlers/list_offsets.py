@@ -13,8 +13,8 @@ from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.partition_log import ReadIsolation
 from ...protocol.messages import Entity
-from ..network.context import Request
 from ..replication.replica import Replica
+from ..request import Request
 from ..services import Services
 
 LATEST = -1

@@ -18,7 +18,7 @@ from ...protocol.apis import ApiKey
 from ...protocol.current_leader import NodeEndpoint
 from ...protocol.messages import Entity
 from ..internal_topics import ensure_topic
-from ..network.context import Request
+from ..request import Request
 from ..services import Services
 from ..topic_creation import BY_DEFAULT
 

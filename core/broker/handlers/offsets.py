@@ -14,7 +14,7 @@ from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
 from ..coordinator.coordinator_errors import commit_code
 from ..coordinator.group_service import OffsetCommitter
-from ..network.context import Request
+from ..request import Request
 from ..services import Services
 
 BY_TOPIC_ID = 10

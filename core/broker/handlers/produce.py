@@ -32,9 +32,9 @@ from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE, BatchHeader
 from ...records.partition import counted
 from ..append_placement import LONG_NS
-from ..network.context import ConnectionContext, Request
-from ..network.delayed_reply import DelayedReply
+from ..delayed_reply import DelayedReply
 from ..replication.replica import Replica
+from ..request import ConnectionContext, Request
 from ..services import Services
 from .metadata import nodes
 

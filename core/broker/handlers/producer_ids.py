@@ -7,7 +7,7 @@ import logging
 from ...errors import CoordinationError, ErrorCode, KlammError
 from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
-from ..network.context import Request
+from ..request import Request
 from ..services import Services
 
 log = logging.getLogger(__name__)

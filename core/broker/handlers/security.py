@@ -12,7 +12,7 @@ from typing import Final
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
-from ..network.context import Request
+from ..request import Request
 from ..services import Services
 
 _NO_ACLS: Final = "No Authorizer is configured that keeps ACLs."

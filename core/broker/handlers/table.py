@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...protocol.apis import ApiKey
-from ..network.dispatch import Handler
 from . import (
     api_versions,
     delete_records,
@@ -20,6 +19,7 @@ from . import (
 from .cluster import describe_cluster, elect_leaders, log_dirs, reassignments, unregister_broker, update_features
 from .configs import client_quotas, list_config_resources
 from .configs import describe_configs as configs
+from .dispatch import Handler
 from .topics import create_topics, delete_topics, describe_topic_partitions
 
 HANDLERS: dict[ApiKey, Handler] = {

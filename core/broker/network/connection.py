@@ -45,9 +45,9 @@ from ...protocol.messages import Buffer
 from ...state_table import StateTable
 from ...transport.address import Address
 from ...transport.interface import Transport, TransportHandler
+from ..delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
+from ..request import FIRST_ALLOWANCE, ConnectionContext
 from .connections import Connections
-from .context import FIRST_ALLOWANCE, ConnectionContext
-from .delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
 from .limits import Limits
 from .request_reader import RequestReader
 from .response_writer import ResponseWriter

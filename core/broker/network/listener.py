@@ -13,10 +13,10 @@ from ...transport import socket_options
 from ...transport.address import Address, listen, why_not
 from ...transport.interface import Accept
 from ...transport.plaintext_transport import accept_plaintext
+from ..request import ConnectionContext
 from .acceptor import Acceptor
 from .connection import Connection, Dispatch
 from .connections import Connections
-from .context import ConnectionContext
 
 
 class Listener:

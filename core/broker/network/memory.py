@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-from .context import ConnectionContext
+from ..request import ConnectionContext
 from .limits import Limits
 
 LEAST_ROOM = 64 * 1024

@@ -9,49 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from ...cluster.image import ClusterImage
-from ...config.sections.broker import BrokerConfig
 from ...errors import ErrorCode, KlammError
-from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.partition_log import LogRead, ReadIsolation
 from ...protocol.fetch import Fetched, write_fetch_response
 from ...protocol.messages import Buffer
 from ...protocol.replica_fetch import PartitionFetch, PartitionKey, ReplicaFetchRequest
 from ...replication.fetch_sessions import FetchContext, FetchSessionCache, FetchSessionRequest
 from ...replication.replica_fetch import ReplicaFetch, ReplicaFetchData
-from ..access import AccessControl
-from ..network.context import Request
-from ..partitions import Partitions
+from ..request import Request
 from ..workers import Workers
 from .parked_fetch import FollowerWait
+from .partitions import Partitions
 from .replica import Replica, monotonic_ms
 from .throttles import ReplicationThrottles
 
-CLUSTER_NAME: Final = "kafka-cluster"
 _ON_LOOP_BYTES: Final = 1 << 20
 Context = FetchContext[PartitionKey, PartitionFetch]
-
-
-class LeaderServices(Protocol):
-    """What serving followers needs of the broker."""
-
-    @property
-    def access(self) -> AccessControl: ...
-
-    @property
-    def config(self) -> BrokerConfig: ...
-
-    @property
-    def image(self) -> ClusterImage: ...
-
-    @property
-    def partitions(self) -> Partitions: ...
-
-    @property
-    def workers(self) -> Workers: ...
 
 
 class FollowerFetches:
@@ -60,11 +37,19 @@ class FollowerFetches:
 
     def __init__(
         self,
+        partitions: Partitions,
+        image: Callable[[], ClusterImage],
+        workers: Workers,
+        response_max_bytes: Callable[[], int],
         sessions: FetchSessionCache[Any, Any],
         throttles: ReplicationThrottles,
         on_caught_up: Callable[[Replica], None],
         on_lost: Callable[[int], None],
     ) -> None:
+        self._partitions = partitions
+        self._image = image
+        self._workers = workers
+        self._response_max_bytes = response_max_bytes
         self._sessions = sessions
         self._waits: dict[int, tuple[FollowerWait, set[PartitionKey]]] = {}
         self._throttles = throttles
@@ -73,43 +58,36 @@ class FollowerFetches:
         self._on_caught_up = on_caught_up
         self._on_lost = on_lost
 
-    async def fetch(self, services: LeaderServices, request: Request, message: ReplicaFetchRequest) -> list[Buffer]:
+    async def fetch(self, request: Request, message: ReplicaFetchRequest) -> list[Buffer]:
         """Answers a follower's Fetch, or lets it wait until a partition that it fetches is appended to."""
         session = FetchSessionRequest(message.session_id, message.session_epoch, message.partitions, message.forgotten)
-        refused = (
-            services.access.refusal(request, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-            if services.access.enforced
-            else None
-        )
-        if refused is not None:
-            return _write(request, refused, 0, {})
         if request.connection.on_close is None:  # also when no Fetch waits then, or the connection is reset
             request.connection.on_close = partial(self._on_lost, message.replica_id)
         context = self._sessions.context(session, from_follower=True, now_ms=monotonic_ms())
         if context.error is not ErrorCode.none:
-            return _write(request, context.error, 0, {})
+            return write_answers(request, context.error, 0, {})
         registered = message.replica_id, message.replica_epoch
         if context.session_id not in self._epochs:
             self._end_former(registered)
-        wait = self._follow(services, context, session)
+        wait = self._follow(context, session)
         changed = dict.fromkeys(wait.take_changed())
         changed.update(dict.fromkeys(context.changed))
         if self._epochs.get(context.session_id) != registered:
             # Registered again: a partition that has not changed is to be taken under the new epoch, too (R3).
             self._epochs[context.session_id] = registered
             changed.update(dict.fromkeys(self._waits[context.session_id][1]))
-        answers = self._take_ends(services, message, context, wait, changed)
-        await self._read_all(services, message, context, answers)
-        if not any(map(_is_news, answers.values())) and not services.partitions.closing:
+        answers = self._take_ends(message, context, wait, changed)
+        await self._read_all(message, context, answers)
+        if not any(map(_is_news, answers.values())) and not self._partitions.closing:
             await self._wait(request, message, wait)
-            more = self._take_ends(services, message, context, wait, wait.take_changed())
-            await self._read_all(services, message, context, more)
+            more = self._take_ends(message, context, wait, wait.take_changed())
+            await self._read_all(message, context, more)
             answers.update(more)
         for key, answer in answers.items():
             if answer is None:
                 wait.on_bounds(key)  # it had no room: first in the next answer
         error, session_id, sent = context.response({key: data for key, data in answers.items() if data is not None})
-        return _write(request, error, session_id, sent)
+        return write_answers(request, error, session_id, sent)
 
     def _end_former(self, registered: tuple[int, int]) -> None:
         """Ends the sessions of a follower's earlier registrations, which its process took with it: every append would
@@ -119,32 +97,29 @@ class FollowerFetches:
             if replica_id == follower and taken < epoch:
                 self._sessions.end(session_id)
 
-    def _follow(
-        self, services: LeaderServices, context: Context, session: FetchSessionRequest[PartitionKey, PartitionFetch]
-    ) -> FollowerWait:
+    def _follow(self, context: Context, session: FetchSessionRequest[PartitionKey, PartitionFetch]) -> FollowerWait:
         """Returns what has changed for this session, which the appends of its partitions note from now on."""
         for closed in [known for known in self._waits if known not in self._sessions]:
             _, keys = self._waits.pop(closed)
             self._epochs.pop(closed, None)
-            self._unfollow(services, closed, keys)
+            self._unfollow(closed, keys)
         session_id = context.session_id
         if session_id not in self._waits:
             self._waits[session_id] = (FollowerWait(), set())
         wait, keys = self._waits[session_id]
         for key in session.forgotten:
             keys.discard(key)
-            self._unfollow(services, session_id, (key,))
+            self._unfollow(session_id, (key,))
         for key in context.changed:
-            replica = services.partitions.replica_by_id(key)
+            replica = self._partitions.replica_by_id(key)
             if replica is not None:
                 keys.add(key)
                 replica.add_follower(session_id, wait)
         return wait
 
-    @staticmethod
-    def _unfollow(services: LeaderServices, session_id: int, keys: Iterable[PartitionKey]) -> None:
+    def _unfollow(self, session_id: int, keys: Iterable[PartitionKey]) -> None:
         for key in keys:
-            replica = services.partitions.replica_by_id(key)
+            replica = self._partitions.replica_by_id(key)
             if replica is not None:
                 replica.remove_follower(session_id)
 
@@ -163,7 +138,6 @@ class FollowerFetches:
 
     def _take_ends(
         self,
-        services: LeaderServices,
         message: ReplicaFetchRequest,
         context: Context,
         wait: FollowerWait,
@@ -175,20 +149,20 @@ class FollowerFetches:
         It does not count while this broker has not read the follower's registration: the partitions are then taken
         again, once this request has waited, or with the next.
         """
-        if not _is_known(services, message):
+        if not self._is_known(message):
             for key in keys:
                 wait.on_bounds(key)
         answers: dict[PartitionKey, ReplicaFetchData | None] = {}
         now_ms = monotonic_ms()
         replica_id, replica_epoch = message.replica_id, message.replica_epoch
-        registration = services.image.registrations.get(replica_id)
+        registration = self._image().registrations.get(replica_id)
         for key in keys:
             wanted = context.parameters(key)
             if wanted is None:
                 continue
-            replica = services.partitions.replica_by_id(key)
+            replica = self._partitions.replica_by_id(key)
             if replica is None or replica.leader is None:
-                answers[key] = ReplicaFetchData(_not_led(services, key))
+                answers[key] = ReplicaFetchData(self._not_led(key))
                 continue
             fetch = ReplicaFetch(replica_id, replica_epoch, wanted[0], wanted[1], wanted[2], wanted[3])
             refused = replica.leader.on_fetch(fetch, registration, now_ms)
@@ -201,21 +175,20 @@ class FollowerFetches:
 
     async def _read_all(
         self,
-        services: LeaderServices,
         message: ReplicaFetchRequest,
         context: Context,
         answers: dict[PartitionKey, ReplicaFetchData | None],
     ) -> None:
         """Reads the records of the answers that need some, as far as the response has room."""
-        room = min(message.max_bytes, services.config.replica_fetch_response_max_bytes)
+        room = min(message.max_bytes, self._response_max_bytes())
         size = 0
         for key in [key for key, answer in answers.items() if answer is None]:
-            wanted, replica = context.parameters(key), services.partitions.replica_by_id(key)
+            wanted, replica = context.parameters(key), self._partitions.replica_by_id(key)
             if wanted is None or replica is None:
                 continue
             leader = replica.leader
             if leader is None or leader.epoch != wanted.leader_epoch:  # its role has changed during an earlier read
-                answers[key] = ReplicaFetchData(_not_led(services, key))
+                answers[key] = ReplicaFetchData(self._not_led(key))
                 continue
             limit = min(wanted.max_bytes, room - size)
             config, number = replica.log.config, replica.name.partition
@@ -224,7 +197,7 @@ class FollowerFetches:
                 continue
             answer = _read_now(replica, wanted.fetch_offset, max(limit, 0), min_one=size == 0)
             if answer is None:
-                answer = await _read_later(services, replica, wanted.fetch_offset, max(limit, 0), min_one=size == 0)
+                answer = await self._read_later(replica, wanted.fetch_offset, max(limit, 0), min_one=size == 0)
             if replica.leader is not leader:  # the log may have been truncated during the read
                 answer = ReplicaFetchData(ErrorCode.not_leader_or_follower)
             answers[key] = answer
@@ -232,11 +205,26 @@ class FollowerFetches:
             self._throttles.sent(config, number, len(answer.records), in_sync=in_sync)
             replica.traffic.replication_bytes_out += len(answer.records)
 
+    def _is_known(self, message: ReplicaFetchRequest) -> bool:
+        """True if the follower fetches under the registration that this broker has read."""
+        registration = self._image().registrations.get(message.replica_id)
+        return registration is not None and registration.epoch == message.replica_epoch
 
-def _is_known(services: LeaderServices, message: ReplicaFetchRequest) -> bool:
-    """True if the follower fetches under the registration that this broker has read."""
-    registration = services.image.registrations.get(message.replica_id)
-    return registration is not None and registration.epoch == message.replica_epoch
+    async def _read_later(self, replica: Replica, offset: int, limit: int, *, min_one: bool) -> ReplicaFetchData:
+        """Reads on a worker thread."""
+        try:
+            found = await self._workers.bulk(
+                replica.log.read, offset, limit, isolation=ReadIsolation.LOG_END, min_one=min_one
+            )
+        except KlammError as error:
+            return ReplicaFetchData(error.code, log_start_offset=replica.log.log_start_offset)
+        return _answer_of(found)
+
+    def _not_led(self, key: PartitionKey) -> ErrorCode:
+        known = self._image().topic_by_id(UUID(bytes=key[0]))
+        if known is None:
+            return ErrorCode.unknown_topic_id
+        return ErrorCode.not_leader_or_follower if key[1] in known.partitions else ErrorCode.unknown_topic_or_partition
 
 
 def _read_now(replica: Replica, offset: int, limit: int, *, min_one: bool) -> ReplicaFetchData | None:
@@ -253,19 +241,6 @@ def _read_now(replica: Replica, offset: int, limit: int, *, min_one: bool) -> Re
     return None if found is None else _answer_of(found)
 
 
-async def _read_later(
-    services: LeaderServices, replica: Replica, offset: int, limit: int, *, min_one: bool
-) -> ReplicaFetchData:
-    """Reads on a worker thread."""
-    try:
-        found = await services.workers.bulk(
-            replica.log.read, offset, limit, isolation=ReadIsolation.LOG_END, min_one=min_one
-        )
-    except KlammError as error:
-        return ReplicaFetchData(error.code, log_start_offset=replica.log.log_start_offset)
-    return _answer_of(found)
-
-
 def _answer_of(found: LogRead) -> ReplicaFetchData:
     return ReplicaFetchData(ErrorCode.none, None, found.high_watermark, found.log_start_offset, found.data)
 
@@ -277,14 +252,7 @@ def _is_news(answer: ReplicaFetchData | None) -> bool:
     )
 
 
-def _not_led(services: LeaderServices, key: PartitionKey) -> ErrorCode:
-    known = services.image.topic_by_id(UUID(bytes=key[0]))
-    if known is None:
-        return ErrorCode.unknown_topic_id
-    return ErrorCode.not_leader_or_follower if key[1] in known.partitions else ErrorCode.unknown_topic_or_partition
-
-
-def _write(
+def write_answers(
     request: Request, error: ErrorCode, session_id: int, answers: dict[PartitionKey, ReplicaFetchData]
 ) -> list[Buffer]:
     fetched = [

@@ -16,8 +16,8 @@ from ...errors import KlammError, describe_error
 from ...records.partition import TopicPartition
 from ...replication.leader import IsrProposal, PartitionLeader, ProposalOutcome
 from ..metrics.counters import BrokerMetrics
-from ..partitions import Partitions
 from ..workers import Workers
+from .partitions import Partitions
 from .replica import Replica, monotonic_ms
 from .role_changes import RoleChanges
 

@@ -21,7 +21,7 @@ from ...protocol import messages
 from ...protocol.apis import ApiKey
 from ...protocol.headers import read_response_header, request_frame
 from ...records.partition import TopicPartition
-from ..partitions import Partitions
+from .partitions import Partitions
 from .peer_connection import PeerConnection
 
 _API: Final = ApiKey.OFFSET_FOR_LEADER_EPOCH

@@ -29,10 +29,10 @@ from ...replication.leader import ReplicationSettings
 from ...replication.partition import leads
 from ...replication.partition_state import NO_EPOCH, NO_LEADER
 from ...replication.registrations import BrokerRegistration, Standing, standing
-from ..partitions import Partitions
 from ..workers import Workers
 from .fetchers import Fetchers
 from .log_reports import LogReports
+from .partitions import Partitions
 from .replica import Replica
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from klamm.core.broker.network import dispatch
-from klamm.core.broker.network.context import Request
+from klamm.core.broker.request import Request
 from klamm.core.client.errors import DataLossError, UnknownTopicError
 from klamm.core.errors import ConfigError
 from klamm.core.protocol.apis import ApiKey

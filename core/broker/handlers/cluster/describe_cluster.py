@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....errors import ErrorCode
 from ....interfaces.security.authorizer import ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ..metadata import nodes
 

@@ -8,7 +8,7 @@ from ....errors import BrokerError, ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
 from ....records.partition import TopicPartition
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ..topics.answers import wire_error
 

@@ -11,7 +11,7 @@ from ....errors import BrokerError, ErrorCode
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
 from ....records.partition import TopicPartition
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 
 _UNKNOWN = -1

@@ -7,7 +7,7 @@ import logging
 from ....errors import ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ..topics.answers import wire_error
 

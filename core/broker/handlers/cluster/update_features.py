@@ -9,7 +9,7 @@ from ....cluster.features import FeatureUpdate, UpgradeType
 from ....errors import BrokerError, ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ..topics.answers import wire_error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....errors import BrokerError, ErrorCode
 from ....interfaces.security.authorizer import AclOperation, ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 
 

@@ -17,7 +17,7 @@ from ....config.sections.topic_settings import name_problem, too_high_minimum
 from ....errors import BrokerError, ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ...topic_creation import check_topic_config
 from ..topics.answers import wire_error

@@ -8,7 +8,7 @@ from typing import Final
 from ....errors import BrokerError, ErrorCode
 from ....interfaces.security.authorizer import AclOperation, ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ..metadata import nodes
 from .describe_configs import Resource

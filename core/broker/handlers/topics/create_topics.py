@@ -17,7 +17,7 @@ from ....groups.offsets_topic import OFFSETS_TOPIC
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
 from ....records.partition import counted
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ...topic_creation import TopicPlan, added_replicas, create_topic, plan_topic
 from .answers import twice, wire_error

@@ -14,7 +14,7 @@ from ....errors import BrokerError, ErrorCode, KlammError
 from ....faults import fault_point
 from ....interfaces.security.authorizer import AclOperation, ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from .answers import twice, wire_error
 

@@ -10,7 +10,7 @@ from ....config.sections.topic_settings import name_problem
 from ....errors import ErrorCode
 from ....interfaces.security.authorizer import AclOperation, ResourceType
 from ....protocol.messages import Entity
-from ...network.context import Request
+from ...request import Request
 from ...services import Services
 from ..metadata import INTERNAL_TOPICS, partition_fields
 

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from klamm.core.broker.background.background_services import BackgroundServices
-from klamm.core.broker.metrics.collector import of_services
+from klamm.core.broker.metrics_collector import of_services
 from klamm.core.errors import KlammError
 from klamm.core.interfaces.service import ServiceMetric
 

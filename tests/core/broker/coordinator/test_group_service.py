@@ -21,7 +21,7 @@ from klamm.core.broker.coordinator.group_service import GroupService, OffsetComm
 from klamm.core.broker.coordinator.leader_fence import LeaderFence
 from klamm.core.broker.coordinator.placement import GroupPlacement
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.session.session_contact import SessionContact
 from klamm.core.broker.workers import Workers

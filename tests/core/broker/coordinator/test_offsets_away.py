@@ -12,7 +12,7 @@ import pytest
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
 from klamm.core.broker.coordinator.placement import GroupPlacement
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.image import ClusterImage, TopicImage
 from klamm.core.cluster.tree import paths

@@ -14,7 +14,7 @@ import pytest
 
 from klamm.core.broker.coordinator.placement import GroupPlacement
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.cluster.image import NO_LEADER, ClusterImage, TopicImage
 from klamm.core.errors import BrokerError
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC, partition_for

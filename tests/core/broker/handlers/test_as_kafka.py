@@ -18,7 +18,7 @@ from klamm.core.broker.access import NOT_ASKED, AccessControl
 from klamm.core.broker.handlers import fetch
 from klamm.core.broker.handlers.configs import describe_configs as configs
 from klamm.core.broker.handlers.table import HANDLERS
-from klamm.core.broker.network.context import Request
+from klamm.core.broker.request import Request
 from klamm.core.broker.server import Broker
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import ClusterImage

@@ -11,8 +11,8 @@ import pytest
 
 from klamm.core.broker.handlers.list_offsets import list_offsets
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.network.context import ConnectionContext, Request
 from klamm.core.broker.replication.replica import Replica
+from klamm.core.broker.request import ConnectionContext, Request
 from klamm.core.broker.workers import Workers
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode

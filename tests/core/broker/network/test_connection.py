@@ -12,10 +12,10 @@ import pytest
 
 from klamm.core.broker.network.connection import Connection
 from klamm.core.broker.network.connections import Connections
-from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.request_reader import PIPELINED
 from klamm.core.broker.network.response_writer import WRITE_BUFFER_HIGH
+from klamm.core.broker.request import ConnectionContext
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.transport.fake import FakeTransport

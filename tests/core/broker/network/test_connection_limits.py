@@ -12,9 +12,9 @@ import pytest
 from klamm.core.broker.network import allocator
 from klamm.core.broker.network.connection import Connection
 from klamm.core.broker.network.connections import Connections
-from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.memory import LEAST_ROOM
+from klamm.core.broker.request import ConnectionContext
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.transport.fake import FakeTransport
 

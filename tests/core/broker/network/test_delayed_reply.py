@@ -8,12 +8,12 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from klamm.core.broker.delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
 from klamm.core.broker.network import connection as module
 from klamm.core.broker.network.connection import Connection
 from klamm.core.broker.network.connections import Connections
-from klamm.core.broker.network.context import ConnectionContext
-from klamm.core.broker.network.delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
 from klamm.core.broker.network.limits import Limits
+from klamm.core.broker.request import ConnectionContext
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.transport.fake import FakeTransport

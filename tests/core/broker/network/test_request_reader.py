@@ -8,9 +8,9 @@ import pytest
 
 from klamm.core.broker.network.connection import Connection
 from klamm.core.broker.network.connections import Connections
-from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.request_reader import PIPELINED, RequestReader
+from klamm.core.broker.request import ConnectionContext
 from klamm.core.protocol.frames import FrameLengthError, FrameSplitter
 from klamm.core.transport.fake import FakeTransport
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.network.context import ConnectionContext, Request
-from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.replication.follower_fetches import FollowerFetches
+from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.replication.replica import Replica, monotonic_ms
 from klamm.core.broker.replication.throttles import ReplicationThrottles
+from klamm.core.broker.request import ConnectionContext, Request
 from klamm.core.cluster.reassignment import ReplicaAssignment, begin, cancelled, completed
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
@@ -56,6 +56,10 @@ class Leader:
         self.replica.on_metadata(STATE, 1, OWN, (0, 1), SETTINGS)
         self.partitions.put(self.replica)
         self.fetches = FollowerFetches(
+            self.partitions,
+            lambda: cast(Any, SimpleNamespace(registrations=self.registrations, topic_by_id=lambda _: None)),
+            cast(Any, None),
+            lambda: BROKERS.replica_fetch_response_max_bytes,
             FetchSessionCache(10, 120_000.0, count(1).__next__),
             ReplicationThrottles(lambda: BROKERS, monotonic_ms),
             lambda _: None,
@@ -78,14 +82,8 @@ class Leader:
             session_id=session_id, session_epoch=session_epoch,
             partitions={(self.log.topic_id.bytes, 0): wanted} if changed else {},
         )  # fmt: skip
-        services = SimpleNamespace(
-            access=SimpleNamespace(enforced=False),
-            partitions=self.partitions,
-            image=SimpleNamespace(registrations=self.registrations, topic_by_id=lambda _: None),
-            config=BROKERS,
-        )
         request = Request(ApiKey.FETCH, VERSION, message, ConnectionContext(1, "PLAINTEXT", "?"), "replica", 1)
-        answer = _read(await self.fetches.fetch(cast(Any, services), request, message))
+        answer = _read(await self.fetches.fetch(request, message))
         self._session = answer.session_id, session_epoch + 1
         return dict(answer.partitions)
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.replication.isr_changes import IsrChanges
+from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.replication.replica import Replica, monotonic_ms
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.leader import ProposalOutcome, ReplicationSettings

@@ -11,8 +11,8 @@ from struct import unpack
 from uuid import UUID
 
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.replication.new_leaders import NewLeaders
+from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.cluster.image import ClusterImage, PartitionImage, TopicImage
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import messages

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.broker.network.delayed_reply import Reply
-from klamm.core.broker.network.dispatch import Dispatcher
+from klamm.core.broker.delayed_reply import Reply
+from klamm.core.broker.handlers.dispatch import Dispatcher
 from klamm.core.broker.session.lease import Lease
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings

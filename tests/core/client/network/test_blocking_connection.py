@@ -8,8 +8,8 @@ import pytest
 
 from klamm.core.broker.network.connection import Connection
 from klamm.core.broker.network.connections import Connections
-from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.limits import Limits
+from klamm.core.broker.request import ConnectionContext
 from klamm.core.client.errors import ConnectionFailedError, RequestTimeoutError
 from klamm.core.client.network.blocking_connection import BlockingConnection
 from klamm.core.client.network.connection import ClientConnection

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from klamm.core.broker.background.service_context import LocalBrokerContext
+from klamm.core.broker.service_context import LocalBrokerContext
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.interfaces.service import ServiceRead

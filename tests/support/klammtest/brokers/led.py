@@ -11,7 +11,7 @@ from uuid import UUID
 
 from klamm.core.broker.coordinator.led_log import LedLog
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.image import PartitionImage

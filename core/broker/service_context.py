@@ -10,19 +10,19 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
-from ...errors import BrokerError, ErrorCode
-from ...interfaces.coordination import Coordination
-from ...interfaces.offsets import CommittedOffset, OffsetStore
-from ...interfaces.service import AppendListener, ServiceRead
-from ...log.errors import OffsetOutOfRangeError
-from ...log.partition_log import ReadIsolation
-from ...records.codecs import CodecTable
-from ...records.partition import TopicPartition
-from ...transport.address import Address
-from ..internal_topics import ensure_topic
-from ..replication.replica import Replica
-from ..services import Services
-from .leader_commits import LeaderCommits
+from ..errors import BrokerError, ErrorCode
+from ..interfaces.coordination import Coordination
+from ..interfaces.offsets import CommittedOffset, OffsetStore
+from ..interfaces.service import AppendListener, ServiceRead
+from ..log.errors import OffsetOutOfRangeError
+from ..log.partition_log import ReadIsolation
+from ..records.codecs import CodecTable
+from ..records.partition import TopicPartition
+from ..transport.address import Address
+from .background.leader_commits import LeaderCommits
+from .internal_topics import ensure_topic
+from .replication.replica import Replica
+from .services import Services
 
 T = TypeVar("T")
 

@@ -20,20 +20,20 @@ from prometheus_client.registry import Collector
 
 import klamm
 
-from ...cluster.cluster import Cluster
-from ...escaping import escaped
-from ...interfaces.service import ServiceMetric
-from ...log.manager import LogManager
-from ...protocol.apis import ApiKey
-from ..append_placement import AppendPlacement
-from ..background.background_services import BackgroundServices
-from ..coordinator.group_service import GroupService
-from ..network.connections import Connections
-from ..partitions import Partitions
-from ..replication.role_changes import RoleChanges
-from .counters import RequestTimes
-from .definitions import DEFINITIONS, MetricSpec, MetricType
-from .recent_quantiles import QUANTILES, RecentTimes
+from ..cluster.cluster import Cluster
+from ..escaping import escaped
+from ..interfaces.service import ServiceMetric
+from ..log.manager import LogManager
+from ..protocol.apis import ApiKey
+from .append_placement import AppendPlacement
+from .background.background_services import BackgroundServices
+from .coordinator.group_service import GroupService
+from .metrics.counters import RequestTimes
+from .metrics.definitions import DEFINITIONS, MetricSpec, MetricType
+from .metrics.recent_quantiles import QUANTILES, RecentTimes
+from .network.connections import Connections
+from .replication.partitions import Partitions
+from .replication.role_changes import RoleChanges
 
 Sample = tuple[tuple[str, ...], float]
 Times = tuple[tuple[str, ...], RequestTimes]

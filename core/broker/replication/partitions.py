@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..protocol.replica_fetch import PartitionKey
-from ..records.partition import TopicPartition
-from .metrics.counters import BrokerMetrics, TopicTraffic
-from .replication.replica import Replica
+from ...protocol.replica_fetch import PartitionKey
+from ...records.partition import TopicPartition
+from ..metrics.counters import BrokerMetrics, TopicTraffic
+from .replica import Replica
 
 
 class Partitions:

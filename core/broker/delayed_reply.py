@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ...protocol.messages import Buffer, Entity
+from ..protocol.messages import Buffer, Entity
 
 Reply = list[Buffer] | None
 """The pieces of a response frame; None: there is no response (acks=0)."""

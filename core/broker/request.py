@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from ...protocol.apis import ApiKey
-from ...protocol.messages import Entity, Schema
-from ...protocol.produce.request import FastProduceRequest
-from ...protocol.software import declared_codecs
+from ..protocol.apis import ApiKey
+from ..protocol.messages import Entity, Schema
+from ..protocol.produce.request import FastProduceRequest
+from ..protocol.software import declared_codecs
 
 FIRST_ALLOWANCE: Final = 64 * 1024
 

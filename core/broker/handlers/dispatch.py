@@ -22,10 +22,10 @@ from ...protocol.produce.request import FastProduceRequest, read_produce_request
 from ...protocol.replica_fetch import VERSION as REPLICA_FETCH_VERSION
 from ...protocol.replica_fetch import read_replica_fetch_request
 from ..append_placement import LONG_NS
+from ..delayed_reply import DelayedReply, Outcome, Reply
 from ..metrics.counters import errors_in
+from ..request import ConnectionContext, Request
 from ..services import Services
-from .context import ConnectionContext, Request
-from .delayed_reply import DelayedReply, Outcome, Reply
 
 Handler = Callable[[Services, Request], Outcome | DelayedReply | Coroutine[Any, Any, Outcome]]
 """Takes a decoded request; returns its outcome, a coroutine of it if it has to wait, or a delayed reply if it has to
