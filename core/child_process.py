@@ -79,6 +79,10 @@ class ChildProcess:
         self._process.kill()
         self._process.wait()
 
+    def leave_running(self) -> None:
+        """Gives the process up: it goes on after this one has ended. No other method may be called afterwards."""
+        self._process.returncode = 0  # otherwise `Popen` warns that nothing has waited for it
+
     def pause(self) -> None:
         """Stops the process with SIGSTOP until `resume`."""
         self._process.send_signal(signal.SIGSTOP)

@@ -44,7 +44,7 @@ def klamm_commands() -> Iterable[Command]:
             "lake",
             "klamm.hadoop.lake.cli:app",
             "List a lake's loads, prove that it is whole, merge its files.",
-            "klamm[spark]",
+            "klamm[lake]",
         ),
     ]
 

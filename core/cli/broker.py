@@ -1,4 +1,4 @@
-"""`klamm broker`: runs one broker, or several of one host, until a signal stops them."""
+"""`klamm broker`: runs one broker, or several of one host, until a signal stops them; `stop` and `status` find them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import typer
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
 from ..config.host_brokers import check_host
+from ..config.sections.broker import BrokerConfig
 from ..config.settings import Settings, load_settings
 from ..errors import ConfigError, KlammError, NoSpaceError
 from ..garbage import rare_collections
@@ -59,21 +60,45 @@ Only = Annotated[
     int | None,
     typer.Option("--only", metavar="ID", help="Of the brokers that --brokers names, run this one here, alone."),
 ]
+Background = Annotated[
+    bool,
+    typer.Option("--background", help="Return once the broker is ready; it goes on until `klamm broker stop`."),
+]
+StopTimeout = Annotated[
+    float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long a clean stop may take.")
+]
 Lifeline = Annotated[
     bool, typer.Option("--stop-at-end-of-input", hidden=True, help="Stop when standard input is closed.")
 ]
 
 
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+
+
+@app.callback()
 def broker(
+    context: typer.Context,
     config: ConfigFile = DEFAULT_CONFIG,
     accept_missing_logs: AcceptMissing = False,
     brokers: Brokers = 1,
     only: Only = None,
+    background: Background = False,
     stop_at_end_of_input: Lifeline = False,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C; a second signal does not wait for a clean stop. SIGHUP reloads the file."""
+    if context.invoked_subcommand is not None:
+        _refuse_options_before(context, context.invoked_subcommand)
+        return
     settings = load_settings(config)
     check_host(settings.broker, brokers)
+    if background:
+        from .background import start_in_background
+
+        started = ["--config", str(config.absolute()), "--brokers", str(brokers)]
+        started += [] if only is None else ["--only", str(only)]
+        started += ["--accept-missing-logs"] if accept_missing_logs else []
+        start_in_background(_chosen(settings, brokers, only), started)
+        return
     if only is None and brokers > 1:
         from .host_brokers import run_brokers
 
@@ -91,6 +116,39 @@ def broker(
         interrupted = _run(serving)
     if interrupted:
         raise KeyboardInterrupt
+
+
+@app.command()
+def stop(
+    config: ConfigFile = DEFAULT_CONFIG, brokers: Brokers = 1, only: Only = None, timeout: StopTimeout = 120.0
+) -> None:
+    """Stop the file's broker cleanly, however it was started; with --brokers N, all of them."""
+    from .background import stop_brokers
+
+    stop_brokers(_chosen(load_settings(config), brokers, only), timeout)
+
+
+@app.command()
+def status(config: ConfigFile = DEFAULT_CONFIG, brokers: Brokers = 1, only: Only = None) -> None:
+    """Show whether the file's broker runs: address, process id, data. Exit status 3 if it does not."""
+    from .background import print_status
+
+    print_status(_chosen(load_settings(config), brokers, only))
+
+
+def _refuse_options_before(context: typer.Context, command: str) -> None:
+    """An option before the name of a subcommand would have no effect."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            context.fail(f"{parameter.opts[0]} stands before {command!r}; write: klamm broker {command} [OPTIONS]")
+
+
+def _chosen(settings: Settings, brokers: int, only: int | None) -> list[BrokerConfig]:
+    """Returns the configurations of the brokers that `--brokers` and `--only` name."""
+    check_host(settings.broker, brokers)
+    indexes = range(brokers) if only is None else [_index(settings, brokers, only)]
+    return [settings.for_broker(index).broker for index in indexes]
 
 
 def _index(settings: Settings, brokers: int, only: int) -> int:

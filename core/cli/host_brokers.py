@@ -1,7 +1,8 @@
 """Runs several brokers of one host from one file: a process each, so that each has a core for its event loop.
 
 Rules: all of them start, or none runs. One that ends later is reported, and the others continue; it is started again by
-`klamm broker … --only ID`. SIGTERM, Ctrl-C and SIGHUP are passed on, so that all stop cleanly, or read the file again.
+`klamm broker … --only ID`. When the last one has ended, so does this process: with an error, unless that broker was
+stopped cleanly. SIGTERM, Ctrl-C and SIGHUP are passed on, so that all stop cleanly, or read the file again.
 A broker whose parent process is gone stops as well.
 """
 
@@ -94,7 +95,7 @@ def run_brokers(settings: Settings, file: Path, count: int, *, accept_missing_lo
     """
     events: _Events = SimpleQueue()
     _deliver_signals(events)
-    command = [sys.executable, "-m", "klamm", "broker", "--config", str(file), "--brokers", str(count)]
+    command = [sys.executable, "-P", "-m", "klamm", "broker", "--config", str(file), "--brokers", str(count)]
     ids = range(settings.broker.broker_id, settings.broker.broker_id + count)
     started = [*command, "--stop-at-end-of-input", *(["--accept-missing-logs"] if accept_missing_logs else [])]
     group = _Group(command)
@@ -172,11 +173,11 @@ class _Group:
             self._failed = KlammError(f"broker {event.broker_id} did not start: it {how}; the others are stopped")
             self._send(signal.SIGTERM)
         else:
-            again = join([*self._command[3:], "--only", str(event.broker_id)])
+            again = join([*self._command[4:], "--only", str(event.broker_id)])
             said = f"broker {event.broker_id} {how}"
             if self.children:
                 say(f"klamm: {said}; the others continue. Start it again: klamm {again}", err=True)
-            else:
+            elif event.status != 0:
                 self._failed = KlammError(f"{said}, as the last one")
 
 

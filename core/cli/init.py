@@ -15,7 +15,7 @@ Target = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.
 
 
 def init(target: Target = Path("klamm.yaml")) -> None:
-    """Write a commented YAML file whose coordination is ZooKeeper; an existing file is not changed."""
+    """Write a commented YAML file whose coordination is embedded; an existing file is not changed."""
     text = resources.files("klamm.core.cli").joinpath("starting.yaml").read_text(encoding="utf-8")
     try:
         with target.open("x", encoding="utf-8") as file:
@@ -24,4 +24,4 @@ def init(target: Target = Path("klamm.yaml")) -> None:
         raise ConfigError(f"{target}: already exists; it was not changed") from None
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written: {error.strerror}") from error
-    say(f"{target} written. Next: `klamm zookeeper` (or your own ZooKeeper), then `klamm broker`.")
+    say(f"{target} written. Next: `klamm broker`, or `klamm broker --background`.")

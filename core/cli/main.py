@@ -29,7 +29,7 @@ __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command",
 
 CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
-    Command("broker", "klamm.core.cli.broker:broker", "Run a broker."),
+    Command("broker", "klamm.core.cli.broker:app", "Run a broker, here or in the background; stop it."),
     Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter and delete topics."),
     Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, delete them."),
     Command("cluster", "klamm.core.cli.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
@@ -64,9 +64,12 @@ class LazyCommand(TyperCommand):
         return typer_command(app)
 
     def _why(self, error: ImportError | AttributeError) -> str:
-        missing = getattr(error, "name", None)
-        if self._command.install and missing and not missing.startswith("klamm"):
-            return f"klamm {self._command.name} needs {missing}; install it with: pip install '{self._command.install}'"
+        if self._command.install and isinstance(error, ImportError):
+            from ..extras import missing_package
+
+            line = missing_package(f"klamm {self._command.name}", error, self._command.install)
+            if line is not None:
+                return line
         return f"command {self._command.name!r} cannot be loaded: {error}"
 
 

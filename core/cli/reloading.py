@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from ..broker.dynamic_config.reload import OUTCOME, ReloadOutcome, read_outcome
 from ..errors import KlammError
 from ..log.log_directory import holder
+from .background import signal_broker
 
 _TIMEOUT_S = 30.0
 
@@ -21,12 +21,7 @@ def reload_broker(directory: Path) -> ReloadOutcome:
     if process is None:
         raise KlammError(f"no broker runs on {directory}, so none can reload its file")
     before = _version(directory)
-    try:
-        os.kill(process, signal.SIGHUP)
-    except OSError as error:
-        raise KlammError(
-            f"process {process}, the broker of {directory}, cannot be signalled: {error.strerror}"
-        ) from error
+    signal_broker(process, directory, signal.SIGHUP)
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         if _version(directory) != before and (outcome := read_outcome(directory)) is not None:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from klamm.core.errors import ConfigError
-
-from ..maven import MavenJars
+from klamm.core.maven import MavenJars
 
 AVRO: Final = "avro"
 VARIABLE: Final = "KLAMM_AVRO_JARS"

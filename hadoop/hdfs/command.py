@@ -10,7 +10,7 @@ import typer
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.cli.output import say
 
-from .jars import have_jars, jars_folder
+from .jars import announcement
 from .server import HdfsPorts, HdfsServer
 
 _DEFAULT = HdfsPorts()
@@ -35,8 +35,8 @@ def hdfs(
     ports = HdfsPorts(port, http_port, data_port, data_http_port, data_ipc_port)
     server = HdfsServer(data_dir, ports, ends_with_parent=True)
     try:
-        if not have_jars():
-            say(f"fetching HDFS's jars, 65 MB, into {jars_folder()}", err=True)
+        if (line := announcement()) is not None:
+            say(line, err=True)
         server.start()
         say(
             f"klamm hdfs ready: {server.uri}, WebHDFS at {server.web_url}, data in {data_dir}, Hadoop's configuration "

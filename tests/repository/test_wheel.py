@@ -101,4 +101,4 @@ def test_a_plain_install_has_no_spark(empty_environment: Path, tmp_path: Path) -
     load = run(empty_environment, "klamm", "load", cwd=tmp_path)
     assert load.returncode != 0
     assert "Traceback" not in load.stderr
-    assert "klamm[spark]" in load.stderr
+    assert "pip install 'pyspark" in load.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.hadoop.maven import MavenJars
+from klamm.core.maven import MavenJars
 
 _JARS: Final = MavenJars(
     "Spark's Kafka connector", "klammbench.load", "bench-connector-jars", "KLAMM_BENCH_CONNECTOR_JARS"

@@ -89,7 +89,9 @@ class _Peaks:
 class ThreeBrokers:
     """(h) Three brokers of Klamm with their ZooKeeper beside three of Apache Kafka (KRaft, combined mode, the tuned
     setting), all on this machine: replication factor 3, min.insync.replicas 2, acks=all, 12 partitions. The raw driver
-    sends to the leaders of all partitions. CPU time and memory are those of all processes of a system.
+    sends to the leaders of all partitions. CPU time and memory are those of all processes of a system. Six brokers that
+    share two cores are not how anyone runs either system: what carries over to separate machines is CPU per GB, memory,
+    and the time of a fail-over at the settings named, not the rate.
 
     The peak is a closed loop, with five batches in flight on each of six connections, or one request of one message on
     each of 8 and 64. The p99 is taken in an open loop at half the lower one of the peaks that are found before the

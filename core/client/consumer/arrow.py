@@ -8,12 +8,11 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from ...errors import ConfigError, CorruptRecordError, KlammError, SchemaError
+from ...errors import CorruptRecordError, KlammError, SchemaError
+from ...extras import importing
 
-try:
+with importing("poll_arrow", "klamm[arrow]"):
     import pyarrow as pa
-except ModuleNotFoundError as error:
-    raise ConfigError("poll_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
 
 from ...records.arrow import HEADERS, TIMESTAMP, arrow_columns, columns_to_arrow
 from ...records.codecs import UnsupportedCodecError

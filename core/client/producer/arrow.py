@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import ConfigError, DeliveryError, KlammError, SchemaError
+from ...errors import DeliveryError, KlammError, SchemaError
+from ...extras import importing
 
 __all__ = ["Making", "Rows", "TableSender", "buffers", "by_partition", "check_sizes", "read_rows"]
 
-try:
+with importing("send_arrow", "klamm[arrow]"):
     import pyarrow as pa
     import pyarrow.compute as pc
-except ModuleNotFoundError as error:
-    raise ConfigError("send_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
 
 from ...interfaces.audit import Counted
 from ...interfaces.serde import ArrowSerializer, Serializer

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
+from klamm.core.extras import importing
+
 from ...load.interrupt import Interrupt
-from ...publishing.hdfs import HadoopJvm
 from ...publishing.interface import Publisher
 from ...publishing.schemes import publisher_for
 from ..config import LakeConfig
@@ -21,8 +22,11 @@ from ..layout import TopicLayout
 from .garbage import Item, collect, plan
 
 if TYPE_CHECKING:
+    from ...publishing.hdfs import HadoopJvm
     from ...session import SparkSettings
     from .compact import CompactJob, CompactResult
+
+_SPARK: Final = "klamm[spark]"
 
 
 class Maintenance:
@@ -58,11 +62,12 @@ class Maintenance:
         return self._config.staging_retention_minutes * 60
 
     def _make_job(self, target_size: int) -> CompactJob:
-        from pyspark.sql import SparkSession
+        with importing("klamm lake compact", _SPARK):
+            from pyspark.sql import SparkSession
 
-        from ...load.progress import BarProgress, Progress
-        from ...session import start_session
-        from .compact import CompactJob, CompactSpec
+            from ...load.progress import BarProgress, Progress
+            from ...session import start_session
+            from .compact import CompactJob, CompactSpec
 
         def spark() -> SparkSession:
             with self._interrupt.starting_jvm():
@@ -73,7 +78,8 @@ class Maintenance:
         return CompactJob(spark, self.publisher, spec, progress=progress, check=self._interrupt.check)
 
     def _hadoop(self) -> HadoopJvm:
-        from ...session import hadoop_jvm
+        with importing("a lake on hdfs:", _SPARK):
+            from ...session import hadoop_jvm
 
         with self._interrupt.starting_jvm():
             return hadoop_jvm(self._spark_settings())

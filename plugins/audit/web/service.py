@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm import ClusterClient
+from klamm.core.extras import missing_package
 from klamm.core.transport.address import Address, listen, why_not
 from klamm.plugin import BrokerContext, ConfigError, PluginError, ServiceMetric
 
@@ -59,10 +60,10 @@ class AuditPages:
 
             from .app import make_app
         except ImportError as error:
-            if error.name is None or error.name.startswith("klamm"):
+            line = missing_package("the audit's page", error, "klamm[web]")
+            if line is None:
                 raise
-            missing = f"the audit's pages need {error.name}; install it with: pip install 'klamm[web]'"
-            raise PluginError(missing) from error
+            raise PluginError(line) from error
         config = uvicorn.Config(
             _Counted(make_app(self._source), self._requests),
             lifespan="off",

@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
+from klamm.core.cli.output import say
+from klamm.core.java import find_java
+
 from ..server_command import run_in_foreground
+from .jars import announcement
 from .server import ZooKeeperServer
 
 
@@ -16,4 +20,7 @@ def zookeeper(
     data_dir: Annotated[Path, typer.Option(help="The directory of its data and log.")] = Path("zookeeper-data"),
 ) -> None:
     """Run a real ZooKeeper server for development, until Ctrl-C or SIGTERM."""
+    find_java()  # before anything is fetched for it
+    if (line := announcement()) is not None:
+        say(line, err=True)
     run_in_foreground("zookeeper", ZooKeeperServer(data_dir, port, ends_with_parent=True))

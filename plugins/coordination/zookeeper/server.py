@@ -1,4 +1,4 @@
-"""A real single-node ZooKeeper server, from PySpark's jars: for `klamm zookeeper`, the demo and the tests."""
+"""A real single-node ZooKeeper server, for `klamm zookeeper`, the demo and the tests."""
 
 from __future__ import annotations
 

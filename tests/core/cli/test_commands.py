@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import yaml
 
 from klamm.core.config.settings import load_settings
-from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.broker import KLAMM
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.ports import free_port
@@ -120,7 +117,7 @@ def test_a_lake_that_is_neither_a_sink_nor_a_path(klamm: Klamm, here: Path) -> N
 def test_init_writes_a_file_that_loads_and_leaves_one_that_is_there(klamm: Klamm, here: Path) -> None:
     assert klamm("init").status == 0
     settings = load_settings("klamm.yaml")
-    assert (settings.coordination.plugin, settings.consumer.group_protocol) == ("zookeeper", "registry")
+    assert (settings.coordination.plugin, settings.consumer.group_protocol) == ("embedded", "registry")
     Path("klamm.yaml").write_text("mine")
     done = klamm("init")
     assert (done.status, done.err) == (2, "klamm: klamm.yaml: already exists; it was not changed\n")
@@ -130,10 +127,14 @@ def test_init_writes_a_file_that_loads_and_leaves_one_that_is_there(klamm: Klamm
 
 
 def test_what_init_comments_out_is_right_too(klamm: Klamm, here: Path) -> None:
-    """With every `# key: value` line taken in, the file still loads (but for the user's own class and validators)."""
+    """With every `# key: value` line taken in, the file still loads (but for the user's own class and validators). For
+    the coordination, the commented lines replace those above them."""
     klamm("init")
     lines = []
+    embedded = {"plugin: embedded", "path: ./klamm-coordination.db", "session.timeout.ms: 6000"}
     for line in Path("klamm.yaml").read_text().splitlines():
+        if line.split("#")[0].strip() in embedded:
+            continue
         bare = line.lstrip()
         if (
             bare.startswith("# ")
@@ -147,22 +148,21 @@ def test_what_init_comments_out_is_right_too(klamm: Klamm, here: Path) -> None:
     Path("klamm.yaml").write_text("\n".join(lines))
     Path("trip.avsc").write_text('{"type": "record", "name": "Trip", "fields": []}')
     settings = load_settings("klamm.yaml")
+    assert (settings.coordination.plugin, settings.consumer.group_protocol) == ("zookeeper", "registry")
     assert set(settings.topics) == {"trips"}
     assert set(settings.sinks) == {"archive", "lake"}
     assert settings.audit is not None
 
 
-def test_a_broker_starts_with_the_file_of_init(klamm: Klamm, here: Path, zookeeper_server: ZooKeeperServer) -> None:
+def test_a_broker_starts_with_the_file_of_init(klamm: Klamm, here: Path) -> None:
     klamm("init")
     port = free_port()
-    text = Path("klamm.yaml").read_text().replace("9092", str(port)).replace("/klamm\n", f"/init-{uuid4().hex}\n")
-    Path("klamm.yaml").write_text(text)
-    env = {**os.environ, "KLAMM_ZOOKEEPER": zookeeper_server.connect}
-    process = subprocess.Popen([KLAMM, "broker"], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    Path("klamm.yaml").write_text(Path("klamm.yaml").read_text().replace("9092", str(port)))
+    process = subprocess.Popen([KLAMM, "broker"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("klamm broker ready")
-        second = subprocess.run([KLAMM, "broker"], env=env, capture_output=True, text=True, timeout=180)
+        second = subprocess.run([KLAMM, "broker"], capture_output=True, text=True, timeout=180)
         assert second.returncode == 2
         (line,) = [line for line in second.stderr.splitlines() if line.startswith("klamm: ")]
         assert str(port) in line

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from klamm.hadoop.maven import MavenJars
+from klamm.core.maven import MavenJars
 
 JARS: Final = MavenJars("Apache Avro's jars", "klammtest.avro_judge.java", "avro-judge", "KLAMM_AVRO_JUDGE_JARS")
 _SOURCE: Final = Path(__file__).parent / "java" / "AvroJudge.java"

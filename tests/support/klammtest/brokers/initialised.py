@@ -1,4 +1,4 @@
-"""A broker as a new user starts it: `klamm init`, `klamm zookeeper`, `klamm broker`, each as a process of its own."""
+"""A broker as a new user starts it: `klamm init`, `klamm broker`, each as a process of its own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ READY_TIMEOUT_S = 120
 
 
 class InitialisedBroker:
-    """Runs in `folder` with the file that `klamm init` wrote there. Only ports that are in use are changed."""
+    """Runs in `folder` with the file that `klamm init` wrote there. Only a port that is in use is changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log_dir = folder / "data"
         self._port = 9092 if reserve(9092) else free_port()
-        self._zookeeper_port = free_port()
-        self._env = {**os.environ, "KLAMM_ZOOKEEPER": f"127.0.0.1:{self._zookeeper_port}", "PYTHONUNBUFFERED": "1"}
+        self._env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self._stack = ExitStack()
 
     @property
@@ -35,7 +34,6 @@ class InitialisedBroker:
             self.klamm("init")
             config = self.folder / "klamm.yaml"
             config.write_text(config.read_text().replace("9092", str(self._port)))
-            self._start(stack, "zookeeper", "--port", str(self._zookeeper_port), "--data-dir", "zookeeper")
             self._start(stack, "broker")
             self._stack = stack.pop_all()
         return self

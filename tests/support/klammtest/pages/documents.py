@@ -1,10 +1,11 @@
 """Runs the examples of a Markdown page, in order, in one folder, as a reader would.
 
 A fence's info string says how: `yaml title=NAME`, `json title=NAME` and `python title=NAME` write a file; `python`
-runs; `console` runs its `$ ` lines in a shell, where each must exit with 0 (or with the status in `console exit=N`) and
-the lines after it must occur in its output, in order (`...` stands for any text); `console background` starts a process
-and waits for its second line to appear. Other fences (`text`, `mermaid`) are not run. The ports 9092 (and those
-after it) and 2181 are replaced by free ones, so that examples can show the ports that users will use.
+runs; `bash` is pasted whole into a shell, where each command must exit with 0; `console` runs its `$ ` lines in a
+shell, where each must exit with 0 (or with the status in `console exit=N`) and the lines after it must occur in its
+output, in order (`...` stands for any text); `console background` starts a process and waits for its second line to
+appear. Other fences (`text`, `mermaid`) are not run. The ports 9092 (and those after it) and 2181 are replaced by free
+ones, so that examples can show the ports that users will use.
 """
 
 from __future__ import annotations
@@ -67,11 +68,13 @@ class Reader:
         return ran
 
     def run(self, example: Example) -> bool:
-        text = re.sub(rf"\b({'|'.join(self.ports)})\b", lambda m: self.ports[m.group()], example.text)
+        text = self._with_free_ports(example.text)
         if "title" in example.options:
             (self.folder / example.options["title"]).write_text(text)
         elif example.language == "python":
             self._shell(example, [sys.executable, "-c", text], text, PYSPARK_SUBMIT_ARGS=_SPARK)
+        elif example.language == "bash":
+            self.paste(example)
         elif example.language == "console" and "background" in example.options:
             self._start(example, text)
         elif example.language == "console":
@@ -81,19 +84,32 @@ class Reader:
             return False
         return True
 
+    def _with_free_ports(self, text: str) -> str:
+        return re.sub(rf"\b({'|'.join(self.ports)})\b", lambda m: self.ports[m.group()], text)
+
     def _environment(self) -> dict[str, str]:
         tools = str(Path(sys.executable).parent)
         return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
 
-    def _shell(self, example: Example, command: str | list[str], shown: str, **environment: str) -> str:
+    def _shell(
+        self, example: Example, command: str | list[str], shown: str, _input: str | None = None, **environment: str
+    ) -> str:
         env = {**self._environment(), **environment}
         done = subprocess.run(command, shell=isinstance(command, str), cwd=self.folder, env=env,
-                              text=True, capture_output=True, timeout=400, check=False)  # fmt: skip
+                              input=_input, text=True, capture_output=True, timeout=400, check=False)  # fmt: skip
         wanted = int(example.options.get("exit", "0"))
         assert done.returncode == wanted, (
             f"{example.where}: exit {done.returncode}, wanted {wanted}: {shown}\n{done.stdout}{done.stderr}"
         )
         return done.stdout + done.stderr
+
+    def paste(self, example: Example) -> str:
+        """Passes the text to a shell as its input, as a terminal does: a command that reads its standard input takes
+        the lines below it. Returns the output. The file that `klamm init` writes there gets the free ports."""
+        text = self._with_free_ports(example.text)
+        moved = "; ".join(f"s/{port}/{free}/g" for port, free in self.ports.items())
+        script = re.sub(r"^klamm init$", f"klamm init && sed -i '{moved}' klamm.yaml", text, flags=re.MULTILINE)
+        return self._shell(example, ["bash", "-e"], text, _input=script)
 
     def _check_output(self, example: Example, command: str, wanted: list[str]) -> None:
         output = self._shell(example, command, command)

@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from klamm.core.errors import ConfigError
-from klamm.core.java import cache_folder
+from .errors import ConfigError
+from .java import cache_folder
 
 FETCH_TIMEOUT_S: Final = 900.0
 _DIGEST: Final = "pom.sha256"
@@ -24,13 +24,15 @@ class MavenJars:
     """The jars that the `pom.xml` of `package` requires.
 
     They are in the folder that the environment's `variable` names, or else in `name` below the cache directory. A
-    folder is complete once it contains the digest of the `pom.xml`. `what` names the jars in messages.
+    folder is complete once it contains the digest of the `pom.xml`. `what` and `size` (` (65 MB)`) describe the jars
+    in messages.
     """
 
     what: str
     package: str
     name: str
     variable: str
+    size: str = ""
 
     def folder(self) -> Path:
         """Returns the folder that holds the jars, or to which they are copied."""
@@ -41,6 +43,14 @@ class MavenJars:
         digest = self.folder() / _DIGEST
         return digest.is_file() and digest.read_text() == self._wanted()
 
+    def announcement(self) -> str | None:
+        """Returns a line about the download that `find` will start; None if the jars are there. Raises `ConfigError`
+        if they are missing and Maven is not installed."""
+        if self.have():
+            return None
+        self._maven()
+        return f"fetching {self.what}{self.size} into {self.folder()}"
+
     def find(self) -> Path:
         """Returns the folder; copies the jars first if they are missing. Raises `ConfigError` in one line if that is
         not possible."""
@@ -48,6 +58,15 @@ class MavenJars:
         if not self.have():
             self._fetch(folder)
         return folder
+
+    def _maven(self) -> str:
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise ConfigError(
+                f"{self.what} are missing, and Maven, which fetches them, is not installed: install it (for example "
+                f"`apt-get install maven`), or name a folder that holds them in {self.variable}"
+            )
+        return maven
 
     def _wanted(self) -> str:
         return hashlib.sha256(self._pom()).hexdigest()
@@ -57,12 +76,7 @@ class MavenJars:
 
     def _fetch(self, folder: Path) -> None:
         """Copies into a temporary folder and renames it when complete, so that two processes do not interfere."""
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise ConfigError(
-                f"{self.what} are missing, and Maven, which fetches them, is not installed: install it (for example "
-                f"`apt-get install maven`), or name a folder that holds them in {self.variable}"
-            )
+        maven = self._maven()
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{self.name}-") as made:
             pom, jars = Path(made, "pom.xml"), Path(made, "jars")
