@@ -122,7 +122,8 @@ def test_a_throttled_move_is_verified_and_cancelled(brokers: BrokerCluster, tmp_
             rate = SLOW if topic == "stays" else 10_000_000
             limits = ("--throttle", str(rate), "--replica-alter-log-dirs-throttle", str(rate))
             tools.run(REASSIGN, "--execute", *limits, *planned(topic, first, third))
-            assert throttles(brokers, topic).keys() >= {f"{first}: {key}" for key in RATES}
+            set_rates = {f"{first}: {key}" for key in RATES}
+            eventually(lambda t=topic, keys=set_rates: throttles(brokers, t).keys() >= keys, "the throttles", LIMIT_S)
             if topic == "moved":
                 eventually(lambda t=topic, now=[first, third]: replicas(brokers, t) == now, "the move", LIMIT_S)
                 assert f"Reassignment of partition {topic}-0 is completed." in tools.run(
@@ -135,7 +136,7 @@ def test_a_throttled_move_is_verified_and_cancelled(brokers: BrokerCluster, tmp_
                     tools.run(REASSIGN, "--cancel", *planned(topic, first, third))
                 )
                 assert sorted(replicas(brokers, topic)) == sorted((first, second))
-            assert throttles(brokers, topic) == {}
+            eventually(lambda t=topic: throttles(brokers, t) == {}, "no throttle at any broker", LIMIT_S)
 
 
 def test_kafka_configs_describes_alters_and_deletes(brokers: BrokerCluster) -> None:

@@ -24,7 +24,7 @@ from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
-from klammtest.waiting import eventually
+from klammtest.waiting import eventually, freeze
 from klammtest.zookeeper import Events, Signal, ZooKeeperCase
 
 
@@ -221,7 +221,7 @@ def test_a_frozen_server_answers_nobody(server: ZooKeeperServer) -> None:
     case = ZooKeeperCase(server, request_timeout_ms=500)
     coordination = case.open(session_timeout_ms=20_000)
     assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
+    freeze(server.pid)
     try:
         with pytest.raises(UnknownOutcomeError, match="may or may not"):
             coordination.create("/a")

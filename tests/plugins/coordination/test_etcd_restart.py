@@ -32,7 +32,7 @@ from klammtest.etcd import EtcdCase, etcd_cluster, needs_etcd
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
-from klammtest.waiting import PATIENCE_S, eventually
+from klammtest.waiting import PATIENCE_S, eventually, freeze
 from klammtest.zookeeper import Events, Signal
 
 pytestmark = needs_etcd
@@ -149,7 +149,7 @@ class _AtWrite:
 
     def __call__(self, point: str) -> None:
         if point == "coordination.write" and self._pid is not None:
-            os.kill(self._pid, signal.SIGSTOP)
+            freeze(self._pid)
             self._pid = None
 
 
@@ -396,7 +396,7 @@ def test_watches_leave_a_member_that_is_frozen(tmp_path: Path) -> None:
         coordination.watch("/a", called)
         pid = servers[0].pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         try:
             others = {**case.section(), "etcd.endpoints": ",".join(addresses[1:])}
             other = EtcdCase(servers[1], more={key: others[key] for key in ("etcd.endpoints", "etcd.prefix")})

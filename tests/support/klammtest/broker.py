@@ -20,7 +20,7 @@ from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol.apis import ApiKey
 from klammtest.ports import free_port
-from klammtest.waiting import within
+from klammtest.waiting import freeze, within
 from klammtest.wire import WireClient, part
 
 KLAMM = str(Path(sys.executable).parent / "klamm")
@@ -112,7 +112,7 @@ class RunningBroker:
 
     def pause(self) -> None:
         """Stops the process (SIGSTOP): it is alive, but silent."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -5,8 +5,11 @@ machine.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 PATIENCE_S = 60.0
 """The limit where a test gives none."""
@@ -36,3 +39,19 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(_POLL_S)
+
+
+def freeze(pid: int) -> None:
+    """Stops a process (SIGSTOP), and returns when all of its threads are stopped: on a busy machine some of them run
+    on for a moment after the signal was sent.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    eventually(lambda: all(_state(one) == "T" for one in threads.iterdir()), f"process {pid} stops")
+
+
+def _state(thread: Path) -> str:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # the thread has ended
+        return ""

@@ -6,9 +6,7 @@ A fork server that has imported their modules starts them, so each costs some mi
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import klamm
+from klammtest.waiting import freeze
 
 WAIT_S = 300.0
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -52,7 +51,7 @@ class Sender:
     def stop(self) -> None:
         """Stops the process (SIGSTOP): it is alive, but silent."""
         assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+        freeze(self._process.pid)
         self.hear()
 
     def kill(self) -> None:
