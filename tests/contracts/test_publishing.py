@@ -16,8 +16,8 @@ from klamm.hadoop.publishing.local import LocalPublisher, local_path
 from klamm.hadoop.publishing.schemes import publisher_for
 from klammtest.hadoop.hdfs_client import Administration, new_publisher
 
-RACES = 300
-LISTINGS = 500
+RACES = 60
+LISTINGS = 100
 
 Age = Callable[[str, float], None]
 """Makes a file's last write that many seconds older."""

@@ -26,8 +26,10 @@ def tests(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def test_a_guarantee_runs_as_it_is_and_planted(tests: pytest.Pytester) -> None:
-    tests.runpytest("-p", "no:xdist").assert_outcomes(passed=3, failed=1)
+def test_a_guarantee_runs_as_it_is_or_planted(tests: pytest.Pytester) -> None:
+    tests.runpytest("-p", "no:xdist").assert_outcomes(passed=2, deselected=2)
+    planted = tests.runpytest("-p", "no:xdist", "--guarantees", "AB", "--plant")
+    planted.assert_outcomes(passed=1, failed=1, deselected=2)
 
 
 @pytest.mark.parametrize(

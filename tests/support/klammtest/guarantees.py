@@ -1,9 +1,9 @@
 """Guarantees: tests of what Klamm never does, each with a planted fault that it must find.
 
-A test marked by `guarantee` runs twice: once on the unchanged code, where it must pass, and once with its fault
-planted, where it must fail. A planted run that passes is reported as a failure: the test cannot detect what it claims
-to detect. `make guarantees` prints one line for each, by letter (`ONLY=A`), and with `PLANT=1` runs the planted ones
-alone.
+A test marked by `guarantee` is two: one on the unchanged code, which must pass, and one with its fault planted, which
+must fail. A planted run that passes is reported as a failure: the test cannot detect what it claims to detect.
+`make test` runs the first; `make guarantees` prints one line for each, by letter (`ONLY=A`), and with `PLANT=1` runs
+the planted ones alone, as CI does after the tests.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     letters = config.getoption("--guarantees")
     if letters is None:
-        return
-    chosen = [item for item in items if _chosen(item, letters, config.getoption("--plant"))]
-    gone = [item for item in items if item not in chosen]
-    config.hook.pytest_deselected(items=gone)
-    items[:] = sorted(chosen, key=lambda item: _order(_number(item) or ""))
+        chosen = [item for item in items if not _is_planted(item)]
+    else:
+        chosen = [item for item in items if _chosen(item, letters, config.getoption("--plant"))]
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = chosen if letters is None else sorted(chosen, key=lambda item: _order(_number(item) or ""))
 
 
 def _chosen(item: pytest.Item, letters: str, plant: bool) -> bool:
