@@ -94,6 +94,7 @@ class BrokerError(KlammError):
     """An error code that a broker answered; `code` is set on the instance, `words` is the message without its name."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        message = message.removeprefix(f"{code.name.upper()}: ")  # a broker's message may begin with the name
         super().__init__(f"{code.name.upper()}: {message}" if message else code.name.upper())
         self.code = code
         self.words = message

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module, metadata
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, cast
 
 import pluggy
 
 from . import hookspecs
-from .errors import PluginError
+from .errors import KlammError, PluginError, describe_error
 
 if TYPE_CHECKING:  # annotations only: the command line lists commands without loading what the other hooks return
     from pydantic import BaseModel
@@ -37,9 +38,18 @@ if TYPE_CHECKING:  # annotations only: the command line lists commands without l
     from .interfaces.validator import TopicValidator
     from .records.codecs import CodecTable
 
-__all__ = ["ENTRY_POINT_GROUP", "LoadedPlugin", "PluginHost", "Providers", "plugin_commands", "plugin_host"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "LoadedPlugin",
+    "PluginHost",
+    "Providers",
+    "mandatory",
+    "plugin_commands",
+    "plugin_host",
+]
 
 ENTRY_POINT_GROUP = "klamm"
+_INTERFACES = f"{__package__}.interfaces"
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -59,8 +69,12 @@ class LoadedPlugin:
 class Providers(Generic[P, T_co]):
     """The providers of one hook, by name."""
 
-    def __init__(self, kind: str, found: Iterable[tuple[str, Provider[P, T_co]]]) -> None:
+    def __init__(
+        self, kind: str, found: Iterable[tuple[str, Provider[P, T_co]]], interfaces: tuple[str, ...] = ()
+    ) -> None:
+        """`interfaces`: those of which a provider makes one, as `module:Class` below `klamm.core.interfaces`."""
         self._kind = kind
+        self._interfaces = interfaces
         self._by_name: dict[str, Provider[P, T_co]] = {}
         origin: dict[str, str] = {}
         for plugin, provider in found:
@@ -69,6 +83,7 @@ class Providers(Generic[P, T_co]):
                 raise PluginError(f"two plugins provide the {kind} {provider.name!r}: {both}; uninstall one")
             self._by_name[provider.name] = provider
             origin[provider.name] = plugin
+        self._origin = origin
 
     def names(self) -> list[str]:
         return sorted(self._by_name)
@@ -90,11 +105,52 @@ class Providers(Generic[P, T_co]):
     def create(
         self, name: str, config: Mapping[str, object] | BaseModel | None = None, *args: P.args, **kwargs: P.kwargs
     ) -> T_co:
-        """Creates the object from a validated config model or from raw values (`ValidationError` if they are wrong)."""
+        """Creates the object from a validated config model or from raw values (`ValidationError` if they are wrong).
+        Raises `PluginError` if the plugin's `create` fails, or returns an object that lacks a mandatory member.
+        """
         provider = self.get(name)
         if config is None or isinstance(config, Mapping):
             config = provider.config.model_validate(dict(config or {}))
-        return provider.create(config, *args, **kwargs)
+        try:
+            made = provider.create(config, *args, **kwargs)
+        except KlammError:
+            raise
+        except Exception as error:  # a third party's function may raise anything
+            raise PluginError(f"{self._of(name)} cannot be made: {describe_error(error)}") from error
+        self._check(name, made)
+        return made
+
+    def _of(self, name: str) -> str:
+        return f"the {self._kind} {name!r} of plugin {self._origin[name]!r}"
+
+    def _check(self, name: str, made: object) -> None:
+        missing: list[list[str]] = []
+        for interface in self._interfaces:
+            module, _, kind = interface.partition(":")
+            wanted = mandatory(getattr(import_module(f"{_INTERFACES}.{module}"), kind))
+            missing.append([member for member in wanted if not _has(made, member)])
+            if not missing[-1]:
+                return
+        if missing:
+            least, interface = min(zip(missing, self._interfaces, strict=True), key=lambda pair: len(pair[0]))
+            kind = interface.partition(":")[2]
+            raise PluginError(
+                f"{self._of(name)}: `create` returned {made!r:.100}, which is no {kind}: it lacks {', '.join(least)}"
+            )
+
+
+def mandatory(interface: type) -> list[str]:
+    """Returns the members of a protocol, in its order: every implementation must have all of them."""
+    found: dict[str, None] = {}
+    for base in reversed(interface.__mro__):
+        if getattr(base, "_is_protocol", False):
+            found |= dict.fromkeys([*vars(base).get("__annotations__", {}), *vars(base)])
+    return [name for name in found if not name.startswith("_")]
+
+
+def _has(made: object, member: str) -> bool:
+    """Does not run a property, which may need a started object."""
+    return getattr_static(made, member, None) is not None or "__getattr__" in dir(type(made))
 
 
 class PluginHost:
@@ -123,35 +179,42 @@ class PluginHost:
 
     @cached_property
     def codecs(self) -> Providers[[], Codec]:
-        return self._collect("codec", "klamm_codecs")
+        return self._collect("codec", "klamm_codecs", of=("codec:Codec",))
 
     @cached_property
     def coordinations(self) -> Providers[[], Coordination]:
-        return self._collect("coordination", "klamm_coordinations")
+        return self._collect("coordination", "klamm_coordinations", of=("coordination:Coordination",))
 
     @cached_property
     def offset_stores(self) -> Providers[[Coordination], OffsetStore]:
-        return self._collect("offset store", "klamm_offset_stores")
+        return self._collect("offset store", "klamm_offset_stores", of=("offsets:OffsetStore",))
 
     @cached_property
     def envelopes(self) -> Providers[[], Envelope]:
-        return self._collect("envelope", "klamm_envelopes")
+        return self._collect("envelope", "klamm_envelopes", of=("envelope:Envelope",))
 
     @cached_property
     def serdes(self) -> Providers[[SerdeContext], Serde]:
-        return self._collect("serde", "klamm_serdes")
+        return self._collect("serde", "klamm_serdes", of=("serde:Serde",))
 
     @cached_property
     def audits(self) -> Providers[[], Audit]:
-        return self._collect("audit", "klamm_audits")
+        return self._collect("audit", "klamm_audits", of=("audit:Audit",))
 
     @cached_property
     def sinks(self) -> Providers[[], Sink | BatchSink]:
-        return self._collect("sink", "klamm_sinks")
+        return self._collect(
+            "sink",
+            "klamm_sinks",
+            of=(
+                "sink:Sink",
+                "sink:BatchSink",
+            ),
+        )
 
     @cached_property
     def loads(self) -> Providers[[], Load]:
-        return self._collect("load", "klamm_loads")
+        return self._collect("load", "klamm_loads", of=("load:Load",))
 
     @cached_property
     def sinks_and_loads(self) -> Providers[[], Sink | BatchSink | Load]:
@@ -160,27 +223,31 @@ class PluginHost:
 
     @cached_property
     def producer_interceptors(self) -> Providers[[], ProducerInterceptor]:
-        return self._collect("producer interceptor", "klamm_producer_interceptors")
+        return self._collect(
+            "producer interceptor", "klamm_producer_interceptors", of=("interceptor:ProducerInterceptor",)
+        )
 
     @cached_property
     def consumer_interceptors(self) -> Providers[[], ConsumerInterceptor]:
-        return self._collect("consumer interceptor", "klamm_consumer_interceptors")
+        return self._collect(
+            "consumer interceptor", "klamm_consumer_interceptors", of=("interceptor:ConsumerInterceptor",)
+        )
 
     @cached_property
     def topic_validators(self) -> Providers[[], TopicValidator]:
-        return self._collect("topic validator", "klamm_topic_validators")
+        return self._collect("topic validator", "klamm_topic_validators", of=("validator:TopicValidator",))
 
     @cached_property
     def services(self) -> Providers[[BrokerContext], Service]:
-        return self._collect("service", "klamm_services")
+        return self._collect("service", "klamm_services", of=("service:Service",))
 
     @cached_property
     def authenticators(self) -> Providers[[], Authenticator]:
-        return self._collect("authenticator", "klamm_authenticators")
+        return self._collect("authenticator", "klamm_authenticators", of=("security.authenticator:Authenticator",))
 
     @cached_property
     def authorizers(self) -> Providers[[], Authorizer]:
-        return self._collect("authorizer", "klamm_authorizers")
+        return self._collect("authorizer", "klamm_authorizers", of=("security.authorizer:Authorizer",))
 
     @cached_property
     def commands(self) -> list[Command]:
@@ -208,11 +275,11 @@ class PluginHost:
             raise PluginError(f"plugin {name!r} ({source}) cannot be loaded: {error!r}") from error
         self._sources[name] = source
 
-    def _collect(self, kind: str, *hooks: str) -> Providers[P, T]:
+    def _collect(self, kind: str, *hooks: str, of: tuple[str, ...] = ()) -> Providers[P, T]:
         offers: list[tuple[str, Provider[P, T]]] = []
         for hook in hooks:
             offers += self._offers(hook)
-        return Providers(kind, offers)
+        return Providers(kind, offers, of)
 
     def _offers(self, hook: str) -> list[tuple[str, T]]:
         """Returns what each plugin returned from one hook, with the plugin's name. The hook is called once."""

@@ -6,7 +6,6 @@ No request runs this code. Dicts are copied in one step, so that the event loop 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -20,40 +19,18 @@ from prometheus_client.registry import Collector
 
 import klamm
 
-from ..cluster.cluster import Cluster
 from ..escaping import escaped
 from ..interfaces.service import ServiceMetric
-from ..log.manager import LogManager
-from ..protocol.apis import ApiKey
-from .append_placement import AppendPlacement
-from .background.background_services import BackgroundServices
-from .coordinator.group_service import GroupService
+from ..protocol.apis import SERVED, ApiKey
 from .metrics.counters import RequestTimes
 from .metrics.definitions import DEFINITIONS, MetricSpec, MetricType
 from .metrics.recent_quantiles import QUANTILES, RecentTimes
-from .network.connections import Connections
-from .replication.partitions import Partitions
-from .replication.role_changes import RoleChanges
+from .watched import Watched
 
 Sample = tuple[tuple[str, ...], float]
 Times = tuple[tuple[str, ...], RequestTimes]
 _NS_PER_MS = 1_000_000
 _LOWEST, _HIGHEST = 2 * 14, 2 * 36
-
-
-@dataclass(frozen=True)
-class Watched:
-    """The objects that are read at a scrape."""
-
-    broker_id: int
-    connections: Connections
-    partitions: Partitions
-    logs: LogManager
-    cluster: Cluster
-    groups: GroupService
-    background: BackgroundServices
-    roles: RoleChanges
-    appends: AppendPlacement
 
 
 class BrokerCollector(Collector):
@@ -92,9 +69,8 @@ class BrokerCollector(Collector):
         family = HistogramMetricFamily(definition.shown, definition.doc, labels=definition.labels)
         for labels, times in self._times[definition.name]():
             counts = list(times.buckets)
-            if any(counts) or not labels:
-                total_ms = times.total_ns / _NS_PER_MS
-                family.add_metric(_shown(labels), list(_cumulative(counts)), sum_value=total_ms)
+            total_ms = times.total_ns / _NS_PER_MS
+            family.add_metric(_shown(labels), list(_cumulative(counts)), sum_value=total_ms)
         return family
 
     def _quantiles(self) -> Iterable[Sample]:
@@ -145,7 +121,7 @@ def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
 
 
 def _by_api(times: Mapping[ApiKey, RequestTimes]) -> list[Times]:
-    return [((_api_name(api.name),), each) for api, each in times.items()]
+    return [((_api_name(api.name),), each) for api, each in times.items() if api in SERVED]
 
 
 def _api_name(name: str) -> str:
@@ -199,6 +175,12 @@ def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
         "network_requestchannel_unreadresponsebytes": one(lambda: memory.unread),
         "server_service_healthy": lambda: [
             ((name,), problem is None) for name, problem in watched.background.health().items()
+        ],
+        "consumergroup_lag": lambda: [
+            ((group, tp.topic, str(tp.partition)), lag.records) for (group, tp), lag in watched.lag.lags().items()
+        ],
+        "consumergroup_lag_seconds": lambda: [
+            ((group, tp.topic, str(tp.partition)), lag.seconds) for (group, tp), lag in watched.lag.lags().items()
         ],
         "broker_eventloop_lag_seconds": one(lambda: metrics.loop_lag_s),
         "broker_eventloop_lag_max_seconds": one(lambda: metrics.loop_lag_max_s),

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import randrange
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..cluster.brokers.log_directory import LogDirectoryRecord
@@ -63,7 +63,7 @@ from .handlers.fetch import session_weight
 from .handlers.produce import produce_fast
 from .handlers.table import HANDLERS
 from .internal_topics import ensure_topic
-from .metrics.counters import BrokerMetrics
+from .metrics.counters import BrokerMetrics, BrokerState
 from .network import file_descriptors as descriptors
 from .network.connections import Connections
 from .network.limits import Limits
@@ -87,6 +87,9 @@ from .session.lease import Lease
 from .topic_creation import possible_replicas
 from .validation import Validation
 from .workers import Workers
+
+if TYPE_CHECKING:
+    from .background.consumer_lag import ConsumerLag
 
 __all__ = ["Broker"]
 
@@ -207,6 +210,7 @@ class Broker:
         self.advertised: list[ListenerAddress] = []
         self.failed: asyncio.Future[KlammError] = asyncio.get_running_loop().create_future()
         """The error for which this broker has stopped serving by itself; None otherwise."""
+        self.state = BrokerState.STARTING
 
     @property
     def _config(self) -> BrokerConfig:
@@ -230,6 +234,8 @@ class Broker:
         """Hands over what this broker leads, answers running requests, closes the logs cleanly, and leaves the
         cluster."""
         services = self._services
+        if self.state is not BrokerState.FAILED:
+            self.state = BrokerState.STOPPING
         if services is not None:
             if not self.failed.done():
                 await self._hand_over(services)
@@ -285,7 +291,7 @@ class Broker:
         self._watch_config(services)
         self._maintain(services, logs)
         background = BackgroundServices()
-        await self._serve_metrics(services, logs, background)
+        lag = await self._serve_metrics(services, logs, background)
         dispatcher = Dispatcher(services, HANDLERS, produce_fast)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
@@ -295,8 +301,9 @@ class Broker:
             await listener.start()
         services.deletions.start()
         self._stack.push_async_callback(services.deletions.stop)
-        await self._start_background(background, services, coordination, offsets)
+        await self._start_background(background, services, coordination, offsets, lag)
         self._services = services
+        self.state = BrokerState.SERVING
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
         if self._config.without_effect:
             log.info("keys of Kafka that are set and have no effect here: %s", ", ".join(self._config.without_effect))
@@ -452,6 +459,7 @@ class Broker:
     def _fail(self, error: KlammError) -> None:
         """Stops serving at once; the code that started this broker is to stop it."""
         log.error("broker %d stops serving: %s", self._config.broker_id, error)
+        self.state = BrokerState.FAILED
         for listener in self._listeners:
             listener.close()
         for connection in self._connections:
@@ -538,7 +546,9 @@ class Broker:
             deletions=TopicDeletions(cluster, workers, groups.forget_topics),
             refused_batches=RefusedBatches(),
             producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
-            validation=Validation(self._settings.make_topic_validators(), self._codecs, limit),
+            validation=Validation(
+                self._settings.make_topic_validators(), self._codecs, limit, self._connections.worth_saying
+            ),
             access=AccessControl(
                 self._settings.make_authenticator(), self._settings.make_authorizer(), self._connections.worth_saying
             ),
@@ -630,13 +640,20 @@ class Broker:
         if restored:
             log.info("preferred leaders lead again: %s", some_of(restored))
 
-    async def _serve_metrics(self, services: Services, logs: LogManager, background: BackgroundServices) -> None:
-        """Starts the metrics endpoint; prometheus-client is imported only if it is configured."""
+    async def _serve_metrics(
+        self, services: Services, logs: LogManager, background: BackgroundServices
+    ) -> ConsumerLag | None:
+        """Starts the metrics endpoint; prometheus-client is imported only if it is configured. Returns the service that
+        computes the lag of groups for it."""
         if self._config.metrics_port < 0:
-            return
+            return None
+        from .background.consumer_lag import ConsumerLag
+        from .health_check import HealthCheck
         from .metrics.endpoint import MetricsEndpoint, sample_loop_lag
-        from .metrics_collector import Watched, registry
+        from .metrics_collector import registry
+        from .watched import Watched
 
+        lag = ConsumerLag(self._config.consumer_lag_interval_ms / 1000)
         watched = Watched(
             services.broker_id,
             self._connections,
@@ -647,15 +664,23 @@ class Broker:
             background,
             services.leadership,
             services.workers.appends,
+            lag,
         )
-        endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched))
+        health = HealthCheck(watched, lambda: self.state)
+        endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched), health)
         endpoint.start()
         self._stack.push_async_callback(services.workers.disk, endpoint.close)
         sampler = asyncio.get_running_loop().create_task(sample_loop_lag(self.metrics))
         self._stack.callback(sampler.cancel)
+        return lag if self._config.consumer_lag_interval_ms else None
 
     async def _start_background(
-        self, background: BackgroundServices, services: Services, coordination: Coordination, offsets: OffsetStore
+        self,
+        background: BackgroundServices,
+        services: Services,
+        coordination: Coordination,
+        offsets: OffsetStore,
+        lag: ConsumerLag | None,
     ) -> None:
         """Starts the services. The audit's follower is the first, so that those of plugins are stopped before it counts
         for the last time.
@@ -666,6 +691,8 @@ class Broker:
         audit = self._settings.make_audit()
         if audit is not None:
             await background.start("audit", audit.broker(context))
+        if lag is not None:
+            await background.start("consumer-lag", lag.of(context))
         for name, service in self._settings.make_services(context):
             await background.start(name, service)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
-from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, describe_error
 from ..interfaces.codec import DecompressionBombError
 from ..interfaces.validator import TopicValidator
 from ..records.codecs import CodecTable
@@ -13,13 +14,25 @@ from ..records.header import BatchHeader, crc_matches
 from ..records.partition import TopicPartition
 from ..records.record import Record
 
+log = logging.getLogger(__name__)
+
 
 class Validation:
     """`max_size` bounds the decompressed size of one batch, in bytes. `enforced`: True if there is a validator; where a
     check is costly, callers test it first.
     """
 
-    def __init__(self, validators: Sequence[TopicValidator], codecs: CodecTable, max_size: int) -> None:
+    def __init__(
+        self,
+        validators: Sequence[TopicValidator],
+        codecs: CodecTable,
+        max_size: int,
+        worth_saying: Callable[[str], str | None] = lambda _: "",
+    ) -> None:
+        """`worth_saying` limits how often one line is logged: it returns text to append, or None to suppress the
+        line.
+        """
+        self._worth_saying = worth_saying
         self.enforced = bool(validators)
         self._validators = tuple(validators)
         self._codecs = codecs
@@ -43,8 +56,13 @@ class Validation:
             try:
                 validator.validate(name.topic, name.partition, records)
             except KlammError as error:
-                raise BrokerError(ErrorCode.invalid_record, f"{name}: {error}") from error
+                words = error.words if isinstance(error, BrokerError) else str(error)
+                raise BrokerError(ErrorCode.invalid_record, f"{name}: {words}") from error
             except Exception as error:  # a third party's validator may raise anything; its contract: refuse the batch
+                more = self._worth_saying("validator failed")
+                if more is not None:
+                    kind = type(validator).__name__
+                    log.error("%s: the validator %s failed: %s%s", name, kind, describe_error(error), more)
                 raise BrokerError(ErrorCode.invalid_record, f"{name}: the validator failed: {error!r}") from error
 
     def _records(self, name: TopicPartition, batch: memoryview, header: BatchHeader) -> list[Record]:

@@ -23,6 +23,7 @@ from ..interfaces.coordination import SessionExpiredError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
 from .output import say
+from .service_manager import notify, notify_ready, notify_reloading, watchdog_pings
 
 if TYPE_CHECKING:
     from ..broker.server import Broker
@@ -177,6 +178,7 @@ async def _serve(
     gc.freeze()  # next to nothing of what the imports have made is garbage
 
     signals = Signals()
+    tasks: list[asyncio.Task[None]] = []
     if stop_at_end_of_input:
         signals.stop_at_end_of(sys.stdin.fileno())
     server: Broker | None = None
@@ -185,11 +187,15 @@ async def _serve(
         gc.collect()
         gc.freeze()  # these objects live as long as the process: no collection scans them again while all requests wait
         sys.setswitchinterval(_SWITCH_S)
-        say(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}")
-        reloads = asyncio.create_task(_reload_on_sighup(signals, server, file))
+        where = f"id {settings.broker.broker_id}, {_where(server)}"
+        say(f"klamm broker ready: {where}")
+        notify_ready(where)
+        reloads = asyncio.create_task(_reload_on_sighup(signals, server, file, where))
+        tasks += [reloads, asyncio.create_task(watchdog_pings())]
         ends: list[asyncio.Future[Any]] = [signals.stopped, server.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         reloads.cancel()
+        notify("STOPPING=1")
         if server.failed.done():
             raise server.failed.result()
         by = signals.stopped.result()
@@ -202,6 +208,8 @@ async def _serve(
     finally:
         if server is not None:
             await server.stop()
+        for task in tasks:
+            task.cancel()
     return by is signal.SIGINT
 
 
@@ -223,14 +231,16 @@ async def start_broker(make: Callable[[], Broker]) -> Broker:
     )(started)  # fmt: skip
 
 
-async def _reload_on_sighup(signals: Signals, server: Broker, file: Path) -> None:
+async def _reload_on_sighup(signals: Signals, server: Broker, file: Path, where: str) -> None:
     while True:
         await signals.hangup.wait()
         signals.hangup.clear()
+        notify_reloading()
         try:
             await server.reload(file)
         except Exception:  # the broker must go on serving, and react to the next SIGHUP
             log.exception("%s could not be reloaded", file)
+        notify_ready(where)
 
 
 def _where(server: Any) -> str:

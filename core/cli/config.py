@@ -23,6 +23,7 @@ app = typer.Typer(add_completion=False, help="Check, show and reload the configu
 def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Validate the file; if it is invalid, print a line for each problem and exit with 2."""
     settings = load_settings(config)
+    settings.check_plugins()
     for topic in settings.topics:
         settings.check_topic(topic)
     for sink in settings.sinks:

@@ -16,13 +16,14 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from shlex import join
 from typing import IO, NamedTuple, TextIO
 
 from ..config.settings import Settings
 from ..errors import KlammError
 from .output import say
+from .service_manager import VARIABLES, notify, notify_ready, watchdog_interval_s
 
 __all__ = ["run_brokers"]
 
@@ -61,6 +62,7 @@ class _Child:
             stdin=subprocess.PIPE,  # its lifeline: closed when this process ends
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name not in VARIABLES},
             text=True,
             errors="replace",
             start_new_session=True,
@@ -136,7 +138,11 @@ class _Group:
     def run(self, events: _Events) -> bool:
         count = len(self.children)
         while self.children:
-            event = events.get()
+            try:
+                event = events.get(timeout=watchdog_interval_s())
+            except Empty:
+                notify("WATCHDOG=1")
+                continue
             if isinstance(event, _Signalled):
                 self._pass_on(event.number)
             elif isinstance(event, _Ended):
@@ -144,7 +150,9 @@ class _Group:
             else:
                 self._ready.add(event.broker_id)
                 if len(self._ready) == count and self._stopped_by is None:
-                    say(f"klamm brokers ready: ids {', '.join(map(str, sorted(self._ready)))}")
+                    ids = f"ids {', '.join(map(str, sorted(self._ready)))}"
+                    say(f"klamm brokers ready: {ids}")
+                    notify_ready(ids)
         if self._failed is not None:
             raise self._failed
         return self._stopped_by is signal.SIGINT
@@ -155,6 +163,7 @@ class _Group:
             if self._stopped_by is not None and now - self._stopped_at < _AT_ONCE_S:
                 return  # a second SIGTERM ends a broker uncleanly
             self._stopped_by, self._stopped_at = self._stopped_by or number, now
+            notify("STOPPING=1")
         self._send(signal.SIGHUP if number is signal.SIGHUP else signal.SIGTERM)
 
     def _send(self, number: int) -> None:

@@ -28,9 +28,9 @@ def say(line: str, *, err: bool = False) -> None:
     typer.echo(escaped(line), err=err)
 
 
-def say_document(document: str) -> None:
-    """Prints a text of several lines, such as JSON or YAML."""
-    typer.echo(escaped_lines(document.removesuffix("\n")))
+def say_document(document: str, *, err: bool = False) -> None:
+    """Prints a text of several lines, such as JSON or YAML, on stderr if `err`."""
+    typer.echo(escaped_lines(document.removesuffix("\n")), err=err)
 
 
 def say_on(console: Console, line: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.settings import load_settings
+from ..config.settings import load_plugins
 from ..plugins import plugin_host
 from .options import DEFAULT_CONFIG, ConfigFile, console, named, table
 from .output import text
@@ -10,7 +10,7 @@ from .output import text
 
 def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """List the loaded plugins; with a configuration file, also its `plugins.modules`."""
-    host = load_settings(config).host() if named(config) else plugin_host()
+    host = load_plugins(config) if named(config) else plugin_host()
     rows = table("plugin", "module", "source", "hooks", "provides")
     for plugin in host.loaded():
         rows.add_row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import traceback
 from typing import Annotated
 
 import typer
@@ -12,15 +13,17 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..client.consumer.sink_runner import SinkProgress, SinkRunner
+from ..client.errors import SinkError
 from ..config.settings import load_settings
 from ..process_log import of_command
 from .options import DEFAULT_CONFIG, ConfigFile
-from .output import say
+from .output import say, say_document
 
 
 def sink(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A key of the file's `sinks` section.")],
     once: Annotated[bool, typer.Option("--once", help="End when all present records are written.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the traceback of a sink that fails.")] = False,
     config: ConfigFile = DEFAULT_CONFIG,
 ) -> None:
     """Write the records of the sink's topics, until SIGTERM or Ctrl-C; several processes share the work."""
@@ -43,7 +46,12 @@ def sink(
         def report(progress: SinkProgress) -> None:
             bar.update(task, records=progress.records)
 
-        progress = runner.run(stop, once=once, report=report)
+        try:
+            progress = runner.run(stop, once=once, report=report)
+        except SinkError as error:
+            if verbose and error.__cause__ is not None:
+                say_document("".join(traceback.format_exception(error.__cause__)), err=True)
+            raise
     bad = f", {progress.bad} skipped" if progress.bad else ""
     say(f"sink {name}: {progress.records} records, {progress.flushes} flushes{bad}")
     if signal.SIGINT in received:

@@ -6,7 +6,15 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, SchemaError
+from ..errors import (
+    BrokerError,
+    CorruptRecordError,
+    ErrorCode,
+    KlammError,
+    SchemaError,
+    describe_error,
+    describe_failure,
+)
 from ..interfaces.offsets import CommittedOffset
 from ..records.partition import TopicPartition
 
@@ -21,6 +29,7 @@ __all__ = [
     "NoOffsetError",
     "OffsetsDeletedError",
     "RequestTimeoutError",
+    "SinkError",
     "TopicReplacedError",
     "UnknownTopicError",
     "UnreadableBatchError",
@@ -148,6 +157,18 @@ class LogTruncatedError(DataLossError):
     def __init__(self, message: str, divergent: Mapping[TopicPartition, CommittedOffset] | None = None) -> None:
         super().__init__(message)
         self.divergent = dict(divergent or {})
+
+
+class SinkError(KlammError):
+    """A sink failed: names the sink and, unless the error is a `KlammError`, the method that raised it."""
+
+    def __init__(self, name: str, method: str, error: Exception) -> None:
+        if isinstance(error, KlammError):
+            what, self.code = str(error), error.code
+        else:
+            known = isinstance(error, OSError)  # a full disk: no defect of the sink
+            what = f"{method} failed: {describe_failure(error) if known else describe_error(error)}"
+        super().__init__(f"sink {name}: {what}")
 
 
 class TopicReplacedError(DataLossError):

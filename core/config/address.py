@@ -32,7 +32,11 @@ def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[ListenerAdd
         if not mark:
             raise ValueError(f"expected NAME://host:port, got {part.strip()!r}")
         if name.upper() not in protocols:
-            raise ValueError(f"listener {name!r} is not in listener.security.protocol.map")
+            known = ", ".join(protocols)
+            raise ValueError(
+                f"listener {part.strip()!r}: its name {name!r} is not in listener.security.protocol.map, which has "
+                f"{known}; only PLAINTEXT is served: write PLAINTEXT://…, or add {name.upper()}:PLAINTEXT to the map"
+            )
         if any(name.upper() == other.name for other in listeners):
             raise ValueError(f"listener {name!r} is given twice")
         parsed = Address.parse(address)

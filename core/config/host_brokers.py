@@ -32,6 +32,7 @@ def nth_broker(file: BrokerConfig, index: int) -> BrokerConfig:
 
 def check_host(file: BrokerConfig, count: int) -> None:
     """Raises `ConfigError` in one line if `count` brokers cannot have ports of their own."""
+    option = f"--brokers {count}: " if count > 1 else ""
     taken: dict[tuple[str, int], str] = {}
     for index in range(count):
         owner = f"broker {file.broker_id + index}"
@@ -41,12 +42,13 @@ def check_host(file: BrokerConfig, count: int) -> None:
             ports.append(("metrics.port", file.metrics_host, file.metrics_port + index))
         for what, host, port in ports:
             if port > _LAST_PORT:
-                raise ConfigError(f"--brokers {count}: {what} of {owner} would have the port {port}; the last is 65535")
+                raise ConfigError(f"{option}{what} of {owner} would have the port {port}; the last is 65535")
             other = taken.setdefault((host, port), f"{what} of {owner}")
             if other != f"{what} of {owner}":
+                needed = f"{count} ports in a row" if count > 1 else "a port of its own"
                 raise ConfigError(
-                    f"--brokers {count}: {what} of {owner} would have the port {port}, which {other} has; each "
-                    f"listener needs {count} ports in a row"
+                    f"{option}{what} of {owner} would have the port {port}, which {other} has; each listener needs "
+                    f"{needed}"
                 )
 
 

@@ -59,12 +59,10 @@ class SettingsLoader:
         for name in self._tree:
             if name not in SECTIONS:
                 self._found((name,), _no_section(name))
-        sections: dict[str, Any] = {"plugins": self._modules()}
-        try:
-            host = plugin_host(sections["plugins"])
-        except PluginError as error:
-            self._found(("plugins",), str(error))
+        host = self.load_plugins()
+        if host is None:
             return {}
+        sections: dict[str, Any] = {"plugins": self._modules()}
         sections["coordination"] = self._choice(("coordination",), host.coordinations, DEFAULT_COORDINATION)
         sections["offsets"] = self._choice(("offsets",), host.offset_stores, DEFAULT_OFFSET_STORE)
         if "audit" in self._tree:
@@ -77,6 +75,14 @@ class SettingsLoader:
         sections["consumer"] = self._consumer(host)
         sections["log"] = self._model(ProcessLogConfig, self._section(("log",)), ("log",))
         return sections
+
+    def load_plugins(self) -> PluginHost | None:
+        """Returns the host of the plugins that the document names; None, with an entry in `problems`, if one fails."""
+        try:
+            return plugin_host(self._modules())
+        except PluginError as error:
+            self._found(("plugins",), str(error))
+            return None
 
     def _found(self, path: Path, message: str) -> None:
         self._add(ConfigProblem(path, message))

@@ -35,7 +35,7 @@ from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings
 from .sections.topic_settings import TopicSettings
 
-__all__ = ["Settings", "load_settings"]
+__all__ = ["Settings", "load_plugins", "load_settings"]
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Settings:
     def make_coordination(self) -> Coordination:
         """Returns a coordination that is not started yet. Raises `CoordinationError` without a configuration of one: no
         file was read."""
-        wanted = self.host().coordinations.get(self.coordination.plugin)
-        if not isinstance(self.coordination.config, wanted.config):
+        coordinations, chosen = self.host().coordinations, self.coordination
+        if not isinstance(chosen.config, coordinations.get(chosen.plugin).config):
             raise CoordinationError("no coordination is configured: name a file that has one with --config")
-        return wanted.create(self.coordination.config)
+        return coordinations.create(chosen.plugin, chosen.config)
 
     def make_offset_store(self, coordination: Coordination) -> OffsetStore:
         return self.host().offset_stores.create(self.offsets.plugin, self.offsets.config, coordination)
@@ -126,6 +126,18 @@ class Settings:
             raise ConfigError(
                 f"{where}.on.bad.record: the plugin {section.choice.plugin!r} has no quarantine; expected fail or skip"
             )
+
+    def check_plugins(self) -> None:
+        """Makes what the sections choose as a broker and clients make it when they start, and drops it: finds a codec
+        id that is refused, and a `create` that fails or returns something else. Makes no connection."""
+        self.codec_table()
+        self.make_coordination()
+        self.make_audit()
+        self.make_topic_validators()
+        self.make_authenticator()
+        self.make_authorizer()
+        self.make_producer_interceptors()
+        self.make_consumer_interceptors()
 
     def make_topic_validators(self) -> list[TopicValidator]:
         validators = self.host().topic_validators
@@ -210,3 +222,15 @@ def load_settings(source: str | Path | Mapping[str, Any]) -> Settings:
     if loader.problems:
         raise document.fail(without_repetitions(loader.problems))
     return Settings(**sections, source=document.name, base_dir=document.base_dir)
+
+
+def load_plugins(source: str | Path | Mapping[str, Any]) -> PluginHost:
+    """Loads the plugins that a YAML file names; its other sections may be wrong. Raises `ConfigError` with one line for
+    each problem of `plugins`."""
+    document = read(source)
+    loader = SettingsLoader(document)
+    host = loader.load_plugins()
+    problems = [problem for problem in loader.problems if problem.path[:1] == ("plugins",)]
+    if problems or host is None:
+        raise document.fail(without_repetitions(problems))
+    return host

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from klamm.core.process_log import of_command
 from ..session import require_java
 from ..sinks import choose
 from .interrupt import EXIT_STATUS
+from .metrics import LoadMetrics
 from .report import Status
 from .schedule import Schedule, stop_on_sigterm
 
@@ -50,6 +52,12 @@ MaxFailures = Annotated[
         "--max-failures", min=1, help="With --every: exit after this many failed runs in a row; 10 if not given."
     ),
 ]
+MetricsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-file", metavar="PATH", help="Write Prometheus metrics of each run (for node_exporter's textfiles)."
+    ),
+]
 
 
 def load(
@@ -60,6 +68,7 @@ def load(
     fail_if_empty: FailIfEmpty = False,
     every: Every = None,
     max_failures: MaxFailures = None,
+    metrics_file: MetricsFile = None,
 ) -> None:
     """Load the new records of the sink's topics into its lake; one rename per topic publishes data and offsets.
 
@@ -72,7 +81,7 @@ def load(
         raise ConfigError("--fail-if-empty applies to a single run; it cannot be combined with --every")
     if every_s is None and max_failures is not None:
         raise ConfigError("--max-failures applies only with --every")
-    with _interruption_reported(), _prepared(config, sink, topic or [], as_json) as run:
+    with _interruption_reported(), _prepared(config, sink, topic or [], as_json, metrics_file) as run:
         if every_s is None:
             _end(run(), fail_if_empty)
         else:
@@ -113,7 +122,9 @@ def _go_on(run: Callable[[], RunReport], every_s: int, max_failures: int) -> Non
 
 
 @contextmanager
-def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) -> Iterator[Callable[[], RunReport]]:
+def _prepared(
+    config: Path, sink: str | None, only: list[str], as_json: bool, metrics_file: Path | None
+) -> Iterator[Callable[[], RunReport]]:
     """Yields a function that makes a run over all topics, or `only` some.
 
     The function reports on stdout, when a topic is done or as one JSON object at the end, and errors on stderr.
@@ -137,15 +148,33 @@ def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) ->
             said = f"klamm: load of {report.topic}: {report.error}"
             say_on(errors, said)
 
-    with Loader(settings, name, errors) as loader:
+    metrics = None if metrics_file is None else LoadMetrics(metrics_file, name)
+    with ExitStack() as stack:
+        with _failure_noted(metrics):
+            loader = stack.enter_context(Loader(settings, name, errors))
 
         def run() -> RunReport:
-            report = loader.run(only, tell)
+            with _failure_noted(metrics):
+                report = loader.run(only, tell)
             if as_json:
                 say(report.to_json())
+            if metrics is not None:
+                metrics.write(report)
             return report
 
         yield run
+
+
+@contextmanager
+def _failure_noted(metrics: LoadMetrics | None) -> Iterator[None]:
+    """Writes to the metrics that Spark could not start, or that a run ended with an error of no topic."""
+    started = time.monotonic()
+    try:
+        yield
+    except Exception:
+        if metrics is not None:
+            metrics.write_failure(time.monotonic() - started)
+        raise
 
 
 def _known_topics(settings: Settings, chosen: SinkSettings) -> list[str]:

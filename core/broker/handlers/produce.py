@@ -326,7 +326,12 @@ def _failed(services: Services, led: Replica, topic: str | bytes, batch: memoryv
     deposed = isinstance(error, FencedLeaderEpochError)
     code = ErrorCode.not_leader_or_follower if deposed or _is_early(services, led, topic, batch, error) else error.code
     services.refused_batches.note(topic, partition, batch, code)
-    return Produced(topic, partition, code, log_start_offset=start, message=str(error), record_errors=named)
+    return Produced(topic, partition, code, log_start_offset=start, message=_words(error), record_errors=named)
+
+
+def _words(error: KlammError) -> str:
+    """Returns the error's message without the name of its code, which the response has beside it."""
+    return error.words if isinstance(error, BrokerError) else str(error)
 
 
 def _is_early(services: Services, led: Replica, topic: str | bytes, batch: memoryview, error: KlammError) -> bool:

@@ -7,9 +7,11 @@ consistent, and together they are of about one moment.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from enum import StrEnum
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from ...errors import ErrorCode
@@ -18,6 +20,22 @@ from ...protocol.apis import ApiKey
 
 _BITS: Final = 40
 """Durations up to 2^39 ns (9 minutes) have a bucket of their own; longer ones share the last."""
+
+_WATCHED_ERRORS: Final = (
+    ErrorCode.corrupt_message, ErrorCode.kafka_storage_error, ErrorCode.invalid_record,
+    ErrorCode.message_too_large, ErrorCode.not_enough_replicas, ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range,
+)  # fmt: skip
+"""Errors of Produce and Fetch that are exported before the first one; others appear with their first."""
+
+
+class BrokerState(StrEnum):
+    """`FAILED`: another broker has this one's id, so this one has stopped serving."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+    FAILED = "failed"
 
 
 class TopicTraffic:
@@ -71,7 +89,11 @@ class RequestTimes:
 
 class BrokerMetrics:
     """All counters of one broker. `loop_lag_s`: the event loop's last delay; `loop_lag_max_s`: the worst of the last
-    minute."""
+    minute; `loop_woke_at`: when it last ran, monotonic seconds.
+
+    Labelled counters begin with 0 for every label that is known: a rate over a counter that appears with its first
+    event misses that event.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicTraffic] = {}
@@ -82,16 +104,22 @@ class BrokerMetrics:
             ApiKey.PRODUCE: self.produce_waits,
         }
         """Time that requests spent waiting: a Fetch for records, a Produce for the in-sync replicas."""
-        self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
+        self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter(
+            dict.fromkeys(((api, error) for api in (ApiKey.PRODUCE, ApiKey.FETCH) for error in _WATCHED_ERRORS), 0)
+        )
         """Errors in responses; those of each topic and partition are counted."""
         self.connections_accepted = 0
-        self.connections_rejected: Counter[str] = Counter()
+        self.connections_rejected = Counter({"max.connections": 0, "max.connections.per.ip": 0})
         """Connections closed at once, by the limit that was reached."""
         self.connections_throttled = 0
         """Times that new connections had to wait in the kernel's queue."""
-        self.held_up: Counter[str] = Counter()
+        self.held_up = Counter(
+            {"queued.max.requests": 0, "queued.max.request.bytes": 0, "queued.max.response.bytes": 0}
+        )
         """Connections that had to wait, by the limit over all of them that was reached."""
-        self.connections_closed: Counter[str] = Counter()
+        self.connections_closed = Counter(
+            {"idle": 0, "unfinished request": 0, "unhandled requests": 0, "reads nothing": 0, "bad request": 0}
+        )
         """Connections that the broker closed, by reason."""
         self.isr_shrinks = 0
         self.isr_expands = 0
@@ -100,10 +128,12 @@ class BrokerMetrics:
         """The changes in which this broker, as the controller, elected leaders."""
         self.unclean_elections = 0
         self.session_up = True
+        self.session_expired = False
         self.session_losses = 0
         self.session_expirations = 0
         self.loop_lag_s = 0.0
         self.loop_lag_max_s = 0.0
+        self.loop_woke_at = time.monotonic()
 
     def traffic(self, topic: str) -> TopicTraffic:
         """Returns the topic's counters, which the caller keeps."""
@@ -112,6 +142,7 @@ class BrokerMetrics:
     def session(self, event: SessionEvent) -> None:
         """Counts an event of the session with the coordination; called on its thread."""
         self.session_up = event is SessionEvent.CONNECTED
+        self.session_expired = event is SessionEvent.EXPIRED
         self.session_losses += event is SessionEvent.SUSPENDED
         self.session_expirations += event is SessionEvent.EXPIRED
 

@@ -171,6 +171,12 @@ DEFINITIONS = (
                "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec"),
     MetricSpec("coordinator_group_groupmetadatamanager_numgroups", _G, (), "Classic groups with members here.",
                "kafka.coordinator.group:type=GroupMetadataManager,name=NumGroups"),
+    MetricSpec("consumergroup_lag", _G, ("group", *_PARTITION),
+               "Records between the group's committed offset and the high watermark; of partitions led here with a "
+               "committed offset, every consumer.lag.interval.ms."),
+    MetricSpec("consumergroup_lag_seconds", _G, ("group", *_PARTITION),
+               "Age of the batch with the first record that the group has not committed, by its timestamp; 0 without "
+               "one."),
     MetricSpec("server_sessionexpirelistener_connected", _G, (),
                "1 while the session with the coordination (ZooKeeper) is up.",
                "kafka.server:type=SessionExpireListener,name=SessionState"),

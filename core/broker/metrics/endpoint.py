@@ -1,5 +1,8 @@
-"""The Prometheus endpoint: `GET /metrics` on an address of its own, answered on a thread of its own, one at a time.
+"""The endpoint of operators: `GET /metrics` and `GET /health` on an address of its own, answered on a thread of its
+own, one at a time.
 
+`/health/live` and `/health/ready` have the status 200 or 503 by what their names say, `/health` 200 if both are; the
+body of each is the whole health as JSON.
 A scraper that does not send or read for `_PATIENCE_S` is dropped. There is no authentication: the address is loopback
 unless configured.
 """
@@ -10,6 +13,8 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry
@@ -18,10 +23,19 @@ from prometheus_client.exposition import make_wsgi_app
 from ...errors import ConfigError
 from ...transport.address import Address, listen, why_not
 from .counters import BrokerMetrics
+from .health import Health
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0
+_HEALTH: Final[dict[str, Callable[[Health], bool]]] = {
+    "/health": lambda health: health.is_live and health.is_ready,
+    "/health/live": lambda health: health.is_live,
+    "/health/ready": lambda health: health.is_ready,
+}
 LAG_INTERVAL_S = 0.25
 _LAG_WINDOW_S = 30.0
 
@@ -50,9 +64,10 @@ class _Server(WSGIServer):
 class MetricsEndpoint:
     """`start` binds and serves; port 0 takes a free one, which is then in `port`."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], Health]) -> None:
         self.host, self.port = host, port
-        self._registry = registry
+        self._metrics = make_wsgi_app(registry)
+        self._health = health
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -64,11 +79,22 @@ class MetricsEndpoint:
             raise ConfigError(
                 f"metrics.port: cannot listen on {address}: {why_not(error)}; give another metrics.port, or -1 for none"
             ) from error
-        self._server.set_app(make_wsgi_app(self._registry))
+        self._server.set_app(self._answer)
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="klamm-metrics", daemon=True)
         self._thread.start()
         log.info("metrics are served on http://%s/metrics", Address(self.host, self.port))
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"].rstrip("/")
+        if path not in _HEALTH:
+            scrape: Iterable[bytes] = self._metrics(environ, start_response)
+            return scrape
+        health = self._health()
+        status = "200 OK" if _HEALTH[path](health) else "503 Service Unavailable"
+        body = health.to_json().encode() + b"\n"
+        start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+        return [body]
 
     def close(self) -> None:
         """Closes the endpoint; blocks for as long as a scrape takes."""
@@ -85,6 +111,7 @@ async def sample_loop_lag(metrics: BrokerMetrics) -> None:
         begun = time.monotonic()
         await asyncio.sleep(LAG_INTERVAL_S)
         now = time.monotonic()
+        metrics.loop_woke_at = now
         metrics.loop_lag_s = max(now - begun - LAG_INTERVAL_S, 0.0)
         worst = max(worst, metrics.loop_lag_s)
         metrics.loop_lag_max_s = max(worst, worst_before)

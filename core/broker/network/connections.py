@@ -155,7 +155,7 @@ class Connections:
         if self.clock() - self._said_at.get(event, float("-inf")) < _SAID_EVERY_S:
             return None
         self._said_at[event] = self.clock()
-        times = self._unsaid.pop(event)
+        times = self._unsaid.pop(event, 1)  # worker threads log too
         return f" ({times} times since this was last said)" if times > 1 else ""
 
     def _say(self, event: str, what: str, why: str) -> None:

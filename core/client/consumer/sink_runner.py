@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -36,7 +37,7 @@ from ...records.decode import decode_batch
 from ...records.header import crc_matches, iter_headers
 from ...records.partition import TopicPartition
 from ..cluster_client import LATEST, ClusterClient
-from ..errors import ConnectionFailedError, UnreadableBatchError, UnreadableRecordError
+from ..errors import ConnectionFailedError, SinkError, UnreadableBatchError, UnreadableRecordError
 from ..typed import bootstrap_text
 from .consumer import Consumer
 
@@ -111,10 +112,12 @@ class SinkRunner:
     ) -> SinkProgress:
         self._ids = client.topic_ids(self._options.topics)
         targets = self._ends(client) if once else {}
-        self._sink.open()
+        with self._calling("open"):
+            self._sink.open()
         try:
             if self._ids and isinstance(self._sink, TopicIdSink):
-                self._sink.topic_ids(self._ids)
+                with self._calling("topic_ids"):
+                    self._sink.topic_ids(self._ids)
             with Consumer(self._settings, listener=self._handover) as consumer:
                 consumer.tell_cuts()
                 try:
@@ -128,8 +131,17 @@ class SinkRunner:
                 finally:
                     self._handover.end()  # closing the consumer gives its partitions away: nobody is left to flush
         finally:
-            self._sink.close()
+            with self._calling("close"):
+                self._sink.close()
         return self.progress
+
+    @contextmanager
+    def _calling(self, method: str) -> Iterator[None]:
+        """Names the sink in whatever a method of it raises."""
+        try:
+            yield
+        except Exception as error:  # a third party's sink may raise anything
+            raise SinkError(self._name, method, error) from error
 
     def _round(self, client: ClusterClient, consumer: Consumer) -> bool:
         """Makes one round; returns True if there was nothing to do."""
@@ -154,7 +166,8 @@ class SinkRunner:
         if not self._unflushed:
             for cut in cuts:
                 if isinstance(self._sink, HistorySink):
-                    self._sink.log_cut(cut)
+                    with self._calling("log_cut"):
+                        self._sink.log_cut(cut)
                 consumer.cut_known(cut)
             self._commit(consumer)
         return True
@@ -167,13 +180,15 @@ class SinkRunner:
             count = sum(batch.record_count for batch in batches)
             if batches:
                 self._count(count)
-                sink.write_batches(batches)
+                with self._calling("write_batches"):
+                    sink.write_batches(batches)
         else:
             records, bad = self._poll(lambda: consumer.poll(POLL_S))
             count = len(records)
             if records:
                 self._count(count)
-                sink.write(records)
+                with self._calling("write"):
+                    sink.write(records)
         self.progress.records += count
         return count, bad
 
@@ -188,7 +203,8 @@ class SinkRunner:
     def _pass_over(self, client: ClusterClient, consumer: Consumer, error: _Unreadable) -> None:
         bad = read_again(client, error)
         if isinstance(self._sink, QuarantineSink) and self._options.on_bad_record == "quarantine":
-            self._sink.quarantine(bad)
+            with self._calling("quarantine"):
+                self._sink.quarantine(bad)
         try:
             consumer.seek(bad.partition, bad.to_offset)
         except KlammError as lost:  # taken away meanwhile: its next owner meets the same
@@ -217,7 +233,8 @@ class SinkRunner:
     def _flush(self, client: ClusterClient, consumer: Consumer) -> None:
         if self._unflushed:
             self._check_topics(client)
-            self._sink.flush()
+            with self._calling("flush"):
+                self._sink.flush()
             fault_point("sink.flushed")
             self._unflushed = 0
             self.progress.flushes += 1

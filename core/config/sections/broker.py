@@ -119,8 +119,13 @@ class BrokerConfig(Section):
         ge=0,
     )
     num_io_threads: Int = key(8, "Worker threads for the disk and the coordination.", ge=1, le=256)
-    metrics_port: Int = key(-1, "Port of the Prometheus endpoint; 0: a free port; -1: no endpoint.", ge=-1, le=65535)
-    metrics_host: str = key("127.0.0.1", "Address of the Prometheus endpoint, which has no authentication.")
+    metrics_port: Int = key(-1, "Port of /metrics and /health; 0: a free port; -1: neither.", ge=-1, le=65535)
+    metrics_host: str = key("127.0.0.1", "Address of /metrics and /health, which have no authentication.")
+    consumer_lag_interval_ms: Long = key(
+        30_000,
+        "How often the lag of groups is computed for the Prometheus endpoint; 0: never.",
+        ge=0,
+    )
     fetch_max_bytes: Int = key(57_671_680, "Maximum bytes in one Fetch response.", ge=1024)
     decompressed_max_bytes: Int = key(
         67_108_864, "Maximum bytes of one batch after decompression, where the broker decompresses batches.", ge=1024

@@ -71,6 +71,11 @@ class ProducerConfig(ClientConfig):
                 raise wrong_key("enable.idempotence", "needs retries above 0")
             if self.max_in_flight_requests_per_connection > 5:
                 raise wrong_key("enable.idempotence", "needs max.in.flight.requests.per.connection up to 5")
-        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
-            raise wrong_key("delivery.timeout.ms", "should be at least linger.ms + request.timeout.ms")
+        least = self.linger_ms + self.request_timeout_ms
+        if self.delivery_timeout_ms < least:
+            raise wrong_key(
+                "delivery.timeout.ms",
+                f"{self.delivery_timeout_ms} is below linger.ms + request.timeout.ms = {self.linger_ms} + "
+                f"{self.request_timeout_ms} = {least}; raise it, or lower request.timeout.ms",
+            )
         return self

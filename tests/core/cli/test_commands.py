@@ -284,6 +284,32 @@ def test_config_check_refuses_what_a_sink_refuses(klamm: Klamm, here: Path) -> N
     assert (ran.status, ran.err) == (2, done.err)
 
 
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ("sinks: {s: {plugin: nothing, topics: [t]}}", "SINK 'nothing' of plugin 'MODULE': `create` returned None, "),
+        ("sinks: {s: {plugin: nothing, topics: [t]}}", "which is no Sink: it lacks open, write, flush, close"),
+        ("sinks: {s: {plugin: raises, topics: [t]}}", "SINK 'raises' of plugin 'MODULE' cannot be made: ZeroDiv"),
+        ("broker: {topic.validators: half}", "the topic validator 'half' of plugin 'MODULE': `create` returned "),
+        ("producer: {interceptors: half}", "which is no ProducerInterceptor: it lacks on_send, on_acknowledgement"),
+    ],
+)
+def test_config_check_finds_what_a_plugin_makes_wrong(klamm: Klamm, here: Path, sections: str, words: str) -> None:
+    """It ended with an AttributeError when a sink was used, a broker when it started."""
+    module = "klammtest.plugins.half"
+    Path("klamm.yaml").write_text(f"plugins: {{modules: [{module}]}}\n{sections}\n")
+    done = klamm("config", "check")
+    assert done.status == 1
+    assert words.replace("MODULE", module).replace("SINK", "the sink") in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_config_check_finds_a_codec_id_that_is_taken(klamm: Klamm, here: Path) -> None:
+    Path("klamm.yaml").write_text("plugins: {modules: [klammtest.plugins.third_party, klammtest.plugins.half]}\n")
+    done = klamm("config", "check")
+    assert (done.status, done.err) == (2, "klamm: the codecs 'backwards' and 'half' have the same id 5\n")
+
+
 def test_config_show_prints_a_file_that_says_the_same(
     klamm: Klamm, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +346,11 @@ def test_plugins_with_and_without_a_file(klamm: Klamm, here: Path) -> None:
     done = klamm("plugins")
     assert (done.status, done.out) == (2, "")
     assert klamm("plugins", "--config", "nope.yaml").status == 2
+    Path("klamm.yaml").write_text(
+        "plugins: {modules: [klammtest.plugins.everything]}\nproducer: {delivery.timeout.ms: 10}\n"
+    )
+    assert "klammtest.plugins.everything" in klamm("plugins").out
+    assert klamm("config", "check").status == 2
     assert "plugin 'no.such' (no.such) cannot be loaded" in done.err
 
 

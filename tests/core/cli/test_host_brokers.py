@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import yaml
 from klammtest.broker import ENVIRONMENT, KLAMM
 from klammtest.ports import free_ports_in_a_row
 from klammtest.requests import metadata
+from klammtest.service_manager import service_manager
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -25,7 +26,7 @@ START_S = 120.0
 class Group:
     """The process of `klamm broker --brokers 3`."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, environment: Mapping[str, str]) -> None:
         self.folder, self.port = folder, port
         self.file = folder / "klamm.yaml"
         self.file.write_text(
@@ -39,7 +40,11 @@ class Group:
         self._out = (folder / "out").open("wb")
         self._err = (folder / "err").open("wb")
         self.process = subprocess.Popen(
-            [KLAMM, "broker", "--brokers", "3"], cwd=folder, env=ENVIRONMENT, stdout=self._out, stderr=self._err
+            [KLAMM, "broker", "--brokers", "3"],
+            cwd=folder,
+            env={**ENVIRONMENT, **environment},
+            stdout=self._out,
+            stderr=self._err,
         )
 
     @property
@@ -67,8 +72,8 @@ class Group:
 
 
 @contextmanager
-def group(folder: Path) -> Iterator[Group]:
-    made = Group(folder, free_ports_in_a_row(3))
+def group(folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[Group]:
+    made = Group(folder, free_ports_in_a_row(3), environment or {})
     try:
         yield made
     finally:
@@ -82,7 +87,7 @@ def brokers(port: int) -> set[tuple[int, int]]:
 
 
 def test_three_brokers_are_one_cluster_and_ctrl_c_stops_all(tmp_path: Path) -> None:
-    with group(tmp_path) as running:
+    with service_manager() as manager, group(tmp_path, manager.environment) as running:
         running.wait_ready()
         for index in range(3):
             where = f"PLAINTEXT://127.0.0.1:{running.port + index}"
@@ -91,6 +96,7 @@ def test_three_brokers_are_one_cluster_and_ctrl_c_stops_all(tmp_path: Path) -> N
         assert brokers(running.port) == {(n, running.port + n) for n in range(3)}
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(START_S) == 130
+        assert manager.poll() == [{"READY": "1", "STATUS": "ids 0, 1, 2"}, {"STOPPING": "1"}]
         assert "Traceback" not in running.err
 
 

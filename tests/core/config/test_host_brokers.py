@@ -68,3 +68,13 @@ def test_defaults_count_up_too() -> None:
 def test_ports_that_do_not_suffice(keys: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         check_host(config(**keys), 3)
+
+
+def test_one_broker_s_ports_are_the_file_s_own_matter() -> None:
+    """`--brokers 1` was named where nobody had given it."""
+    with pytest.raises(ConfigError) as caught:
+        check_host(config(listeners="PLAINTEXT://127.0.0.1:9092", metrics_port=9092), 1)
+    assert str(caught.value) == (
+        "metrics.port of broker 0 would have the port 9092, which listener PLAINTEXT of broker 0 has; each listener "
+        "needs a port of its own"
+    )

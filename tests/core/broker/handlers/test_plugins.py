@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+import klamm
 from klamm.core.config.settings import Settings
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.plugins.third_party import Backwards
 from klammtest.requests import alter_topic, batch, create_topic, fetch, new_topic, produce
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
 NOW_MS = 1_700_000_000_000
@@ -89,11 +91,23 @@ def test_a_validator_refuses_with_its_own_line(wire: WireClient, codec: object) 
     assert produce(wire, new_topic(wire), batch(b"now", codec=codec)).error_code is ErrorCode.none
 
 
-def test_a_validator_that_fails_refuses_too(wire: WireClient) -> None:
+def test_a_validator_that_fails_refuses_too(broker: RunningBroker, wire: WireClient) -> None:
     create_topic(wire, "polite-bug")
     outcome = produce(wire, "polite-bug", batch(b"bug"))
     assert outcome.error_code is ErrorCode.invalid_record
     assert "ZeroDivisionError" in outcome.error_message
+    line = "polite-bug-0: the validator Polite failed: ZeroDivisionError: a bug in the validator at "
+    eventually(lambda: line in broker.log(), "the broker's log has a line about it")
+
+
+def test_a_producer_s_error_names_the_code_once(broker: RunningBroker, wire: WireClient) -> None:
+    create_topic(wire, "polite-once")
+    with (
+        klamm.Producer({"producer": {"bootstrap.servers": broker.bootstrap}}) as producer,
+        pytest.raises(KlammError, match="record 0 does not say please") as caught,
+    ):
+        producer.send("polite-once", b"now").result(30)
+    assert str(caught.value).count("INVALID_RECORD") == 1
 
 
 def test_a_batch_that_unpacks_to_too_much_is_refused(wire: WireClient) -> None:

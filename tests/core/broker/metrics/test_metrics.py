@@ -91,6 +91,16 @@ def test_the_endpoint_prints_what_the_page_lists(watched: tuple[RunningBroker, s
             assert set(sample.labels) - {"le"} == set(definition.labels), name
 
 
+def test_labelled_counters_are_there_before_their_first_event(watched: tuple[RunningBroker, str]) -> None:
+    """A rate over a counter that appears with its first event does not see that event."""
+    found = scrape(watched[1])
+    empty = [d.shown for d in DEFINITIONS if d.kind is MetricType.COUNTER and not found.get(d.shown)]
+    assert empty == []
+    times = {s.labels["request"] for s in found["klamm_network_requestmetrics_totaltimems_count"]}
+    assert {"Produce", "Fetch", "DeleteTopics"} <= times
+    assert value(found, "klamm_network_requestmetrics_errors_total", request="Fetch", error="CORRUPT_MESSAGE") == 0
+
+
 def test_traffic_is_counted_by_topic(watched: tuple[RunningBroker, str]) -> None:
     broker, url = watched
     before = scrape(url)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ import yaml
 from klamm import Producer
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.consumer.sink_runner import SinkRunner
+from klamm.core.client.errors import SinkError
 from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import ConfigError, CorruptRecordError, StorageError
+from klamm.core.errors import ConfigError, CorruptRecordError, ErrorCode, StorageError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import ConsumerRecord
 from klamm.plugins.sinks.files import FilesSink
 from klammtest.broker import KLAMM, RunningBroker, running_broker
 from klammtest.faulty import fault_hook
@@ -35,7 +37,7 @@ RECORDS = 500
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    topics = {name: {"partitions": 3} for name in ("once", "crash", "share", "stop", "again", "live")}
+    topics = {name: {"partitions": 3} for name in ("once", "crash", "share", "stop", "again", "live", "fails")}
     with running_broker(tmp_path_factory.mktemp("sinks"), topics=topics) as running:
         text = running.config_path.read_text()
         for name in topics:
@@ -85,6 +87,47 @@ def test_a_sink_that_fails_commits_nothing_and_a_rerun_doubles_nothing(broker: R
     assert sum(written(broker.folder / "crash").values()) > 0
     assert run_once(settings, "crash") == RECORDS
     assert written(broker.folder / "crash") == expected()
+
+
+class Failing:
+    """A sink whose `flush` raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def open(self) -> None:
+        return
+
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
+        return
+
+    def flush(self) -> None:
+        raise self._error
+
+    def close(self) -> None:
+        return
+
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FULL, r"flush failed: OSError: \[Errno 28\] No space left on device$"),
+        (ZeroDivisionError("a bug"), r"flush failed: ZeroDivisionError: a bug at .*test_sink_runner.py:\d+$"),
+        (StorageError("the folder is read-only"), "the folder is read-only$"),
+    ],
+)
+def test_whatever_a_sink_raises_is_one_line_that_names_it(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    produce(broker, "fails", 1)
+    monkeypatch.setattr(Settings, "make_sink", lambda *_: Failing(error))
+    with pytest.raises(SinkError, match=f"^sink fails: {words}") as caught:
+        run_once(load_settings(broker.config_path), "fails")
+    assert caught.value.code is getattr(error, "code", ErrorCode.unknown_server_error)
+    assert caught.value.__cause__ is error
 
 
 def test_two_tasks_share_the_work_and_hand_it_over(broker: RunningBroker) -> None:
@@ -138,7 +181,8 @@ def test_the_command_ends_cleanly_when_told(broker: RunningBroker) -> None:
 
 def test_an_unknown_sink_is_one_line(broker: RunningBroker) -> None:
     with pytest.raises(
-        ConfigError, match=r"klamm.yaml: sinks.nope: there is no such sink \(there are: again, crash, live, once, "
+        ConfigError,
+        match=r"klamm.yaml: sinks.nope: there is no such sink \(there are: again, crash, fails, live, once, ",
     ):
         SinkRunner(load_settings(broker.config_path), "nope")
 

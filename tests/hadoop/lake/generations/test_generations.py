@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars
 import pyarrow as pa
 import pytest
 import yaml
@@ -303,16 +305,34 @@ def renamed(name: str, kind: Any, example: Any, *aliases: str) -> dict[str, Any]
 
 
 def same_without_spark(read: DataFrame, lake: LakeDataset) -> None:
-    """The same names and rows as Arrow, by its C stream, as pandas, and of some columns."""
+    """The same names and rows as Arrow, by its C stream, as pandas, in Polars and DuckDB, and of some columns."""
     expected = read.toArrow().sort_by("load")
     table = lake.to_table().sort_by("load")
     assert table.column_names == expected.column_names == lake.schema.names
     assert table.to_pylist() == expected.to_pylist()
     assert pa.table(lake).sort_by("load") == table
     assert lake.to_pandas().sort_values("load")["_offset"].tolist() == expected["_offset"].to_pylist()
+    # Each reader's own rows: as Arrow again, which has dates and times with their zones in one form.
+    for found in (polars.DataFrame(lake).to_arrow(), duckdb.from_arrow(lake.to_reader()).to_arrow_table()):
+        assert found.column_names == expected.column_names
+        assert plain(found.sort_by("load")) == plain(expected)
+    frame = lake.to_pandas().sort_values("load")
+    assert list(frame.columns) == expected.column_names
+    assert plain(pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False)) == plain(expected)
     some = ["load", "dt", lake.schema.names[0]]
     assert lake.to_table(some).sort_by("load").to_pylist() == expected.select(some).to_pylist()
     assert lake.to_table(["dt"]).num_rows == expected.num_rows
+
+
+def plain(table: pa.Table) -> list[dict[str, Any]]:
+    """Returns the rows in one form: DuckDB gives times the zone of its session."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            return value.astimezone(UTC)
+        return {k: one(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+    return [one(row) for row in table.to_pylist()]
 
 
 def test_a_lake_without_spark_names_what_it_cannot_read(spark: SparkSession, tmp_path: Path) -> None:

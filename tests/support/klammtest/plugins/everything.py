@@ -8,9 +8,11 @@ from typing import Any
 import typer
 
 from klamm.core.config.section import Int, Section, key
+from klamm.core.hook_reference import hooks, made_by
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
+from klamm.core.plugins import mandatory
 
 
 class Options(Section):
@@ -20,7 +22,7 @@ class Options(Section):
 
 
 class Thing:
-    """An implementation of any interface that remembers its arguments."""
+    """Has the members of every interface, and remembers its arguments."""
 
     codec_id = 7
     name = "everything"
@@ -28,6 +30,12 @@ class Thing:
     def __init__(self, config: Options, *more: Any) -> None:
         self.answer = config.the_answer
         self.more = more
+
+
+for interface in {made for hook in hooks().values() for made in made_by(hook) if made is not Command}:
+    for member in mandatory(interface):
+        if member not in vars(Thing):
+            setattr(Thing, member, lambda *_, **__: None)
 
 
 def provider() -> list[Provider[..., Any]]:

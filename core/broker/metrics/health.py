@@ -1,0 +1,32 @@
+"""The health of a broker, as the endpoint returns it; `core/broker/health_check.py` finds it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from .counters import BrokerState
+
+__all__ = ["Health"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`problems`: what is wrong, by name, in one line each."""
+
+    broker_id: int
+    state: BrokerState
+    is_live: bool
+    is_ready: bool
+    problems: dict[str, str]
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "broker": self.broker_id,
+                "state": self.state.value,
+                "live": self.is_live,
+                "ready": self.is_ready,
+                "problems": self.problems,
+            }
+        )

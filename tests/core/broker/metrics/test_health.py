@@ -1,0 +1,134 @@
+"""`/health`: what probes read, and what it says is wrong; and the lag of groups, beside it on the endpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from klamm.core.broker.health_check import STALLED_S, HealthCheck
+from klamm.core.broker.metrics.counters import BrokerMetrics, BrokerState
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.interfaces.coordination import SessionEvent
+from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.partition import TopicPartition
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.ports import free_port
+from klammtest.requests import produce
+from klammtest.waiting import eventually
+from klammtest.wire import WireClient
+
+OLD_MS = 1_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, str]]:
+    port = free_port()
+    keys = {"metrics.port": port, "consumer.lag.interval.ms": 50}
+    with running_broker(tmp_path_factory.mktemp("health"), topics={"t": {"partitions": 2}}, broker=keys) as broker:
+        yield broker, f"http://127.0.0.1:{port}"
+
+
+def test_a_broker_that_serves_is_live_and_ready(served: tuple[RunningBroker, str]) -> None:
+    for path in ("/health", "/health/live", "/health/ready", "/health/"):
+        with urllib.request.urlopen(served[1] + path, timeout=60) as answer:
+            assert answer.headers["Content-Type"] == "application/json"
+            assert json.load(answer) == {
+                "broker": 0, "state": "serving", "live": True, "ready": True, "problems": {}
+            }  # fmt: skip
+
+
+def lag_of(url: str, name: str, partition: int) -> float | None:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        families = {f.name: f for f in text_string_to_metric_families(answer.read().decode())}
+    wanted = {"group": "late", "topic": "t", "partition": str(partition)}
+    return next((s.value for s in families[f"klamm_consumergroup_{name}"].samples if s.labels == wanted), None)
+
+
+def test_the_lag_of_a_group_in_records_and_seconds(served: tuple[RunningBroker, str]) -> None:
+    broker, url = served
+    with WireClient(broker.bootstrap) as wire:
+        for number in range(3):
+            produce(wire, "t", encode_batch([(OLD_MS + number * 1000, None, b"v", ())] * 2))
+    with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
+        client.commit_offsets("late", {TopicPartition("t", n): CommittedOffset(2 - 2 * n) for n in (0, 1)})
+        eventually(lambda: lag_of(url, "lag", 0) == 4, "four records are behind the committed offset")
+        age = lag_of(url, "lag_seconds", 0)
+        assert age is not None
+        assert 0 <= time.time() - (OLD_MS / 1000 + 1) - age < 600
+        assert (lag_of(url, "lag", 1), lag_of(url, "lag_seconds", 1)) == (0, 0)
+        client.commit_offsets("late", {TopicPartition("t", 0): CommittedOffset(6)})
+        eventually(lambda: lag_of(url, "lag", 0) == 0, "the group has all")
+        assert lag_of(url, "lag_seconds", 0) == 0
+
+
+class Watched:
+    """A broker without defects, as far as the health reads it."""
+
+    def __init__(self) -> None:
+        self.broker_id = 3
+        self.connections = SimpleNamespace(metrics=BrokerMetrics())
+        self.partitions: list[Any] = []
+        self.logs = SimpleNamespace(logs=dict, space=SimpleNamespace(refused={}))
+        self.cluster = SimpleNamespace(image=lambda: SimpleNamespace(topics={}, brokers={3: None}))
+        self.background = SimpleNamespace(health=dict)
+
+
+def checked(watched: Any, state: BrokerState = BrokerState.SERVING, later_s: float = 0.0) -> Any:
+    now = watched.connections.metrics.loop_woke_at + later_s
+    return json.loads(HealthCheck(watched, lambda: state, lambda: now)().to_json())
+
+
+@pytest.mark.parametrize("state", [BrokerState.STARTING, BrokerState.STOPPING, BrokerState.FAILED])
+def test_only_a_broker_that_serves_is_ready(state: BrokerState) -> None:
+    found = checked(Watched(), state)
+    assert (found["live"], found["ready"]) == (True, False)
+    assert found["problems"] == {"state": f"the broker is {state.value}"}
+
+
+def test_a_broker_whose_event_loop_stands_still_is_not_live() -> None:
+    found = checked(Watched(), later_s=STALLED_S)
+    assert (found["live"], found["ready"]) == (False, False)
+    assert found["problems"] == {"event_loop": "the event loop has not run for 30 s"}
+
+
+def test_a_broker_without_its_session_is_not_ready_and_one_whose_coordination_is_away_is() -> None:
+    watched = Watched()
+    watched.connections.metrics.session(SessionEvent.SUSPENDED)
+    found = checked(watched)
+    assert (found["live"], found["ready"], list(found["problems"])) == (True, True, ["coordination"])
+    watched.connections.metrics.session(SessionEvent.EXPIRED)
+    found = checked(watched)
+    assert (found["live"], found["ready"], list(found["problems"])) == (True, False, ["session"])
+
+
+def test_what_a_restart_does_not_mend_is_listed() -> None:
+    tp = TopicPartition("t", 0)
+    watched = Watched()
+    watched.logs = SimpleNamespace(
+        logs=lambda: {tp: SimpleNamespace(offline="EIO")}, space=SimpleNamespace(refused={tp: None})
+    )
+    watched.partitions = [
+        SimpleNamespace(name=tp, in_sync=1, replicas=(0, 1), leader=SimpleNamespace(is_under_min_isr=True))
+    ]
+    topic = SimpleNamespace(name="t", partitions={0: SimpleNamespace(leader=9)})
+    watched.cluster = SimpleNamespace(image=lambda: SimpleNamespace(topics={"t": topic}, brokers={3: None}))
+    watched.background = SimpleNamespace(health=lambda: {"audit": "it has not started yet", "fine": None})
+    found = checked(watched)
+    assert (found["live"], found["ready"]) == (True, True)
+    assert found["problems"] == {
+        "offline_replicas": "t-0 is offline after a disk error",
+        "full_disk": "t-0 takes no records: the disk is full",
+        "offline_partitions": "t-0 has no leader",
+        "under_replicated": "t-0 lacks a replica in sync",
+        "under_min_isr": "t-0 refuses acks=all",
+        "service audit": "it has not started yet",
+    }
