@@ -12,7 +12,7 @@ from typing import Final
 
 from ..records.partition import TopicPartition, some_of
 from .metrics.counters import BrokerState
-from .metrics.health import Health
+from .metrics.health import BrokerHealth
 from .watched import Watched
 
 STALLED_S: Final = 30.0
@@ -30,7 +30,7 @@ class HealthCheck:
         self._state = state
         self._clock = clock
 
-    def __call__(self) -> Health:
+    def __call__(self) -> BrokerHealth:
         state = self._state()
         late_s = self._clock() - self._watched.connections.metrics.loop_woke_at
         is_live = late_s < STALLED_S
@@ -39,7 +39,7 @@ class HealthCheck:
             problems["event_loop"] = f"the event loop has not run for {late_s:.0f} s"
         is_ready = is_live and not problems
         problems |= dict(self._degraded())
-        return Health(self._watched.broker_id, state, is_live, is_ready, problems)
+        return BrokerHealth(self._watched.broker_id, state, is_live, is_ready, problems)
 
     def _not_ready(self, state: BrokerState) -> Iterator[tuple[str, str]]:
         if state is not BrokerState.SERVING:

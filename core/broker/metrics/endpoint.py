@@ -23,7 +23,7 @@ from prometheus_client.exposition import make_wsgi_app
 from ...errors import ConfigError
 from ...transport.address import Address, listen, why_not
 from .counters import BrokerMetrics
-from .health import Health
+from .health import BrokerHealth
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0
-_HEALTH: Final[dict[str, Callable[[Health], bool]]] = {
+_HEALTH: Final[dict[str, Callable[[BrokerHealth], bool]]] = {
     "/health": lambda health: health.is_live and health.is_ready,
     "/health/live": lambda health: health.is_live,
     "/health/ready": lambda health: health.is_ready,
@@ -64,7 +64,7 @@ class _Server(WSGIServer):
 class MetricsEndpoint:
     """`start` binds and serves; port 0 takes a free one, which is then in `port`."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], Health]) -> None:
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], BrokerHealth]) -> None:
         self.host, self.port = host, port
         self._metrics = make_wsgi_app(registry)
         self._health = health

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from .counters import BrokerState
 
-__all__ = ["Health"]
+__all__ = ["BrokerHealth"]
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class BrokerHealth:
     """`problems`: what is wrong, by name, in one line each."""
 
     broker_id: int
