@@ -14,7 +14,9 @@ from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer
 from klamm.core.plugins import plugin_host
 
 from .dataclass import field_names, from_plain
+from .json_values import cell_reader, json_reader, json_writer
 from .log import TopicSchemaLog
+from .logical import Convert
 from .model import AvroType
 from .options import AvroOptions
 from .parsing import ParsedSchema, check_new, parse
@@ -73,6 +75,19 @@ class AvroSerde:
         registered, envelope = self._registered(topic)
         return row_writer(topic, parse(registered.text), envelope.prefix(registered))
 
+    def json_serializer(self, topic: str) -> Serializer:
+        """Returns the serializer of JSON documents (`json_values`)."""
+        return self._converting(topic, json_reader)
+
+    def row_serializer(self, topic: str) -> Serializer:
+        """Returns the serializer of rows of CSV. Raises `SchemaError` if the schema is no record's."""
+        return self._converting(topic, cell_reader)
+
+    def _converting(self, topic: str, reader: Callable[[AvroType], Convert]) -> Serializer:
+        registered, envelope = self._registered(topic)
+        schema = parse(registered.text)
+        return row_writer(topic, schema, envelope.prefix(registered), reader(schema.root))
+
     def arrow_serializer(self, topic: str) -> ColumnWriter | None:
         """Returns the serializer for the columns of a table; None if columns cannot have the schema's types. Needs
         pyarrow.
@@ -122,9 +137,15 @@ class AvroSerde:
         reader = None if said.schema is None else parse(said.schema)
         return _Reader(topic, said.envelope, self, reader, kind)
 
+    def json_deserializer(self, topic: str) -> Deserializer:
+        """Returns the deserializer to JSON (`json_values`); `record.class` is ignored."""
+        said = self._context.formats(topic)
+        reader = None if said.schema is None else parse(said.schema)
+        return _Reader(topic, said.envelope, self, reader, None, json_writer)
 
-def row_writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
-    """Returns the serializer of single values for a registered schema."""
+
+def row_writer(topic: str, schema: ParsedSchema, prefix: bytes, convert: Convert | None = None) -> Serializer:
+    """Returns the serializer of single values for a registered schema. `convert` is called first with each value."""
     write = value_writer(schema.root)
 
     def serialize(value: Any) -> bytes | None:
@@ -132,7 +153,7 @@ def row_writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
             return None
         pieces = [prefix]
         try:
-            write(value, pieces.append)
+            write(value if convert is None else convert(value), pieces.append)
         except SchemaError as error:
             raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
         except RecursionError as error:
@@ -143,10 +164,17 @@ def row_writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
 
 
 class _Reader:
-    """The deserializer of one topic. The schema of a prefix is looked up once."""
+    """The deserializer of one topic. The schema of a prefix is looked up once. `finish` makes the function that is
+    called with each value of a type."""
 
     def __init__(
-        self, topic: str, envelope: Envelope, serde: AvroSerde, reader: ParsedSchema | None, kind: type | None
+        self,
+        topic: str,
+        envelope: Envelope,
+        serde: AvroSerde,
+        reader: ParsedSchema | None,
+        kind: type | None,
+        finish: Callable[[AvroType], Convert] | None = None,
     ) -> None:
         self._topic = topic
         self._envelope = envelope
@@ -154,6 +182,7 @@ class _Reader:
         self._serde = serde
         self._reader = reader
         self._kind = kind
+        self._finish = finish
         self._by_prefix: dict[bytes, Decode] = {}
 
     def __call__(self, data: bytes | None) -> Any:
@@ -186,6 +215,9 @@ class _Reader:
         writer = parse(schema.text).root
         wanted = writer if self._reader is None else self._reader.root
         decode = value_reader(writer, wanted, name_records=self._kind is not None)
+        if self._finish is not None:
+            finish = self._finish(wanted)
+            return lambda stream: finish(decode(stream))
         if self._kind is None:
             return decode
         self._check_class(self._kind, wanted)

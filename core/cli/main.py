@@ -31,6 +31,8 @@ CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
     Command("broker", "klamm.core.cli.broker:app", "Run a broker, here or in the background; stop it."),
     Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter and delete topics."),
+    Command("produce", "klamm.core.cli.produce:produce", "Send lines, JSON or CSV as records to a topic."),
+    Command("consume", "klamm.core.cli.consume:consume", "Print the records of topics."),
     Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, delete them."),
     Command("cluster", "klamm.core.cli.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
     Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
@@ -135,9 +137,9 @@ def main() -> None:
     except KlammError as error:
         _say(error)
         _leave(1)
-    except BrokenPipeError:  # `klamm … | head`
+    except BrokenPipeError:  # `klamm … | head`: the reader has what it wants
         _discard_output()
-        _leave(1)
+        _leave(0)
     except OSError as error:  # a full disk, a directory without write permission: the user can fix it
         _say(KlammError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
         _discard_output()

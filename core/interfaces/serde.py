@@ -23,6 +23,7 @@ __all__ = [
     "ArrowSerializer",
     "CheckedSerde",
     "Deserializer",
+    "JsonSerde",
     "Serde",
     "SerdeContext",
     "Serializer",
@@ -109,3 +110,21 @@ class ArrowSerde(Protocol):
     def arrow_serializer(self, topic: str) -> ArrowSerializer | None: ...
 
     def arrow_deserializer(self, topic: str) -> ArrowDeserializer | None: ...
+
+
+@runtime_checkable
+class JsonSerde(Protocol):
+    """A serde whose values have a form in JSON, for commands. Another serde's values are those of `json` as they
+    are."""
+
+    def json_serializer(self, topic: str) -> Serializer:
+        """Returns the serializer of parsed JSON documents, whose fractions are `Decimal`."""
+        ...
+
+    def row_serializer(self, topic: str) -> Serializer:
+        """Returns the serializer of rows of CSV: dicts of texts by column."""
+        ...
+
+    def json_deserializer(self, topic: str) -> Deserializer:
+        """Returns the deserializer to values that `json.dumps` takes."""
+        ...

@@ -40,6 +40,8 @@ __all__ = ["MAX_BATCHES", "POLL_S", "Consumer"]
 _log = logging.getLogger(__name__)
 
 POLL_S = 1.0
+_FOREVER_S = 3600.0
+"""A wait after which an iterator asks again."""
 MAX_BATCHES = 500
 """The most batches that one `poll_batches` returns unless the caller gives a limit."""
 
@@ -210,6 +212,20 @@ class Consumer:
         self._check_polling()
         self._delivery.come_back()
         return self._take(self._delivery, _limit("max_records", max_records, self._options.max_poll_records), timeout_s)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Yields records without end, in order within each partition; blocks while there is none, and ends when the
+        consumer is closed.
+
+        Asking for the next record marks the one before as processed, so that a loop that is left commits what it has
+        done. Errors are those of `poll`; a new loop continues where the last one stopped.
+        """
+        self._check_polling()
+        while True:
+            try:
+                yield from self.poll(_FOREVER_S, 1)
+            except ClientClosedError:
+                return
 
     def poll_arrow(self, timeout_s: float = POLL_S, max_records: int | None = None) -> pa.Table:
         """Polls as `poll` does, and returns a table of one topic's records; it has no rows if none arrived.

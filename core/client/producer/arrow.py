@@ -8,7 +8,6 @@ those of records that are sent one by one.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +27,7 @@ from ...records import native
 from ...records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
 from ..typed import TypedValues
 from .batch import EncodedRows
+from .columns import BatchAppender
 from .deliveries import DeliveryListeners
 from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
@@ -36,9 +36,6 @@ from .topic_writer import TopicWriter
 
 if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
     from ...records.fallback import Binary
-
-_HANDED_OVER: Final = 512 * 1024
-"""Bytes of batches that are passed to the sender together: it is woken less often, and its requests are larger."""
 
 _NO_HEADERS: Final = encode_headers(())
 
@@ -414,18 +411,9 @@ class TableSender:
         self, writer: TopicWriter, queue: PartitionQueue | None, rows: Rows, making: Making, future: TableFuture
     ) -> None:
         target = queue or writer.in_turn()
-        made: deque[tuple[PartitionQueue, EncodedRows]] = deque()
-        made_bytes = 0
+        appender = BatchAppender(self._accumulator, future)
         for encoded in making.batches(rows, target.batch_size):
-            made.append((target, encoded))
-            made_bytes += len(encoded.batch) - encoded.room
-            if made_bytes >= _HANDED_OVER:
-                self._hand_over(made, future)
-                made_bytes = 0
+            appender.add(target, encoded)
             if queue is None:
                 target = writer.in_turn()
-        self._hand_over(made, future)
-
-    def _hand_over(self, made: deque[tuple[PartitionQueue, EncodedRows]], future: TableFuture) -> None:
-        with future.more(made):
-            self._accumulator.append_rows(made, future.settled)
+        appender.flush()

@@ -19,7 +19,7 @@ on in two new batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -43,6 +43,7 @@ __all__ = [
     "EncodedRows",
     "ProducerBatch",
     "ProducerIdentity",
+    "by_window",
     "wrap_sequence",
 ]
 
@@ -216,14 +217,14 @@ class ProducerBatch:
         if audit is None:
             return native.encode_records(self.records)[:3]
         batch, base, latest, runs = native.encode_records(self.records, audit.room, audit.window_ms)
-        self._counted = _by_window(runs)
+        self._counted = by_window(runs)
         native.add_headers(batch, audit.room, audit.mark(self._counted))
         return batch, base, latest
 
     def counted(self) -> Counted:
         """Returns the counts of all records by window; empty without an audit."""
         if self._counted is None and self.audit is not None:
-            self._counted = _by_window(native.encode_records(self.records, 0, self.audit.window_ms)[3])
+            self._counted = by_window(native.encode_records(self.records, 0, self.audit.window_ms)[3])
         return self._counted or ()
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
@@ -321,7 +322,7 @@ class ColumnBatch(ProducerBatch):
 _NOTHING = EncodedRows(bytearray(), 0, -1, -1, ())
 
 
-def _by_window(runs: list[tuple[int, int, int]]) -> Counted:
+def by_window(runs: Sequence[tuple[int, int, int]]) -> Counted:
     """Returns the counts with one item for each window. Most batches have one window."""
     if len(runs) == 1:
         return tuple(runs)

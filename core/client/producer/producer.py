@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from operator import index
@@ -32,6 +32,7 @@ from ..network.connection import ClientConnection
 from ..network.request_router import Network
 from ..typed import SharedCoordination, TypedValues
 from .batch import BatchAudit
+from .columns import ColumnSender, OversizedRecordError, RawRecords
 from .deliveries import DeliveryListeners, log
 from .metadata_refresher import MetadataRefresher
 from .partition_queue import PartitionQueue
@@ -239,6 +240,35 @@ class Producer:
         sender = TableSender(self._accumulator, self._listeners, self._values, self._largest, window_ms)
         return sender.send(self._writers.get(topic) or self._open(topic), table, key, partition, timestamp)
 
+    def send_raw(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+    ) -> TableFuture:
+        """Sends a record for each of `values`, which are sent as they are: no serde is called. The future is that of
+        `send_arrow`.
+
+        `keys` and `timestamps_ms` are as long as `values`; `headers` are those of every record. Records with a key go
+        to the key's partition, those without one batch by batch to each partition in turn. All are checked before the
+        first is sent (`OversizedRecordError` names one that is too large). Blocks as `send` does. Not possible with
+        interceptors (`ConfigError`).
+        """
+        if self._closed:
+            raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+        if self._listeners.intercepts:
+            raise ConfigError("producer.interceptors see single records: use send, or no interceptors")
+        if any(column is not None and len(column) != len(values) for column in (keys, timestamps_ms)):
+            raise SchemaError(f"topic {topic}: keys and timestamps_ms are as many as values ({len(values)})")
+        window_ms = None if self._audit is None else self._audit.window_ms
+        records = RawRecords(values, keys, timestamps_ms, _checked_headers(topic, headers))
+        sender = ColumnSender(self._accumulator, self._largest, window_ms)
+        return sender.send(self._writers.get(topic) or self._open(topic), records, partition)
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Sends all records passed to `send`, and waits until each is stored or has failed (its future tells which).
         Raises `DeliveryError` if `timeout_s` seconds are over before.
@@ -364,9 +394,10 @@ class Producer:
 
     def _too_large(self, topic: str, size: int) -> DeliveryError:
         limit = self._options.max_request_size
-        error = DeliveryError(
+        error = OversizedRecordError(
+            0,
             f"topic {topic!r}: a record of about {size} bytes is larger than max.request.size ({limit}); "
-            "raise it, and max.message.bytes of the topic"
+            "raise it, and max.message.bytes of the topic",
         )
         self._listeners.refused(error)
         return error

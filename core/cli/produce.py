@@ -1,0 +1,295 @@
+"""`klamm produce`: sends lines of the standard input or of a file as records."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ..client.producer.producer import Producer
+from ..config.section import INT_MAX
+from ..errors import ConfigError, KlammError
+from ..process_log import of_command
+from ..records.partition import counted
+from ..records.record import Headers
+from .options import DEFAULT_CONFIG, Bootstrap, ConfigFile
+from .output import say
+from .record_io.clients import CliValues, client_settings
+from .record_io.interrupts import Interrupts
+from .record_io.line_input import (
+    BadInput,
+    CsvColumns,
+    InputRecord,
+    ParsedBlock,
+    csv_blocks,
+    json_records,
+    keyed,
+    line_blocks,
+    parsed_blocks,
+    raw_blocks,
+    values_of_json,
+)
+from .record_io.sending import RecordSending
+
+_ABORT_S: Final = 0.0
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="The input; the standard input if not given.")] = "-",
+    raw: Annotated[bool, typer.Option("--raw", help="Each line is the value as it is, whatever the schema.")] = False,
+    json_records_: Annotated[
+        bool, typer.Option("--json", help="Each line is a whole record, as `klamm consume --json` prints it.")
+    ] = False,
+    csv_rows: Annotated[bool, typer.Option("--csv", help="CSV; the first row names the columns.")] = False,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="A,B,…", help="CSV without a first row of names.")
+    ] = None,
+    delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="What separates cells of CSV.")] = ",",
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="The key of every record.")] = None,
+    key_field: Annotated[
+        str | None, typer.Option("--key-field", metavar="NAME", help="The field or column that is the key as well.")
+    ] = None,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("-k", "--key-delimiter", metavar="TEXT", help=r"Each line is KEY TEXT VALUE; \t is a tab."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of every record; may be repeated."),
+    ] = None,
+    null: Annotated[bool, typer.Option("-Z", "--null", help="An empty value is null, a tombstone.")] = False,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, max=INT_MAX, help="The partition; by key if not given."),
+    ] = None,
+    on_bad: Annotated[
+        str, typer.Option("--on-bad", metavar="fail|skip", help="What a line does that is no record.")
+    ] = "fail",
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no count.")] = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Send each line of the input as a record.
+
+    A topic with a schema takes the JSON of one value per line; another topic takes each line as it is. A line that is
+    no record ends the input: those before it are sent, those after it are not (`--on-bad skip` leaves it out).
+    """
+    if on_bad not in ("fail", "skip"):
+        raise ConfigError(f"--on-bad: expected fail or skip, got {on_bad!r}")
+    form = _Form(raw, json_records_, csv_rows or columns is not None, key_field, _delimiter(key_delimiter), null)
+    form.check(key, columns, delimiter)
+    headers = _headers(header)
+    settings = client_settings(config, bootstrap)
+    of_command(settings.log)
+    with _input(file) as fd, Interrupts() as interrupts, CliValues.of(settings) as values:
+        producer = Producer(settings.with_(topics={}))
+        try:
+            producer.partitions(topic)
+            sending = RecordSending(
+                producer,
+                topic,
+                key=None if key is None else key.encode(),
+                headers=headers,
+                partition=partition,
+                one_by_one=bool(settings.producer.interceptors),
+            )
+            lines = line_blocks(fd, interrupts, settings.producer.max_request_size)
+            blocks = form.blocks(lines, topic, values, _columns(columns, key_field, delimiter, null), on_bad == "skip")
+            if not quiet and os.isatty(fd) and sys.stderr.isatty():
+                say(f"klamm: each line is {form.expected(values.typed(topic))}; Ctrl-D ends the input", err=True)
+            run = _Run(topic, "" if file == "-" else f"{file}: ", on_bad == "skip", quiet)
+            status = run.run(blocks, sending, interrupts)
+        except BaseException:
+            producer.close(_ABORT_S)
+            raise
+        producer.close()
+    if status:
+        raise typer.Exit(status)
+
+
+class _Run:
+    """One input. `where` precedes the number of a line in a message."""
+
+    def __init__(self, topic: str, where: str, skip: bool, quiet: bool) -> None:
+        self._topic = topic
+        self._where = where
+        self._skip = skip
+        self._quiet = quiet
+        self._skipped = 0
+
+    def run(self, blocks: Iterator[ParsedBlock], sending: RecordSending, interrupts: Interrupts) -> int:
+        """Sends everything, prints what became of it, and returns the exit status."""
+        stopped: BadInput | None = None
+        try:
+            stopped = self._send(blocks, sending)
+            sending.finish()
+        except KeyboardInterrupt:  # the second Ctrl-C, while brokers do not answer
+            sending.count_settled()
+            say(f"klamm: {self._sent(sending)} when it was interrupted again; more may be", err=True)
+            raise
+        if sending.error is not None:
+            say(f"klamm: {sending.error}", err=True)
+        if stopped is not None:
+            say(f"klamm: {self._sent(sending)}; nothing from line {stopped.line} on was sent", err=True)
+        elif interrupts.received is not None:
+            say(f"klamm: interrupted; {self._sent(sending)}", err=True)
+        elif not self._quiet or sending.error is not None:
+            say(f"klamm: {self._sent(sending)}", err=True)
+        if interrupts.received is not None:
+            return interrupts.status
+        return 1 if stopped is not None or sending.error is not None else 0
+
+    def _send(self, blocks: Iterator[ParsedBlock], sending: RecordSending) -> BadInput | None:
+        """Returns the line at which it stopped; None: all was sent, or a record failed."""
+        try:
+            for block in blocks:
+                for bad in (*sending.send(block, self._skip), *block.bad):
+                    self._say_bad(bad)
+                    if not self._skip:
+                        return bad
+                if sending.error is not None:
+                    return None
+        except BadInput as bad:
+            self._say_bad(bad)
+            return bad
+        return None
+
+    def _say_bad(self, bad: BadInput) -> None:
+        self._skipped += self._skip
+        say(f"klamm: {self._where}line {bad.line}: {bad.reason}", err=True)
+
+    def _sent(self, sending: RecordSending) -> str:
+        skipped = f", {counted(self._skipped, 'line')} skipped" if self._skipped else ""
+        return f"{counted(sending.stored, 'record')} sent to {self._topic}{skipped}"
+
+
+class _Form:
+    """What a line is."""
+
+    def __init__(
+        self, raw: bool, json: bool, csv: bool, key_field: str | None, key_delimiter: bytes | None, null: bool
+    ) -> None:
+        self._raw = raw
+        self._json = json
+        self._csv = csv
+        self._key_field = key_field
+        self._key_delimiter = key_delimiter
+        self._null = null
+
+    def check(self, key: str | None, columns: str | None, delimiter: str) -> None:
+        """Raises `ConfigError` for options that exclude each other."""
+        forms = [name for name, given in (("--raw", self._raw), ("--json", self._json), ("--csv", self._csv)) if given]
+        keys = [
+            name
+            for name, given in (("--key", key), ("--key-field", self._key_field), ("-k", self._key_delimiter))
+            if given is not None
+        ]
+        if len(forms) > 1:
+            raise ConfigError(f"produce: {forms[0]} and {forms[1]} exclude each other")
+        if len(keys) > 1:
+            raise ConfigError(f"produce: {keys[0]} and {keys[1]} exclude each other")
+        if self._json and keys:
+            raise ConfigError(f"produce: {keys[0]}: with --json the key is in the record")
+        if self._key_delimiter is not None and self._csv:
+            raise ConfigError("produce: -k: with --csv the key is a column: name it with --key-field")
+        if self._key_field is not None and self._raw:
+            raise ConfigError("produce: --key-field: --raw values have no fields; use -k or --key")
+        if len(delimiter) != 1 or delimiter in '\n\r"':
+            raise ConfigError(f"--delimiter: expected one character, got {delimiter!r}")
+        if delimiter != "," and not self._csv:
+            raise ConfigError("produce: --delimiter is for --csv; a key's is given with -k")
+        if columns is not None and not all(name.strip() for name in columns.split(",")):
+            raise ConfigError(f"--columns: expected names separated by commas, got {columns!r}")
+
+    def expected(self, typed: bool) -> str:
+        """Returns what a line is, for a person who types them."""
+        if self._csv:
+            return "a row of CSV"
+        if self._json:
+            return "a record as JSON"
+        value = "the JSON of a value" if typed and not self._raw else "a value"
+        return value if self._key_delimiter is None else f"a key, {self._key_delimiter.decode()!r} and {value}"
+
+    def blocks(
+        self,
+        lines: Iterator[tuple[int, list[bytes]]],
+        topic: str,
+        values: CliValues,
+        columns: Callable[[CliValues, str], CsvColumns],
+        skip: bool,
+    ) -> Iterator[ParsedBlock]:
+        typed = values.typed(topic) and not self._raw
+        if self._csv:
+            return csv_blocks(lines, columns(values, topic), skip)
+        if self._json:
+            return parsed_blocks(lines, json_records(values.json_serializer(topic) if typed else None), skip)
+        if typed:
+            parse = values_of_json(values.json_serializer(topic), self._key_field, self._null)
+        elif self._key_field is not None:
+            raise ConfigError(
+                f"produce: --key-field: topic {topic!r} has no schema, so its values have no fields; use -k"
+            )
+        elif self._key_delimiter is None:
+            return raw_blocks(lines, self._null)
+        else:
+            parse = _null if self._null else InputRecord
+        return parsed_blocks(lines, parse if self._key_delimiter is None else keyed(parse, self._key_delimiter), skip)
+
+
+def _null(line: bytes) -> InputRecord:
+    return InputRecord(line or None)
+
+
+def _columns(
+    names: str | None, key_field: str | None, delimiter: str, null: bool
+) -> Callable[[CliValues, str], CsvColumns]:
+    given = None if names is None else tuple(name.strip() for name in names.split(","))
+
+    def made(values: CliValues, topic: str) -> CsvColumns:
+        serialize = values.row_serializer(topic) if values.typed(topic) else None
+        return CsvColumns(given, key_field, serialize, delimiter, null)
+
+    return made
+
+
+def _delimiter(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    found = text.replace("\\t", "\t").encode()
+    if not found:
+        raise ConfigError("-k: expected the text between key and value, got nothing")
+    return found
+
+
+def _headers(given: list[str] | None) -> Headers:
+    pairs = []
+    for text in given or ():
+        name, mark, value = text.partition("=")
+        if not mark or not name:
+            raise ConfigError(f"-H {text}: expected NAME=VALUE")
+        pairs.append((name, value.encode()))
+    return tuple(pairs)
+
+
+@contextmanager
+def _input(file: str) -> Iterator[int]:
+    if file == "-":
+        yield sys.stdin.fileno()
+        return
+    try:
+        fd = os.open(file, os.O_RDONLY)
+    except OSError as error:
+        raise KlammError(f"{file}: {error.strerror}") from error
+    try:
+        if Path(file).is_dir():
+            raise KlammError(f"{file}: is a directory")
+        yield fd
+    finally:
+        with suppress(OSError):
+            os.close(fd)

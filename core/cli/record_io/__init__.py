@@ -1,0 +1,1 @@
+"""The parts of `klamm produce` and `klamm consume`: lines, formats, positions, signals, clients."""

@@ -1,0 +1,98 @@
+"""Positions in a topic as a command line names them: `earliest`, `latest`, `-10`, an offset, a time, `-1h`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from ...config.section import LONG_MAX
+from ...errors import ConfigError
+from ...records.partition import TopicPartition
+
+__all__ = ["FORMS", "Kind", "Position", "moment_ms", "parse_position", "resolve"]
+
+FORMS: Final = "earliest, latest, -10 (the last ten of each partition), an offset, a time (2026-11-28T10:00Z), or -1h"
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ENDS: Final = ("earliest", "latest")
+
+
+class Kind(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    BEFORE_END = "before the end"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`number`: how many offsets before the end, an offset, or milliseconds since 1970."""
+
+    kind: Kind
+    number: int = 0
+
+
+class OffsetLister(Protocol):
+    """The part of `ClusterClient` that finds offsets by time."""
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]: ...
+
+
+def parse_position(option: str, text: str, now_ms: Callable[[], int]) -> Position:
+    """Returns the position that `text` names; raises `ConfigError`, which names the option and the accepted forms.
+
+    A number is an offset, `@` and a number a time in milliseconds since 1970; a time without a zone is UTC.
+    """
+    given = text.strip()
+    if given in _ENDS:
+        return Position(Kind(given))
+    if match := re.fullmatch(r"(-?)(\d{1,19})", given):
+        number = int(match[2])
+        if number <= LONG_MAX and (number or not match[1]):
+            return Position(Kind.BEFORE_END if match[1] else Kind.OFFSET, number)
+    elif match := re.fullmatch(r"-(\d{1,9})([smhd])", given):
+        return Position(Kind.TIME, max(now_ms() - int(match[1]) * _UNITS_MS[match[2]], 0))
+    elif match := re.fullmatch(r"@(\d{1,15})", given):
+        return Position(Kind.TIME, int(match[1]))
+    elif re.match(r"\d{4}-", given):
+        moment = moment_ms(given)
+        if moment is not None:
+            return Position(Kind.TIME, moment)
+    raise ConfigError(f"{option}: expected {FORMS}; got {text!r}")
+
+
+def moment_ms(text: str) -> int | None:
+    """Returns the milliseconds since 1970 of an ISO 8601 text, in UTC if it has no zone; None if it is none."""
+    try:
+        parsed = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    zoned = parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.UTC)
+    return max(int(zoned.timestamp() * 1000), 0)
+
+
+def resolve(
+    position: Position,
+    client: OffsetLister,
+    firsts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Returns the position's offset in each partition, given the first offsets and the ends. A time's is that of the
+    first record at or after it, the end if there is none. An offset is returned as it was given.
+    """
+    match position.kind:
+        case Kind.EARLIEST:
+            return dict(firsts)
+        case Kind.LATEST:
+            return dict(ends)
+        case Kind.BEFORE_END:
+            return {tp: max(end - position.number, firsts[tp]) for tp, end in ends.items()}
+        case Kind.OFFSET:
+            return dict.fromkeys(ends, position.number)
+        case Kind.TIME:
+            found = client.list_offsets(dict.fromkeys(ends, position.number))
+            return {tp: end if found[tp][0] < 0 else found[tp][0] for tp, end in ends.items()}

@@ -1,0 +1,235 @@
+"""Record batches as the bytes that `klamm consume` prints."""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from ...errors import CorruptRecordError, SchemaError
+from ...escaping import escaped
+from ...interfaces.serde import Deserializer
+from ...interfaces.sink import RecordBatch
+from ...records.codecs import CodecTable, UnsupportedCodecError
+from ...records.decode import RecordColumns, decode_columns
+from ...records.header import BatchHeader
+from ...records.partition import TopicPartition
+from .clients import to_json
+from .record_format import PrintedRecord, RecordFormat, compile_format
+
+__all__ = ["Output", "Printer", "UnprintableError", "format_of", "show_on_terminal"]
+
+_FLUSHED: Final = 1 << 18
+"""Bytes that are collected before they are written."""
+
+
+class UnprintableError(Exception):
+    """The records [offset, end) of a partition cannot be decoded."""
+
+    def __init__(self, partition: TopicPartition, offset: int, end: int, reason: str) -> None:
+        super().__init__(f"{partition} offset {offset}: {reason}")
+        self.partition = partition
+        self.offset = offset
+        self.end = end
+
+
+def show_on_terminal(data: bytes) -> bytes:
+    """Returns bytes as printable text: what is not UTF-8, and characters that are not printable, are escaped."""
+    return escaped(data.decode("utf-8", "backslashreplace")).encode()
+
+
+def format_of(text: str | None, whole: bool, terminal: bool) -> RecordFormat | None:
+    """Returns the function that prints a record: by a format, or as JSON if `whole`; None prints the value alone."""
+    if text is not None:
+        return compile_format(text, show_on_terminal if terminal else bytes)
+    if whole:
+        return (lambda record: show_json(_as_json(record))) if terminal else (lambda record: _as_json(record).encode())
+    return None
+
+
+def show_json(document: str) -> bytes:
+    """Returns a JSON document for a terminal: characters that are not printable as JSON's own escapes."""
+    if document.isprintable():
+        return document.encode()
+    return "".join(c if c.isprintable() else ascii_json(c) for c in document).encode()
+
+
+def ascii_json(char: str) -> str:
+    """Returns a character as JSON's escape, a pair of them beyond U+FFFF."""
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
+
+
+def _as_json(record: PrintedRecord) -> str:
+    """Returns the record as JSON; `value` is JSON already, or null."""
+    headers = ",".join(f'{{"key":{to_json(name)},"value":{_text(item)}}}' for name, item in record.headers)
+    return (
+        f'{{"topic":{to_json(record.topic)},"partition":{record.partition},"offset":{record.offset},'
+        f'"timestamp":{record.timestamp_ms},"key":{_text(record.key)},'
+        f'"value":{"null" if record.value is None else record.value.decode()},"headers":[{headers}]}}\n'
+    )
+
+
+def _text(data: bytes | None) -> str:
+    """Returns bytes as JSON: text if they are UTF-8, else {"base64": …}."""
+    if data is None:
+        return "null"
+    try:
+        return to_json(data.decode())
+    except UnicodeDecodeError:
+        return to_json({"base64": base64.b64encode(data).decode()})
+
+
+class Printer:
+    """Prints the records of one command. `deserializers`: by topic, to JSON; None where values are printed as they are.
+    `form` None prints values alone, each as a line. `whole`: the form takes every value as JSON.
+    """
+
+    def __init__(
+        self,
+        *,
+        codecs: CodecTable,
+        max_size: int,
+        deserializers: Callable[[str], Deserializer | None],
+        form: RecordFormat | None,
+        whole: bool,
+        grep: re.Pattern[bytes] | None,
+        terminal: bool,
+    ) -> None:
+        self.printed = 0
+        self._codecs = codecs
+        self._max_size = max_size
+        self._deserializers = deserializers
+        self._by_topic: dict[str, Deserializer | None] = {}
+        self._form = form
+        self._whole = whole
+        self._grep = grep
+        self._terminal = terminal
+
+    def print(self, batch: RecordBatch, stop: int | None, most: int | None) -> Iterator[bytes | UnprintableError]:
+        """Yields the text of the batch's records before the offset `stop`, at most `most` of them, and an error for
+        each that cannot be decoded. After the last of `most`, `last` is its offset.
+        """
+        self.last: int | None = None
+        try:
+            columns = decode_columns(
+                batch.data, 0, BatchHeader.parse(batch.data, 0), self._codecs, self._max_size, batch.partition
+            )
+        except (CorruptRecordError, UnsupportedCodecError) as error:
+            yield UnprintableError(batch.partition, batch.from_offset, batch.to_offset, str(error))
+            return
+        columns = _between(columns, batch.from_offset, stop)
+        topic = batch.partition.topic
+        if topic not in self._by_topic:
+            self._by_topic[topic] = self._deserializers(topic)
+        deserialize = self._by_topic[topic]
+        if deserialize is None and self._form is None and not self._terminal:
+            yield self._lines(columns, most)
+            return
+        yield from self._one_by_one(batch, columns, deserialize, most)
+
+    def _lines(self, columns: RecordColumns, most: int | None) -> bytes:
+        """Returns the values as lines: the fast case of printing them as they are."""
+        values: Sequence[bytes | None] = columns.values
+        chosen: Sequence[int] | None = None
+        if self._grep is not None:
+            search = self._grep.search
+            chosen = [row for row, value in enumerate(values) if search(value or b"")]
+            values = [values[row] for row in chosen]
+        if most is not None and len(values) >= most:
+            values = values[:most]
+            self.last = columns.offsets[most - 1 if chosen is None else chosen[most - 1]]
+        self.printed += len(values)
+        if not values:
+            return b""
+        try:
+            return b"\n".join(values) + b"\n"  # type: ignore[arg-type]  # None is handled below
+        except TypeError:
+            return b"\n".join([value or b"" for value in values]) + b"\n"
+
+    def _one_by_one(
+        self, batch: RecordBatch, columns: RecordColumns, deserialize: Deserializer | None, most: int | None
+    ) -> Iterator[bytes | UnprintableError]:
+        header = BatchHeader.parse(batch.data, 0)
+        topic, number = batch.partition
+        out: list[bytes] = []
+        left = sys.maxsize if most is None else most
+        form = self._form or self._value_line
+        for offset, stamp, key, raw, headers in zip(*columns, strict=True):
+            try:
+                value = self._value(raw, deserialize)
+            except SchemaError as error:
+                yield b"".join(out)
+                out.clear()
+                yield UnprintableError(batch.partition, offset, offset + 1, str(error))
+                continue
+            record = PrintedRecord(
+                topic, number, offset, stamp, key, value, headers, header.leader_epoch, header.producer_id,
+                header.producer_epoch, self.printed + 1,
+            )  # fmt: skip
+            text = form(record)
+            if self._grep is not None and not self._grep.search(text):
+                continue
+            out.append(text)
+            self.printed += 1
+            left -= 1
+            if not left:
+                self.last = offset
+                break
+        yield b"".join(out)
+
+    def _value(self, raw: bytes | None, deserialize: Deserializer | None) -> bytes | None:
+        if deserialize is not None:
+            if raw is None:
+                return None if self._form is not None else b"null"
+            return _json_of(deserialize, raw).encode()
+        if raw is not None and self._whole:
+            return _text(raw).encode()
+        return raw
+
+    def _value_line(self, record: PrintedRecord) -> bytes:
+        value = record.value or b""
+        if self._terminal:
+            value = show_on_terminal(value)
+        return value + b"\n"
+
+
+def _json_of(deserialize: Deserializer, raw: bytes) -> str:
+    return to_json(deserialize(raw))
+
+
+def _between(columns: RecordColumns, start: int, stop: int | None) -> RecordColumns:
+    """Returns the records with offsets in [start, stop)."""
+    offsets = columns.offsets
+    if not offsets or (offsets[0] >= start and (stop is None or offsets[-1] < stop)):
+        return columns
+    first = next((row for row, offset in enumerate(offsets) if offset >= start), len(offsets))
+    end = len(offsets)
+    if stop is not None:
+        end = next((row for row, offset in enumerate(offsets) if offset >= stop), end)
+    return columns.part(first, max(first, end))
+
+
+class Output:
+    """Writes bytes to the standard output, some of them together."""
+
+    def __init__(self) -> None:
+        self._out = sys.stdout.buffer
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size >= _FLUSHED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Raises `BrokenPipeError` if nobody reads."""
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts, self._size = [], 0
+            self._out.write(data)
+            self._out.flush()
