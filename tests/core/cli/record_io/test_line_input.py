@@ -1,0 +1,209 @@
+"""Input in blocks, and lines as records."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from klamm.core.cli.record_io.interrupts import Interrupts
+from klamm.core.cli.record_io.line_input import (
+    BadInput,
+    CsvColumns,
+    InputRecord,
+    ParsedBlock,
+    csv_blocks,
+    json_records,
+    keyed,
+    line_blocks,
+    parsed_blocks,
+    raw_blocks,
+    values_of_json,
+)
+
+LONGEST = 100
+
+
+def lines_of(*writes: bytes) -> list[tuple[int, bytes]]:
+    """Returns the numbered lines of what another thread writes into a pipe."""
+    source, target = os.pipe()
+
+    def write() -> None:
+        for data in writes:
+            os.write(target, data)
+        os.close(target)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with Interrupts() as interrupts:
+            blocks = list(line_blocks(source, interrupts, LONGEST))
+    finally:
+        writer.join()
+        os.close(source)
+    return [(first + n, line) for first, lines in blocks for n, line in enumerate(lines)]
+
+
+def test_lines_are_numbered_over_blocks_of_any_size() -> None:
+    assert lines_of(b"a\nb", b"b\n\nc\n") == [(1, b"a"), (2, b"bb"), (3, b""), (4, b"c")]
+    assert lines_of(b"one") == [(1, b"one")]
+    assert lines_of() == []
+
+
+def test_a_line_that_is_too_long_is_not_kept() -> None:
+    with pytest.raises(BadInput, match="a line of more than 100 bytes") as caught:
+        lines_of(b"a\n", b"b" * 60, b"b" * 60)
+    assert caught.value.line == 2
+
+
+def test_after_a_signal_no_more_is_read() -> None:
+    source, target = os.pipe()
+    os.write(target, b"a\nincomplete")
+    with Interrupts() as interrupts:
+        blocks = line_blocks(source, interrupts, LONGEST)
+        assert next(blocks) == (1, [b"a"])
+        threading.Timer(0.05, lambda: os.kill(os.getpid(), 2)).start()
+        assert list(blocks) == []
+        assert (interrupts.received, interrupts.status) == (2, 130)
+    os.close(source)
+    os.close(target)
+
+
+def test_the_second_signal_raises() -> None:
+    with Interrupts():
+        os.kill(os.getpid(), 15)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), 2)
+
+
+def blocks_of(*lines: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    return iter([(1, list(lines))])
+
+
+def test_raw_lines_are_values() -> None:
+    (block,) = raw_blocks(blocks_of(b"a", b""), empty_is_null=False)
+    assert (block.values, list(block.lines)) == ([b"a", b""], [1, 2])
+    (block,) = raw_blocks(blocks_of(b"a", b""), empty_is_null=True)
+    assert block.values == [b"a", None]
+
+
+def serialize(value: Any) -> bytes | None:
+    return None if value is None else repr(value).encode()
+
+
+def only(line: bytes, parse: Any) -> tuple[InputRecord | None, str]:
+    (block,) = parsed_blocks(blocks_of(line), parse, skip=False)
+    return (block.records or [None])[0], block.bad[0].reason if block.bad else ""
+
+
+def test_json_of_values() -> None:
+    parse = values_of_json(serialize, None, empty_is_null=False)
+    assert only(b'{"a": 1.50}', parse)[0] == InputRecord(repr({"a": Decimal("1.50")}).encode())
+    assert only(b"null", parse)[0] == InputRecord(None)
+    assert only(b"", parse)[1].startswith("expected the JSON of one value, got an empty line")
+    assert only(b"", values_of_json(serialize, None, empty_is_null=True))[0] == InputRecord(None)
+    assert only(b"{'a'}", parse)[1] == (
+        "expected the JSON of one value, got \"{'a'}\" at character 2: "
+        "Expecting property name enclosed in double quotes"
+    )
+    assert only(b"NaN", parse)[1].startswith("expected the JSON of one value, got 'NaN'")
+    assert only(b"a\xff", parse)[1] == "byte 2 (0xff) is not UTF-8"
+    assert "nested too deeply" in only(b"[" * 100_000, parse)[1]
+
+
+def test_a_field_is_the_key() -> None:
+    parse = values_of_json(serialize, "id", empty_is_null=False)
+    assert only(b'{"id": "x"}', parse)[0] == InputRecord(b"{'id': 'x'}", b"x")
+    assert only(b'{"id": 7}', parse)[0] == InputRecord(b"{'id': 7}", b"7")
+    assert only(b'{"id": null}', parse)[0] == InputRecord(b"{'id': None}", None)
+    assert only(b'{"other": 7}', parse)[1] == "there is no field 'id' for the key"
+
+
+def test_a_delimiter_ends_the_key() -> None:
+    parse = keyed(InputRecord, b": ")
+    assert only(b"a: b: c", parse)[0] == InputRecord(b"b: c", b"a")
+    assert only(b"a:b", parse)[1] == "expected a key, ': ' and a value, got 'a:b'"
+
+
+def test_whole_records() -> None:
+    parse = json_records(None)
+    line = b'{"topic":"t","partition":1,"offset":9,"timestamp":5,"key":{"base64":"/w=="},"value":"v","headers":[{"key":"h","value":null}]}'
+    assert only(line, parse)[0] == InputRecord(b"v", b"\xff", (("h", None),), 5)
+    assert only(b'{"value":null,"timestamp":"1970-01-01T00:00:01Z"}', parse)[0] == InputRecord(None, None, (), 1000)
+    assert only(b'{"value":{"a":1}}', json_records(serialize))[0] == InputRecord(b"{'a': 1}")
+    for wrong, why in (
+        (b"[1]", "expected a record as JSON"),
+        (b'{"key":"a"}', "expected a record as JSON"),
+        (b'{"value":1}', 'value: expected text, {"base64": …} or null, got 1'),
+        (b'{"value":{"base64":"?"}}', "value: "),
+        (b'{"value":"v","offest":1}', "'offest' is no part of a record"),
+        (b'{"value":"v","timestamp":"noon"}', "timestamp: expected milliseconds since 1970"),
+        (b'{"value":"v","headers":{"a":1}}', "headers: expected a list"),
+        (b'{"value":"v","headers":[{"a":1}]}', "headers: expected"),
+    ):
+        assert only(wrong, parse)[1].startswith(why), wrong
+
+
+def test_lines_after_a_bad_one_are_left_unless_it_is_skipped() -> None:
+    def parsed(skip: bool) -> ParsedBlock:
+        (block,) = parsed_blocks(blocks_of(b"a:1", b"x", b"b:2", b"y"), keyed(InputRecord, b":"), skip)
+        return block
+
+    block = parsed(skip=False)
+    assert ([r.key for r in block.records], list(block.lines)) == ([b"a"], [1])
+    assert [bad.line for bad in block.bad] == [2]
+    block = parsed(skip=True)
+    assert ([r.key for r in block.records], list(block.lines)) == ([b"a", b"b"], [1, 3])
+    assert [bad.line for bad in block.bad] == [2, 4]
+
+
+def csv_of(text: str, skip: bool = False, **options: Any) -> ParsedBlock:
+    columns = {"names": None, "key": None, "serialize": serialize, "delimiter": ",", "empty_is_null": False, **options}
+    lines = text.encode().split(b"\n")
+    made = ParsedBlock()
+    numbers: list[int] = []
+    for block in csv_blocks(iter([(1, lines[:2]), (3, lines[2:])]), CsvColumns(**columns), skip):  # type: ignore[arg-type]
+        made.records += block.records
+        made.bad += block.bad
+        numbers += block.lines
+    made.lines = numbers
+    return made
+
+
+def test_csv_with_a_row_of_names() -> None:
+    block = csv_of('\ufeffid,name\r\n1,"a ""b""\nc"\r\n2,d', key="id")
+    assert block.records == [
+        InputRecord(repr({"id": "1", "name": 'a "b"\nc'}).encode(), b"1"),
+        InputRecord(repr({"id": "2", "name": "d"}).encode(), b"2"),
+    ]
+    assert (list(block.lines), block.bad) == ([2, 4], [])
+
+
+def test_csv_with_named_columns_and_another_delimiter() -> None:
+    block = csv_of("1;2\n3;4", names=("a", "b"), delimiter=";")
+    assert [record.value for record in block.records] == [b"{'a': '1', 'b': '2'}", b"{'a': '3', 'b': '4'}"]
+
+
+def test_csv_of_a_topic_without_schema() -> None:
+    block = csv_of("key,value\na,1\nb,", serialize=None, empty_is_null=True)
+    assert block.records == [InputRecord(b"1", b"a"), InputRecord(None, b"b")]
+
+
+def test_bad_csv() -> None:
+    block = csv_of("a,b\n1,2\n1\n3,4", skip=True)
+    assert [(bad.line, bad.reason) for bad in block.bad] == [(3, "expected 2 cells (a, b), got 1")]
+    assert list(block.lines) == [2, 4]
+    block = csv_of('a,b\n1,2\n"3,4')
+    assert ([bad.line for bad in block.bad], len(block.records)) == ([3], 1)
+    assert block.bad[0].reason.startswith("no CSV: ")
+    for text, options, why in (
+        ("a,a\n1,2", {}, "two columns are named 'a'"),
+        ("a,b\n1,2", {"key": "id"}, "there is no column 'id' for the key; columns: a, b"),
+        ("a,b\n1,2", {"serialize": None}, "the topic has no schema, so CSV has the columns value and key; here it has a, b"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            csv_of(text, **options)
