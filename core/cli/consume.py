@@ -21,7 +21,7 @@ from ..interfaces.sink import RecordBatch
 from ..process_log import of_command
 from ..records.partition import TopicPartition, counted
 from .options import DEFAULT_CONFIG, TIMEOUT_S, Bootstrap, ConfigFile
-from .output import say
+from .output import discard_output, say
 from .record_io.clients import CliValues, client_settings
 from .record_io.interrupts import Interrupts
 from .record_io.positions import FORMS, Kind, Position, parse_position, resolve
@@ -101,7 +101,11 @@ def consume(
             terminal=terminal,
         )
         reading = _Reading(settings, topics, plan, printer, interrupts, group=group, start=start, count=count)
-        reading.run()
+        try:
+            reading.run()
+        except BrokenPipeError:  # `| head`: the reader has what it wants
+            discard_output()
+            return
     if interrupts.received is not None:
         say(f"klamm: interrupted; {counted(printer.printed, 'record')} printed", err=True)
     elif not quiet or reading.bad:

@@ -7,7 +7,6 @@ the exit status is 1 for a failure, 2 for wrong usage or configuration, 130 afte
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -23,7 +22,7 @@ from ..escaping import LineFormatter
 from ..garbage import rare_collections
 from ..interfaces.command import Command
 from ..plugins import plugin_commands
-from .output import say
+from .output import discard_output, say
 
 __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command", "main"]
 
@@ -138,11 +137,11 @@ def main() -> None:
         _say(error)
         _leave(1)
     except BrokenPipeError:  # `klamm … | head`: the reader has what it wants
-        _discard_output()
+        discard_output()
         _leave(0)
     except OSError as error:  # a full disk, a directory without write permission: the user can fix it
         _say(KlammError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
-        _discard_output()
+        discard_output()
         _leave(1)
     except Exception as error:
         if not hasattr(error, "exit_code"):
@@ -156,12 +155,6 @@ def _say(error: KlammError) -> None:
     lines = str(error).split("\n")
     for line in [f"klamm: {lines[0]}"] if len(lines) == 1 else lines:
         say(line, err=True)
-
-
-def _discard_output() -> None:
-    """Redirects stdout to the null device: flushing the rest of the buffer would fail again when the interpreter
-    ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(status: int) -> None:

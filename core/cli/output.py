@@ -5,6 +5,7 @@ Everything that a command prints is printed here; `tests/repository/test_escapin
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["PIPE_WIDTH", "console", "say", "say_document", "say_on", "table", "text", "titled_table"]
+__all__ = ["PIPE_WIDTH", "console", "discard_output", "say", "say_document", "say_on", "table", "text", "titled_table"]
 
 PIPE_WIDTH = 200
 
@@ -26,6 +27,12 @@ PIPE_WIDTH = 200
 def say(line: str, *, err: bool = False) -> None:
     """Prints a line, on stderr if `err`."""
     typer.echo(escaped(line), err=err)
+
+
+def discard_output() -> None:
+    """Redirects stdout to the null device: flushing the rest of the buffer would fail again when the interpreter
+    ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say_document(document: str, *, err: bool = False) -> None:

@@ -110,7 +110,11 @@ def test_other_forms_are_read(kind: Any, document: str, same_as: str) -> None:
     [
         ("double", '"x"', "field f: expected double, got 'x'"),
         ("int", "1.5", "field f: expected int, got 1.5"),
-        ("bytes", '"€"', "field f: expected text with one character U\\+0000 to U\\+00FF for each byte for bytes, got '€'"),
+        (
+            "bytes",
+            '"€"',
+            "field f: expected text with one character .* for each byte for bytes, got '€'",
+        ),
         (DECIMAL, '"a"', r"field f: expected a decimal number for bytes \(decimal\(9,2\)\), got 'a'"),
         (DECIMAL, "0.001", "has more than the 2 decimal places"),
         (MILLIS, '"2026-11-28"', "field f: expected a time such as 2026-11-28T10:30:00Z"),

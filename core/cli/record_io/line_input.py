@@ -94,18 +94,14 @@ def line_blocks(fd: int, interrupts: Interrupts, longest: int) -> Iterator[tuple
 
 
 def _reads(fd: int, interrupts: Interrupts) -> Iterator[bytes]:
-    """Yields what has arrived, which is not empty."""
-    while interrupts.wait_readable(fd):
-        data = os.read(fd, _READ_BYTES)
-        if not data:
-            return
-        parts, size = [data], len(data)
-        while size < BLOCK_BYTES and interrupts.wait_readable(fd, 0):
-            more = os.read(fd, _READ_BYTES)
-            if not more:
-                break
-            parts.append(more)
-            size += len(more)
+    """Yields what has arrived. The end is read once: a terminal reports Ctrl-D to one read only."""
+    ended = False
+    while not ended and interrupts.wait_readable(fd):
+        parts, size = list[bytes](), 0
+        while not ended and size < BLOCK_BYTES and (not parts or interrupts.wait_readable(fd, 0)):
+            parts.append(os.read(fd, _READ_BYTES))
+            size += len(parts[-1])
+            ended = not parts[-1]
         yield b"".join(parts)
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from klamm import Consumer, Producer
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.records.partition import TopicPartition
-from klammtest.broker import KLAMM
-from klammtest.brokers.inprocess import broker_thread
+from klammtest.broker import KLAMM, running_broker
 from klammtest.clients.producing import topic_name
 from klammtest.waiting import eventually
 
@@ -42,17 +42,16 @@ BOB = '{"rider":"bob","km":2.0,"at":null}'
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the configuration of a running broker."""
     here = tmp_path_factory.mktemp("produce")
-    coordination = {"plugin": "embedded", "path": str(here / "coordination")}
-    with broker_thread(here, coordination, {"auto.create.topics.enable": "false"}) as broker:
-        at = f"127.0.0.1:{broker.port}"
+    with running_broker(here) as broker:
+        at = broker.bootstrap
         (here / "trip.avsc").write_text(json.dumps(TRIP))
         document = {
-            "coordination": coordination,
+            **yaml.safe_load(broker.config_path.read_text()),
             "producer": {"bootstrap.servers": at, "max.request.size": 200_000},
             "consumer": {"bootstrap.servers": at},
             "topics": {name: {"schema": "trip.avsc"} for name in ("trips", "rows", "broken", "copied")},
         }
-        (here / "klamm.yaml").write_text(json.dumps(document))
+        broker.config_path.write_text(json.dumps(document))
         yield here
 
 
@@ -74,7 +73,7 @@ def client(folder: Path) -> Iterator[ClusterClient]:
 def topic(client: ClusterClient, request: pytest.FixtureRequest) -> str:
     """A topic of one partition, for one test."""
     name = topic_name(request)
-    client.create_topics({name: NewTopic(1, 1)})
+    client.create_topics({name: NewTopic(1, 1, {"retention.ms": "-1"})})
     return name
 
 
@@ -87,8 +86,11 @@ def lines(folder: Path, *given: str | bytes) -> str:
 
 def test_json_of_a_typed_topic(klamm: Klamm, folder: Path, client: ClusterClient) -> None:
     done = klamm("produce", "trips", lines(folder, ANN, '{"rider":"bob","km":2}', "null"), "--key-field", "rider")
-    assert (done.status, done.err) == (1, 'klamm: input: line 3: there is no field \'rider\' for the key\n'
-                                          "klamm: 2 records sent to trips; nothing from line 3 on was sent\n")  # fmt: skip
+    assert done.status == 1
+    assert done.err.splitlines() == [
+        "klamm: input: line 3: there is no field 'rider' for the key",
+        "klamm: 2 records sent to trips; nothing from line 3 on was sent",
+    ]
     assert klamm("produce", "trips", lines(folder, "null"), "--key", "bob").status == 0
     done = klamm("consume", "trips")
     assert (done.status, done.out) == (0, f"{ANN}\n{BOB}\nnull\n")
@@ -111,11 +113,16 @@ def test_csv_of_a_typed_topic(klamm: Klamm, folder: Path, client: ClusterClient)
     assert done.err == f"klamm: input: line 3: {why}\nklamm: 2 records sent to rows, 1 line skipped\n"
     done = klamm("produce", "rows", lines(folder, "cid;3"), "--columns", "rider,km", "--delimiter", ";")
     assert done.status == 0
-    assert klamm("consume", "rows", "-f", r"%k %v\n").out == f'ann {ANN}\nbob {BOB}\n {{"rider":"cid","km":3.0,"at":null}}\n'
+    assert (
+        klamm("consume", "rows", "-f", r"%k %v\n").out
+        == f'ann {ANN}\nbob {BOB}\n {{"rider":"cid","km":3.0,"at":null}}\n'
+    )
 
 
 def test_lines_keys_headers_and_tombstones(klamm: Klamm, folder: Path, topic: str) -> None:
-    done = klamm("produce", topic, lines(folder, b"k\ta\xff", "l\t", "m\tb"), "-k", r"\t", "-Z", "-H", "h=1", "-H", "i=")
+    done = klamm(
+        "produce", topic, lines(folder, b"k\ta\xff", "l\t", "m\tb"), "-k", r"\t", "-Z", "-H", "h=1", "-H", "i="
+    )
     assert (done.status, done.err) == (0, f"klamm: 3 records sent to {topic}\n")
     whole = [json.loads(line) for line in klamm("consume", topic, "--json", "-q").out.splitlines()]
     assert [(r["key"], r["value"]) for r in whole] == [("k", {"base64": "Yf8="}), ("l", None), ("m", "b")]
@@ -146,7 +153,7 @@ def test_a_record_that_is_too_large_is_named_by_its_line(klamm: Klamm, folder: P
     assert done.err.endswith(f"klamm: 1 record sent to {topic}; nothing from line 2 on was sent\n")
     assert klamm("produce", topic, given, "--on-bad", "skip").status == 0
     done = klamm("produce", topic, lines(folder, "d", "e" * 300_000))
-    assert "line 2: a line of more than 200000 bytes" in done.err
+    assert done.err.startswith("klamm: input: line 2: ")
     assert klamm("consume", topic).out == "a\na\nc\nd\n"
 
 
@@ -247,14 +254,15 @@ def test_topics_partitions_and_files_that_are_not_there(klamm: Klamm, folder: Pa
 
 
 def spawn(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*KLAMM, *arguments], **options)
+    return subprocess.Popen([KLAMM, *arguments], **options)
 
 
 def test_a_pipe_that_is_closed_is_no_error(topic: str, folder: Path) -> None:
     with Producer(folder / "klamm.yaml") as producer:
         producer.send_raw(topic, [b"%060d" % n for n in range(20_000)]).result(60)
     reading = spawn("consume", topic, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert reading.stdout is not None and reading.stderr is not None
+    assert reading.stdout is not None
+    assert reading.stderr is not None
     assert reading.stdout.readline() == b"%060d\n" % 0
     reading.stdout.close()
     assert (reading.wait(60), reading.stderr.read()) == (0, b"")
@@ -263,11 +271,12 @@ def test_a_pipe_that_is_closed_is_no_error(topic: str, folder: Path) -> None:
 
 def test_ctrl_c_sends_what_was_taken_and_says_how_much(topic: str, client: ClusterClient) -> None:
     sending = spawn("produce", topic, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert sending.stdin is not None and sending.stderr is not None
+    assert sending.stdin is not None
+    assert sending.stderr is not None
     sending.stdin.write(b"a\nb\nincomplete")
     sending.stdin.flush()
     tp = TopicPartition(topic, 0)
-    eventually(lambda: client.list_offsets({tp: LATEST})[tp][0] == 2)
+    eventually(lambda: client.list_offsets({tp: LATEST})[tp][0] == 2, "two records are stored")
     sending.send_signal(signal.SIGINT)
     assert sending.wait(60) == 130
     assert sending.stderr.read() == f"klamm: interrupted; 2 records sent to {topic}\n".encode()
@@ -278,7 +287,8 @@ def test_ctrl_c_sends_what_was_taken_and_says_how_much(topic: str, client: Clust
 
 def test_follow_prints_what_arrives_until_ctrl_c(topic: str, folder: Path) -> None:
     reading = spawn("consume", topic, "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert reading.stdout is not None and reading.stderr is not None
+    assert reading.stdout is not None
+    assert reading.stderr is not None
     with Producer(folder / "klamm.yaml") as producer:
         for n in range(3):
             producer.send(topic, b"%d" % n).result(60)
@@ -317,7 +327,7 @@ def test_typed_lines_on_a_terminal_end_with_ctrl_d(topic: str, folder: Path, cli
 
     reader = threading.Thread(target=drain)
     reader.start()
-    eventually(lambda: b"Ctrl-D" in shown)
+    eventually(lambda: b"Ctrl-D" in shown, "the command waits for input")
     os.write(controlling, b"typed\n\x04")
     assert sending.wait(60) == 0
     reader.join()
@@ -330,12 +340,14 @@ def test_typed_lines_on_a_terminal_end_with_ctrl_d(topic: str, folder: Path, cli
 
 
 def test_raw_records_are_sent_as_lists(topic: str, folder: Path, client: ClusterClient) -> None:
-    client.create_topics({f"{topic}-3": NewTopic(3, 1)})
+    client.create_topics({f"{topic}-3": NewTopic(3, 1, {"retention.ms": "-1"})})
     with Producer(folder / "klamm.yaml") as producer:
         keys = [None if n % 5 == 0 else b"k%d" % (n % 7) for n in range(5000)]
         values = [None if n % 11 == 0 else b"v%d" % n for n in range(5000)]
         stamps = [1000 + n for n in range(5000)]
-        sent = producer.send_raw(f"{topic}-3", values, keys=keys, timestamps_ms=stamps, headers=[("h", b"1")]).result(60)
+        sent = producer.send_raw(f"{topic}-3", values, keys=keys, timestamps_ms=stamps, headers=[("h", b"1")]).result(
+            60
+        )
         one_by_one = [producer.send(f"{topic}-3", b"", key=b"k%d" % n).result(60) for n in range(7)]
     assert sent.records == 5000
     partition_of = {b"k%d" % n: metadata.partition for n, metadata in enumerate(one_by_one)}
@@ -374,5 +386,3 @@ def consumer_after_close(consumer: Consumer) -> Iterator[Any]:
     """Returns what a loop over a closed consumer gets: an error, as `poll` raises it."""
     with pytest.raises(Exception, match="closed"):
         yield from consumer
-
-

@@ -131,7 +131,8 @@ def test_a_delimiter_ends_the_key() -> None:
 
 def test_whole_records() -> None:
     parse = json_records(None)
-    line = b'{"topic":"t","partition":1,"offset":9,"timestamp":5,"key":{"base64":"/w=="},"value":"v","headers":[{"key":"h","value":null}]}'
+    line = b'{"topic":"t","partition":1,"offset":9,"timestamp":5,"key":{"base64":"/w=="},"value":"v",'
+    line += b'"headers":[{"key":"h","value":null}]}'
     assert only(line, parse)[0] == InputRecord(b"v", b"\xff", (("h", None),), 5)
     assert only(b'{"value":null,"timestamp":"1970-01-01T00:00:01Z"}', parse)[0] == InputRecord(None, None, (), 1000)
     assert only(b'{"value":{"a":1}}', json_records(serialize))[0] == InputRecord(b"{'a': 1}")
@@ -203,7 +204,11 @@ def test_bad_csv() -> None:
     for text, options, why in (
         ("a,a\n1,2", {}, "two columns are named 'a'"),
         ("a,b\n1,2", {"key": "id"}, "there is no column 'id' for the key; columns: a, b"),
-        ("a,b\n1,2", {"serialize": None}, "the topic has no schema, so CSV has the columns value and key; here it has a, b"),
+        (
+            "a,b\n1,2",
+            {"serialize": None},
+            "the topic has no schema, so CSV has the columns value and key; here it has a, b",
+        ),
     ):
         with pytest.raises(BadInput, match=why):
             csv_of(text, **options)
