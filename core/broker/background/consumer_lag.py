@@ -25,6 +25,8 @@ __all__ = ["ConsumerLag", "Lag", "client_of_self", "lag_of"]
 
 log = logging.getLogger(__name__)
 STOP_S = 10.0
+_SOON = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
+"""Errors of a coordinator that starts or moves: the last lags stay until the next time."""
 
 
 class Lag(NamedTuple):
@@ -81,8 +83,13 @@ class ConsumerLag:
                 assert self._context is not None, "call of() first"
                 with client_of_self(self._context) as client:
                     while not self._stopping.is_set():
-                        self._found = self._compute(client, self._context)
-                        self._problem = None
+                        try:
+                            self._found = self._compute(client, self._context)
+                            self._problem = None
+                        except BrokerError as error:
+                            if error.code not in _SOON:
+                                raise
+                            log.debug("consumer lag: %s", error)
                         self._stopping.wait(self._interval_s)
             except Exception as error:  # the metrics lack a number; the broker continues
                 self._problem = f"consumer lag: {error}"

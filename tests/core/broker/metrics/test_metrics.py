@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -21,6 +20,9 @@ from klamm.core.broker.metrics.reference import BEGIN, reference
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.messages import response
+from klamm.hadoop.load.metrics import METRICS as LOAD_METRICS
+from klamm.plugins.audit.watermarks import WATERMARK
+from klammtest import alerts
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
@@ -181,11 +183,16 @@ def test_times_fall_into_their_buckets() -> None:
 
 
 def test_the_alert_rules_ask_for_metrics_that_are_there() -> None:
-    rules = yaml.safe_load((PAGE.parents[1] / "examples" / "alerts.yaml").read_text())["groups"][0]["rules"]
-    asked = {name for rule in rules for name in re.findall(r"\b(?:klamm|process)_\w+", rule["expr"])}
+    asked = {name for rule in alerts.rules().values() for name in alerts.METRICS.findall(rule["expr"])}
     there = {d.shown for d in DEFINITIONS} | {d.shown.removeprefix("klamm_") for d in PROCESS}
-    assert asked <= there
+    assert asked <= there | set(LOAD_METRICS) | {f"klamm_{WATERMARK}", "up"}
     assert len(asked) > 5
+
+
+def test_each_alert_is_raised_by_make_alerts_and_names_what_to_do() -> None:
+    raised = [alert for names, _, _ in alerts.FAULTS for alert in names] + list(alerts.LOADS)
+    assert sorted(raised) == sorted(alerts.rules())
+    assert all(rule["annotations"]["summary"] for rule in alerts.rules().values())
 
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_are_there() -> None:
