@@ -1,14 +1,17 @@
-"""The one thing that pyproject.toml cannot say: a compiled module that is left out where no compiler is.
+"""What pyproject.toml cannot say: a compiled module that is left out where no compiler is; the pages and the examples.
 
-A wheel with it is for its platform (any CPython from 3.11: the limited API); one without it is for all.
+A wheel with the module is for its platform (any CPython from 3.11: the limited API); one without it is for all. The
+folders `docs` and `examples` are below `klamm/pages` in a wheel, where `klamm docs` finds them.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
 
 SOURCES = sorted(str(path) for path in Path("src/klamm/core/records/native").glob("*.c"))
 
@@ -26,6 +29,17 @@ class Wheel(bdist_wheel):
         super().run()
 
 
+class Pages(build_py):
+    """Copies the pages and the examples, without pictures."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            for name in ("docs", "examples"):
+                left_out = shutil.ignore_patterns("*.png", "*.svg", "__pycache__", "*.egg-info", "build")
+                shutil.copytree(name, Path(self.build_lib, "klamm", "pages", name), ignore=left_out, dirs_exist_ok=True)
+
+
 setup(
     ext_modules=[
         Extension(
@@ -38,6 +52,6 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"bdist_wheel": Wheel},
+    cmdclass={"bdist_wheel": Wheel, "build_py": Pages},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

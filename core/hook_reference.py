@@ -17,6 +17,7 @@ from klamm import plugin
 from . import hookspecs
 from .hookspecs import PROJECT
 from .interfaces.provider import Provider
+from .plugins import mandatory
 
 BEGIN = "<!-- The rest is made by klamm.core.hook_reference; a test compares. -->"
 
@@ -58,6 +59,8 @@ def _lines() -> Iterator[str]:
         for made in made_by(hook):
             yield f"From `{made.__module__}`:\n"
             yield f"```py\n{inspect.getsource(made).rstrip()}\n```"
+            if names := mandatory(made):
+                yield f"\nMandatory: {', '.join(f'`{name}`' for name in names)}."
 
 
 def main(page: Path) -> None:

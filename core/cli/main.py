@@ -37,6 +37,7 @@ CORE_COMMANDS = (
     Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
     Command("config", "klamm.core.cli.config:app", "Check, show and reload the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),
+    Command("docs", "klamm.core.cli.docs:docs", "List the pages and examples of this installation, or print one."),
 )
 
 

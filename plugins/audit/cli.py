@@ -18,7 +18,7 @@ from klamm.core.cli.output import say, say_document
 from klamm.core.process_log import of_command
 from klamm.plugin import ConfigError, KlammError
 
-from .comparison.report import as_json, print_report
+from .comparison.report import as_json, lags, print_report
 from .comparison.tiers import TierKey
 from .config import AuditConfig, expected_tier
 from .event import CONSUMER, HADOOP, TIERS
@@ -126,9 +126,12 @@ def audit_command(
         answer = _ask_until(client, audit, query, wait)
         absent = [] if query.topics else absent_topics(audit, {*client.metadata().topics, *answer.counted})
     if json_:
-        say_document(json.dumps(as_json(answer.audits, by or Span.WINDOW, answer.unreadable), indent=1))
+        report = as_json(answer.audits, by or Span.WINDOW, answer.unreadable)
+        for topic_report, each in zip(report["topics"], answer.audits, strict=True):
+            topic_report["lag"] = lags(each, answer.logs.get(each.topic, {}))
+        say_document(json.dumps(report, indent=1))
     else:
-        print_report(console(), answer.audits, by, answer.unreadable)
+        print_report(console(), answer.audits, by, answer.unreadable, answer.logs)
     for line in (*absent, *silent_tiers(tiers, answer)):
         say(f"klamm: {line}", err=True)
     if html is not None:

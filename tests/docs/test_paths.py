@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ FOLDERS = "core|plugins|schemas|hadoop|tests|bench|docs|examples|scripts|src|req
 
 _PATH = re.compile(rf"(?<![\w/.:$<>-])(?:{FOLDERS})/[\w./*-]*[\w/*]")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+_ANCHOR = re.compile(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)")
+_HEADING = re.compile(r'"([A-Z][^"\n]{3,50})", (?:above|below)')
+_ALERT = re.compile(r"`(Klamm[A-Z]\w+)`")
 _STEP = re.compile(r"`((?:core|plugins|schemas|hadoop)/[\w/]+\.py)` `([A-Za-z_][\w.]*)`")
 
 
@@ -37,6 +41,22 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_every_heading_that_a_link_or_the_text_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = {(page.parent / file if file else page, anchor) for file, anchor in _ANCHOR.findall(text)}
+    missing = sorted(f"{file.name}#{anchor}" for file, anchor in links if anchor not in set(_anchors(file)))
+    missing += sorted(name for name in _HEADING.findall(text) if _anchor(name) not in set(_anchors(page)))
+    assert not missing, f"{page.relative_to(ROOT)} names headings that do not exist: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_every_alert_that_a_page_names_is_a_rule(page: Path) -> None:
+    known = set(re.findall(r"alert: (\w+)", (ROOT / "examples" / "alerts.yaml").read_text(encoding="utf-8")))
+    named = {name for name in _ALERT.findall(page.read_text(encoding="utf-8")) if not name.endswith("Error")}
+    assert not named - known, f"{page.relative_to(ROOT)} names alerts that do not exist"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
 def test_every_function_named_with_its_file_is_defined_there(page: Path) -> None:
     """A page names a function as `` `path/file.py` `Class.method` ``."""
     steps = _STEP.findall(page.read_text(encoding="utf-8"))
@@ -50,6 +70,22 @@ def test_the_map_has_functions_and_every_folder() -> None:
     folders = {path.parent for top in ("core", "plugins", "schemas", "hadoop") for path in (ROOT / top).glob("*/*.py")}
     missing = sorted(str(folder.relative_to(ROOT)) for folder in folders if f"`{folder.relative_to(ROOT)}`" not in page)
     assert not missing, f"docs/architecture.md has no line for {missing}"
+
+
+def _anchors(page: Path) -> Iterator[str]:
+    """Yields the anchors of a page's headings, as GitHub makes them."""
+    in_fence, seen = False, Counter[str]()
+    for line in page.read_text(encoding="utf-8").splitlines():
+        in_fence ^= line.startswith("```")
+        if not in_fence and (heading := re.fullmatch(r"#{1,6} (.*)", line)):
+            anchor = _anchor(heading.group(1))
+            yield f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
+            seen[anchor] += 1
+
+
+def _anchor(heading: str) -> str:
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
 
 
 def _is_there(path: str) -> bool:

@@ -57,8 +57,23 @@ def test_the_wheel_has_every_module(wheel: Path) -> None:
     tree = {"klamm/" + str(p.relative_to(ROOT)) for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")}
     tree |= {f"klamm/{p.name}" for p in (ROOT / "src/klamm").glob("*.py")}
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {n for n in names if n.endswith(".py")} == tree
+    assert {n for n in names if n.endswith(".py") and not n.startswith("klamm/pages/")} == tree
     assert "klamm/py.typed" in names
+
+
+def test_the_wheel_has_the_pages_and_the_examples(wheel: Path, empty_environment: Path, tmp_path: Path) -> None:
+    files = [path for name in ("docs", "examples") for path in (ROOT / name).rglob("*") if path.is_file()]
+    wanted = {f"klamm/pages/{p.relative_to(ROOT)}" for p in files if p.suffix in (".md", ".yaml", ".service", ".json")}
+    assert wanted <= set(zipfile.ZipFile(wheel).namelist())
+    listed = run(empty_environment, "klamm", "docs", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert all(Path(line).is_file() for line in listed.stdout.splitlines())
+    shown = run(empty_environment, "klamm", "docs", "klamm.service", cwd=tmp_path)
+    assert shown.stdout == (ROOT / "examples/klamm.service").read_text()
+    missing = run(empty_environment, "klamm", "docs", "alert.yaml", cwd=tmp_path)
+    assert (missing.returncode, missing.stderr) == (
+        2, "klamm: there is no page or example 'alert.yaml'; did you mean alerts.yaml? (klamm docs lists them)\n"
+    )  # fmt: skip
 
 
 def test_without_a_compiler_the_wheel_is_for_any_platform(fallback_wheel: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from klamm.core.escaping import escaped
 from ..event import BROKER, PRODUCER
 from ..windows import Span, iso
 from .compare import Cell, State, TopicAudit, WindowAudit, lowest
-from .tiers import Problem, TierKey
+from .tiers import LogEnd, Place, Problem, TierKey
 
 _STYLES = {
     State.COMPLETE: "green",
@@ -173,6 +173,23 @@ def remarks(audit: TopicAudit) -> list[str]:
     return found
 
 
+def lags(audit: TopicAudit, logs: Mapping[Place, LogEnd]) -> dict[str, int | None]:
+    """Returns by tier how many records the log holds beyond the tier's counts; None if no broker reports the end of a
+    log. Producers have none: they are the reference.
+    """
+    found: dict[str, int | None] = {}
+    for tier in audit.tiers:
+        if tier.tier == PRODUCER:
+            continue
+        counts = audit.counts[tier]
+        left = 0
+        for place, log in logs.items():
+            end = counts.ends.get(place, counts.begins.get(place, log.start))
+            left += max(log.end - max(end, log.start), 0)
+        found[str(tier)] = None if any(log.end < 0 for log in logs.values()) or not logs else left
+    return found
+
+
 def _latencies(audit: TopicAudit) -> Iterator[str]:
     for tier in audit.tiers:
         found = [(name, audit.latency(tier, quantile)) for name, quantile in QUANTILES.items()]
@@ -250,11 +267,21 @@ def _tier_json(row: Row, tier: TierKey) -> dict[str, Any]:
     return said | ({"attempted": row.attempted(tier)} if tier.tier == PRODUCER else {})
 
 
-def print_report(console: Console, audits: Sequence[TopicAudit], span: Span | None, unreadable: Sequence[str]) -> None:
-    """Prints all topics, each by the span or, without one, by that which gives few rows; then records that are not
-    events."""
+def print_report(
+    console: Console,
+    audits: Sequence[TopicAudit],
+    span: Span | None,
+    unreadable: Sequence[str],
+    logs: Mapping[str, Mapping[Place, LogEnd]] | None = None,
+) -> None:
+    """Prints all topics, each by the span or, without one, by that which gives few rows; which tiers are behind the
+    ends of its `logs`, if they are known; then records that are not events."""
     for audit in audits:
         console.print(render(audit, span or few_rows(audit)))
+        for tier, behind in lags(audit, (logs or {}).get(audit.topic, {})).items():
+            if behind:
+                line = f"{tier} is {behind:,} records behind the end of the log: its windows are late, not missing"
+                console.print(text(escaped(line)))
     for line in unreadable:
         console.print(text(escaped(f"! unreadable: {line}")))
     if not audits:

@@ -12,9 +12,9 @@ from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.plugin import ConfigError, KlammError
 
 from ..comparison.compare import State, TopicAudit
-from ..comparison.report import Row, as_json, few_rows, rows
+from ..comparison.report import Row, as_json, few_rows, lags, rows
 from ..comparison.tiers import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, wide
-from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
+from ..event import BROKER, HADOOP, UNATTRIBUTED, AuditEvent
 from ..query import Answer, AuditQuery, narrow
 from ..windows import Span, parse_span
 from .chart import missing_records
@@ -204,23 +204,6 @@ def topic_state(audit: TopicAudit) -> str:
 
 
 # -- lag
-
-
-def lags(audit: TopicAudit, logs: Mapping[Place, LogEnd]) -> dict[str, int | None]:
-    """Returns by tier how many records the log holds beyond the tier's counts; None if no broker reports the end of a
-    log. Producers have none: they are the reference.
-    """
-    found: dict[str, int | None] = {}
-    for tier in audit.tiers:
-        if tier.tier == PRODUCER:
-            continue
-        counts = audit.counts[tier]
-        left = 0
-        for place, log in logs.items():
-            end = counts.ends.get(place, counts.begins.get(place, log.start))
-            left += max(log.end - max(end, log.start), 0)
-        found[str(tier)] = None if any(log.end < 0 for log in logs.values()) or not logs else left
-    return found
 
 
 def _lag_json(answer: Answer, audit: TopicAudit) -> dict[str, int | None]:

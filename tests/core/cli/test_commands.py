@@ -37,6 +37,7 @@ def test_help_lists_the_cores_and_the_plugins_commands(klamm: Klamm) -> None:
         "sink",
         "config",
         "plugins",
+        "docs",
         "load",
         "audit",
         "zookeeper",

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from klamm import Producer
+from klamm.core.cli.main import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.consumer.sink_runner import SinkRunner
 from klamm.core.client.errors import SinkError
@@ -128,6 +130,18 @@ def test_whatever_a_sink_raises_is_one_line_that_names_it(
         run_once(load_settings(broker.config_path), "fails")
     assert caught.value.code is getattr(error, "code", ErrorCode.unknown_server_error)
     assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("verbose", [(), ("-v",)])
+def test_the_command_shows_a_traceback_only_if_asked(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, verbose: tuple[str, ...]
+) -> None:
+    produce(broker, "fails", 1)
+    monkeypatch.setattr(Settings, "make_sink", lambda *_: Failing(ZeroDivisionError("a bug")))
+    done = CliRunner().invoke(app, ["sink", "fails", "--once", "--config", str(broker.config_path), *verbose])
+    assert isinstance(done.exception, SinkError)
+    assert ("in flush" in done.stderr) is bool(verbose)
+    assert ("Traceback" in done.stderr) is bool(verbose)
 
 
 def test_two_tasks_share_the_work_and_hand_it_over(broker: RunningBroker) -> None:

@@ -6,9 +6,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from klamm.plugins.audit.comparison.compare import compare
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare
 from klamm.plugins.audit.comparison.report import as_json, print_report, ratio_text
-from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.comparison.tiers import LogEnd, Place, TierKey
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.windows import Span
 from klammtest.audits import WINDOW_MS, event
@@ -25,10 +25,26 @@ def events(lake: dict[int, int]) -> list[AuditEvent]:
     ]
 
 
-def printed(found: list[AuditEvent], span: Span) -> list[str]:
-    out = StringIO()
-    print_report(Console(width=160, file=out), compare(found, 10**12), span, ())
+def printed(found: list[AuditEvent], span: Span, log_end: int = -1) -> list[str]:
+    out, audits = StringIO(), compare(found, 10**12)
+    logs = {audit.topic: {place: LogEnd(0, log_end) for place in places(audit)} for audit in audits}
+    print_report(Console(width=160, file=out), audits, span, (), logs)
     return out.getvalue().splitlines()
+
+
+def places(audit: TopicAudit) -> set[Place]:
+    return {place for counts in audit.counts.values() for place in counts.ends}
+
+
+def test_a_late_lake_says_how_far_behind_it_is() -> None:
+    found = [
+        event("producer", "p", 0, 1, {0: 10, 1: 10}),
+        event("broker", "b", 0, 20, {0: 10, 1: 10}),
+        event("hadoop", "lake", 0, 10, {0: 10}),
+    ]
+    line = "hadoop/lake is 10 records behind the end of the log: its windows are late, not missing"
+    assert line in printed(found, Span.WINDOW, log_end=20)
+    assert not any("behind the end" in each for each in printed(events({0: 10, 1: 10, 40 * DAY: 10}), Span.DAY, 30))
 
 
 def test_counts_by_month_with_the_completeness_of_the_worst_window() -> None:

@@ -19,7 +19,7 @@ def build_wheel(folder: Path, *, compiler: str | None = None) -> Path:
     """
     environment = {**os.environ, **({} if compiler is None else {"CC": compiler})}
     copy = folder / "tree"
-    for name in (*FOLDERS, "src"):
+    for name in (*FOLDERS, "src", "docs", "examples"):
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
     for name in ("pyproject.toml", "setup.py", "README.md"):
