@@ -46,7 +46,7 @@ class AuditPages:
         self._source = source
         self._address = Address(host, port)
         self._option = option
-        self._requests: Counter[int] = Counter()
+        self._requests = Counter(dict.fromkeys((200, 304, 400, 404, 503), 0))  # exported before the first of each
         self._server: uvicorn.Server | None = None
         self._ended = threading.Event()
         self._problem: str | None = None

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from klamm.core.broker.network import dispatch
+from klamm.core.broker.handlers import dispatch
 from klamm.core.broker.request import Request
 from klamm.core.client.errors import DataLossError, UnknownTopicError
 from klamm.core.errors import ConfigError

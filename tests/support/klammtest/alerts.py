@@ -43,9 +43,9 @@ from .brokers.inprocess import broker_thread
 from .faulty import fault_hook
 from .plugins import fragile
 from .ports import free_port
-from .requests import batch, create_topic, metadata, part, produce
+from .requests import batch, create_topic, metadata, produce
 from .waiting import eventually
-from .wire import WireClient
+from .wire import WireClient, part
 
 RULES: Final = Path(__file__).resolve().parents[3] / "examples" / "alerts.yaml"
 SESSION_MS: Final = 4000

@@ -20,11 +20,11 @@ import pytest
 from klamm.core.broker.access import AccessControl
 from klamm.core.broker.append_placement import AppendPlacement
 from klamm.core.broker.delayed_reply import DelayedReply
+from klamm.core.broker.handlers import dispatch
 from klamm.core.broker.handlers import produce as handler
 from klamm.core.broker.handlers.dispatch import Dispatcher
 from klamm.core.broker.handlers.produce import produce, produce_fast
 from klamm.core.broker.metrics.counters import BrokerMetrics
-from klamm.core.broker.network import dispatch
 from klamm.core.broker.refused_batches import RefusedBatches
 from klamm.core.broker.replication.parked_fetch import ParkedFetch
 from klamm.core.broker.replication.partitions import Partitions

@@ -48,7 +48,8 @@ def api(url: str) -> Any:
 def test_it_serves_counts_its_answers_and_stops() -> None:
     source = hand_made()
     pages = AuditPages(source, "127.0.0.1", 0, "port")
-    assert list(pages.metrics()) == []
+    codes = (200, 304, 400, 404, 503)
+    assert [(m.labels["status"], m.value) for m in pages.metrics()] == [(str(code), 0) for code in codes]
     pages.start()
     try:
         found = [status(pages.url), status(f"{pages.url}topics/none")]
@@ -57,7 +58,7 @@ def test_it_serves_counts_its_answers_and_stops() -> None:
         assert found == [200, 404, 503]
         assert pages.health() is None
         assert [(m.name, m.labels, m.value, m.is_counter) for m in pages.metrics()] == [
-            ("audit_pages_requests", {"status": str(code)}, 1, True) for code in (200, 404, 503)
+            ("audit_pages_requests", {"status": str(code)}, int(code in found), True) for code in codes
         ]
     finally:
         pages.stop()
