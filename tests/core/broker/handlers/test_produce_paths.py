@@ -180,7 +180,7 @@ class Broker:
             for name, log in self.logs.items()
         }
         requests = {api.name: sum(times.buckets) for api, times in self.metrics.requests.items()}
-        return {"traffic": traffic, "errors": self.metrics.errors, "bounds": bounds, "requests": requests}
+        return {"traffic": traffic, "errors": +self.metrics.errors, "bounds": bounds, "requests": requests}
 
 
 def some_batch(rng: random.Random, sequences: Counter[int]) -> bytes | None:
@@ -289,7 +289,7 @@ def test_an_authorizer_is_asked_on_both_paths(
         assert broker.authorizer.asked == [
             (who, "INTERNAL", "me", "denied") for who in ("User:ANONYMOUS", "User:alice")
         ]
-        assert [error.name for _, error in broker.metrics.errors] == ["topic_authorization_failed"]
+        assert [error.name for _, error in +broker.metrics.errors] == ["topic_authorization_failed"]
         return refused, broker.logs["denied"].log_end_offset
 
     assert asyncio.run(ask()) == (0, 1)
@@ -347,7 +347,7 @@ def test_what_was_not_committed_is_answered_alike_on_both_paths(
         replica.rest()
         pieces = reply.take()
         assert isinstance(pieces, list)
-        return b"".join(pieces), dict(broker.metrics.errors)
+        return b"".join(pieces), dict(+broker.metrics.errors)
 
     answered = asyncio.run(ask(tmp_path / "fast", fast=True))
     monkeypatch.setattr(dispatch, "read_fast_produce_request", lambda _: None)
@@ -385,7 +385,7 @@ def test_a_batch_that_comes_too_late_for_its_leader_epoch_is_sent_to_the_new_lea
         assert asyncio.iscoroutine(reply)
         await reply
         assert broker.logs["validated"].log_end_offset == 0
-        return [error.name for _, error in broker.metrics.errors]
+        return [error.name for _, error in +broker.metrics.errors]
 
     assert asyncio.run(ask()) == ["not_leader_or_follower"]
 

@@ -131,7 +131,7 @@ def test_a_bad_length_is_said_once_and_counted_once(caplog: pytest.LogCaptureFix
         bench.connection.drain()
         await settle()
         assert bench.transport.events[-1] == "close"
-        assert bench.connections.metrics.connections_closed == {"bad request": 1}
+        assert +bench.connections.metrics.connections_closed == {"bad request": 1}
 
     asyncio.run(main())
     (record,) = caplog.records

@@ -117,7 +117,7 @@ def test_a_peer_that_reads_nothing_goes() -> None:
     connection.connection_lost(None)
     assert wire.is_closing()
     assert bench.connections.memory.unread == 0
-    assert bench.connections.metrics.connections_closed == {"reads nothing": 1}
+    assert +bench.connections.metrics.connections_closed == {"reads nothing": 1}
 
 
 def test_it_goes_sooner_when_too_much_waits_to_be_read() -> None:
@@ -126,7 +126,7 @@ def test_it_goes_sooner_when_too_much_waits_to_be_read() -> None:
     wire.unsent = 2000 * KIB
     connection.pause_writing()
     assert bench.connections.memory.tight
-    assert bench.connections.metrics.held_up == {"queued.max.response.bytes": 1}
+    assert +bench.connections.metrics.held_up == {"queued.max.response.bytes": 1}
     assert bench.connections.memory.room() == LEAST_ROOM
     assert bench.sweep(connection, 1, tight=True) is None
     assert bench.sweep(connection, 12, tight=True) == "reads nothing"
@@ -280,7 +280,7 @@ def test_large_requests_wait_for_memory_and_one_always_goes_on() -> None:
     assert [first_wire.reading, second_wire.reading] == [True, True], "the first over the limit goes on"
     arrive(first, b"r" * 100)
     assert [first_wire.reading, second_wire.reading] == [False, True], "the other waits for it"
-    assert bench.connections.metrics.held_up == {"queued.max.request.bytes": 1}
+    assert +bench.connections.metrics.held_up == {"queued.max.request.bytes": 1}
     assert bench.sweep(first, 1000) is None, "and is not blamed for it"
     third, third_wire = bench.connect()
     arrive(third, begun(16, 8) + b"r" * 8)
@@ -313,7 +313,7 @@ def test_requests_of_all_connections_together_are_bounded() -> None:
             arrive(connection, frame + b"wait" + (frame + b"more") * 2)
         assert bench.connections.memory.queued == 8
         assert [wire.reading for _, wire in pairs] == [True, True, False, False]
-        assert bench.connections.metrics.held_up == {"queued.max.requests": 2}
+        assert +bench.connections.metrics.held_up == {"queued.max.requests": 2}
         await asyncio.sleep(0)
         for held in bench.release:
             held.set_result(None)
@@ -337,7 +337,7 @@ def test_connections_of_one_address_are_bounded(caplog: pytest.LogCaptureFixture
     for number in range(5):
         bench.connect(f"10.0.1.{number}")
     assert len(bench.connections) == 5
-    assert bench.connections.metrics.connections_rejected == {"max.connections.per.ip": 3, "max.connections": 2}
+    assert +bench.connections.metrics.connections_rejected == {"max.connections.per.ip": 3, "max.connections": 2}
     assert bench.connections.metrics.connections_accepted == 11
 
 
@@ -351,7 +351,7 @@ def test_many_closed_for_one_reason_are_one_line_a_second(caplog: pytest.LogCapt
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 3
     assert lines[2].endswith("socket.send.timeout.ms (3 times since this was last said)")
-    assert bench.connections.metrics.connections_closed == {"reads nothing": 4, "unfinished request": 1}
+    assert +bench.connections.metrics.connections_closed == {"reads nothing": 4, "unfinished request": 1}
 
 
 def test_other_limits_apply_from_now_on() -> None:
