@@ -21,8 +21,8 @@ def install_command(requirement: str) -> str:
     install REQUIREMENT` if it is no extra of an installed one."""
     from importlib import metadata  # takes 60 ms to import
 
-    match = re.fullmatch(r"([\w.-]+)\[([\w.-]+)\]", requirement)
-    packages: list[str] = []
+    match = re.fullmatch(r"([\w.-]+)\[([\w.,-]+)\]", requirement)
+    packages: dict[str, None] = {}
     if match is not None:
         try:
             declared = metadata.requires(match[1]) or []
@@ -30,8 +30,9 @@ def install_command(requirement: str) -> str:
             declared = []
         for line in declared:
             package, _, marker = (part.strip() for part in line.partition(";"))
-            if re.search(rf"""extra\s*==\s*["']{re.escape(match[2])}["']""", marker):
-                packages.append(package)
+            extra = re.search(r"""extra\s*==\s*["']([\w.-]+)["']""", marker)
+            if extra is not None and extra[1] in match[2].split(","):
+                packages[package] = None
     return f"pip install {shlex.join(packages or [requirement])}"
 
 

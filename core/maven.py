@@ -15,6 +15,8 @@ from typing import Final
 from .errors import ConfigError
 from .java import cache_folder
 
+__all__ = ["MavenJars"]
+
 FETCH_TIMEOUT_S: Final = 900.0
 _DIGEST: Final = "pom.sha256"
 

@@ -44,7 +44,6 @@ __all__ = [
     "PluginHost",
     "Providers",
     "mandatory",
-    "plugin_commands",
     "plugin_host",
 ]
 
@@ -161,12 +160,16 @@ class PluginHost:
         self._manager.add_hookspecs(hookspecs)
         self._sources: dict[str, str] = {}
         self._offered: dict[str, list[tuple[str, object]]] = {}
+        described: dict[int, tuple[str, str]] = {}  # reading the metadata of a distribution takes milliseconds
         for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
-            dist = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+            if id(point.dist) not in described:
+                found = point.dist and point.dist.metadata
+                described[id(point.dist)] = (found["Name"], found["Version"]) if found else ("klamm", "")
+            owner, version = described[id(point.dist)]
             self._register(
-                point.name if point.dist is None or point.dist.name == "klamm" else f"{point.dist.name}:{point.name}",
+                point.name if owner == "klamm" else f"{owner}:{point.name}",
                 point.load,
-                dist,
+                f"{owner} {version}" if version else point.value,
             )
         for name in modules:
             self._register(name, lambda name=name: import_module(name), name)  # type: ignore[misc]
@@ -321,20 +324,8 @@ def _call(hook: pluggy.HookCaller) -> list[tuple[str, object]]:
 
 
 @lru_cache(maxsize=8)
-def _loaded(modules: tuple[str, ...]) -> PluginHost:
-    return PluginHost(modules)
-
-
-@lru_cache(maxsize=8)
 def plugin_host(modules: tuple[str, ...] = ()) -> PluginHost:
-    """Returns the process's host for these extra modules. Plugins are loaded and all hooks called once; raises
-    `PluginError` if that fails.
+    """Returns the process's host for these extra modules. Raises `PluginError` if a plugin cannot be loaded; a hook is
+    called when it is first needed.
     """
-    host = _loaded(modules)
-    host.call_hooks()
-    return host
-
-
-def plugin_commands() -> list[Command]:
-    """Returns the subcommands of the installed plugins. Calls no other hook, so that `klamm --help` starts quickly."""
-    return _loaded(()).commands
+    return PluginHost(modules)

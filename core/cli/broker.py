@@ -91,6 +91,7 @@ def broker(
         _refuse_options_before(context, context.invoked_subcommand)
         return
     settings = load_settings(config)
+    settings.host().call_hooks()
     check_host(settings.broker, brokers)
     if background:
         from .background import start_in_background

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.main import get_command as typer_command
 
 import klamm
@@ -21,8 +21,9 @@ from ..errors import ConfigError, KlammError, PluginError
 from ..escaping import LineFormatter
 from ..garbage import rare_collections
 from ..interfaces.command import Command
-from ..plugins import plugin_commands
+from ..plugins import plugin_host
 from .output import discard_output, say
+from .plain_help import PlainGroup
 
 __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command", "main"]
 
@@ -60,8 +61,10 @@ class LazyCommand(TyperCommand):
         except (ImportError, AttributeError) as error:
             raise PluginError(self._why(error)) from error
         if isinstance(target, typer.Typer):
+            target.rich_markup_mode = None
+            target.info.cls = PlainGroup
             return typer_command(target)
-        app = typer.Typer(add_completion=False)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(self._command.name)(target)
         return typer_command(app)
 
@@ -75,7 +78,7 @@ class LazyCommand(TyperCommand):
         return f"command {self._command.name!r} cannot be loaded: {error}"
 
 
-class KlammGroup(TyperGroup):
+class KlammGroup(PlainGroup):
     """The commands: the core's in their order, then the plugins' by name."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
@@ -96,12 +99,13 @@ class KlammGroup(TyperGroup):
 
 def _plugin_commands() -> list[Command]:
     taken = {command.name for command in CORE_COMMANDS}
-    return [command for command in plugin_commands() if command.name not in taken]
+    return [command for command in plugin_host().commands if command.name not in taken]
 
 
 app = typer.Typer(
     cls=KlammGroup,
     add_completion=False,
+    rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

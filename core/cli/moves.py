@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..config.describe import ConfigSource
+from ..config.section import ConfigSource
 from ..errors import BrokerError, ErrorCode, KlammError
 from ..records.partition import TopicPartition, some_of
 from .options import console

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.describe import ConfigSource
-from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX
+from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX, ConfigSource
 from ..config.sections.topic import TopicConfig
 from ..config.sections.topic_settings import name_problem, too_high_minimum
 from ..config.settings import Settings

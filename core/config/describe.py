@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from .dynamic import DEFINITIONS, is_dynamic
 from .kafka_keys import BROKER_KEYS, refusal
-from .section import ConfigKey, ConfigType, to_string, values
+from .section import ConfigKey, ConfigSource, ConfigType, to_string, values
 from .sections.broker import BrokerConfig
 from .sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS
-
-
-class ConfigSource(IntEnum):
-    """The source of a value (KIP-226, KIP-412)."""
-
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_BROKER_LOGGER = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -40,6 +40,8 @@ PLUGIN = "plugin"
 TOPIC_KEYS = tuple(info.alias or name for name, info in TopicSettings.model_fields.items() if name != "options")
 """The keys of a topic's section that are not its serde's."""
 M = TypeVar("M", bound=BaseModel)
+_Offered = Callable[[], Providers[..., object]]
+"""Calls the hook: only where the section names a plugin."""
 
 
 class SettingsLoader:
@@ -173,11 +175,14 @@ class SettingsLoader:
         return self._plugin(path, providers, said.pop(PLUGIN, ""), said)
 
     def _broker(self, host: PluginHost) -> BrokerConfig | None:
-        lists: dict[str, Providers[..., object]] = {
-            "topic.validators": host.topic_validators,
-            "services": host.services,
+        lists: dict[str, _Offered] = {
+            "topic.validators": lambda: host.topic_validators,
+            "services": lambda: host.services,
         }
-        one: dict[str, Providers[..., object]] = {"authenticator": host.authenticators, "authorizer": host.authorizers}
+        one: dict[str, _Offered] = {
+            "authenticator": lambda: host.authenticators,
+            "authorizer": lambda: host.authorizers,
+        }
         kafkas, wrong = kafka_keys_of(self._section(("broker",)))
         for name, why in wrong.items():
             self._found(("broker", name), why)
@@ -185,15 +190,17 @@ class SettingsLoader:
         return None if config is None else config.with_kafka_keys(kafkas)
 
     def _producer(self, host: PluginHost) -> ProducerConfig | None:
-        return self._with_plugins(ProducerConfig, "producer", host, {"interceptors": host.producer_interceptors})
+        return self._with_plugins(
+            ProducerConfig, "producer", host, {"interceptors": lambda: host.producer_interceptors}
+        )
 
     def _with_plugins(
         self,
         model: type[M],
         name: str,
         host: PluginHost,
-        lists: Mapping[str, Providers[..., object]],
-        one: Mapping[str, Providers[..., object]] | None = None,
+        lists: Mapping[str, _Offered],
+        one: Mapping[str, _Offered] | None = None,
         without: Collection[str] = (),
     ) -> M | None:
         """Each key in `lists` holds a list of plugins, each key in `one` a single one; the keys `without` are not the
@@ -201,22 +208,24 @@ class SettingsLoader:
         section = {key: value for key, value in self._section((name,)).items() if key not in without}
         for single, offered in (one or {}).items():
             if section.get(single) is not None:
-                section[single] = self._chosen((name, single), offered, section[single])
+                section[single] = self._chosen((name, single), offered(), section[single])
         for several, offered in lists.items():
             if section.get(several) is not None:
-                section[several] = self._choices((name, several), offered, section[several])
+                section[several] = self._choices((name, several), offered(), section[several])
         self._codec((name, "compression.type"), section.get("compression.type"), host)
         return self._model(model, section, (name,))
 
     def _codec(self, path: Path, name: Any, host: PluginHost) -> None:
-        known = ["none", "uncompressed", "producer", *host.codecs.names()]
-        if isinstance(name, str) and name not in known:
-            near = nearest(name, known)
+        ours = ("none", "uncompressed", "producer")
+        if isinstance(name, str) and name not in ours and name not in host.codecs.names():
+            near = nearest(name, [*ours, *host.codecs.names()])
             hint = f"; did you mean {near}?" if near else ""
             self._found(path, f"unknown codec {name!r}{hint} (there are: {', '.join(host.codecs.names())})")
 
     def _consumer(self, host: PluginHost) -> ConsumerConfig | None:
-        config = self._with_plugins(ConsumerConfig, "consumer", host, {"interceptors": host.consumer_interceptors})
+        config = self._with_plugins(
+            ConsumerConfig, "consumer", host, {"interceptors": lambda: host.consumer_interceptors}
+        )
         if config is None or config.group_protocol is not None:
             return config
         # registry is the default where the file names a coordination (design D6); without one there is no reaching it

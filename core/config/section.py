@@ -27,6 +27,7 @@ __all__ = [
     "SHORT_MAX",
     "ConfigKey",
     "ConfigPath",
+    "ConfigSource",
     "ConfigType",
     "Int",
     "Long",
@@ -138,6 +139,17 @@ class Section(BaseModel):
 def key(default: Any, doc: str, **bounds: Any) -> Any:
     """Declares a key with its default, one line of help and pydantic's bounds (`ge`, `le`, `gt`)."""
     return Field(default=default, description=doc, **bounds)
+
+
+class ConfigSource(IntEnum):
+    """The source of a value (KIP-226, KIP-412)."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
 @dataclass(frozen=True, slots=True)

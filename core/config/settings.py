@@ -6,22 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, CoordinationError, SchemaError
-from ..interfaces.audit import Audit
-from ..interfaces.coordination import Coordination
-from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
-from ..interfaces.load import Load
-from ..interfaces.offsets import OffsetStore
-from ..interfaces.security.authenticator import Authenticator
-from ..interfaces.security.authorizer import Authorizer
-from ..interfaces.serde import CheckedSerde, Serde, SerdeContext, TopicFormat
-from ..interfaces.service import BrokerContext, Service
-from ..interfaces.sink import BatchSink, QuarantineSink, Sink
-from ..interfaces.validator import TopicValidator
 from ..plugins import PluginHost, plugin_host
-from ..records.codecs import CodecTable
 from .choice import PluginChoice
 from .defaults import DEFAULT_COORDINATION, DEFAULT_OFFSET_STORE
 from .document import read
@@ -34,6 +22,20 @@ from .sections.process_log import ProcessLogConfig
 from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings
 from .sections.topic_settings import TopicSettings
+
+if TYPE_CHECKING:  # annotations, and what few commands make: each import would cost every command milliseconds
+    from ..interfaces.audit import Audit
+    from ..interfaces.coordination import Coordination
+    from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+    from ..interfaces.load import Load
+    from ..interfaces.offsets import OffsetStore
+    from ..interfaces.security.authenticator import Authenticator
+    from ..interfaces.security.authorizer import Authorizer
+    from ..interfaces.serde import Serde, SerdeContext, TopicFormat
+    from ..interfaces.service import BrokerContext, Service
+    from ..interfaces.sink import BatchSink, Sink
+    from ..interfaces.validator import TopicValidator
+    from ..records.codecs import CodecTable
 
 __all__ = ["Settings", "load_plugins", "load_settings"]
 
@@ -121,6 +123,8 @@ class Settings:
             return
         if section.topics_regex is not None:
             raise ConfigError(f"{where}.topics.regex: `klamm load` takes a pattern; `klamm sink` needs topics")
+        from ..interfaces.sink import QuarantineSink
+
         sink = self.make_sink(name)
         if section.on_bad_record == "quarantine" and not isinstance(sink, QuarantineSink):
             raise ConfigError(
@@ -128,8 +132,10 @@ class Settings:
             )
 
     def check_plugins(self) -> None:
-        """Makes what the sections choose as a broker and clients make it when they start, and drops it: finds a codec
-        id that is refused, and a `create` that fails or returns something else. Makes no connection."""
+        """Calls every hook of every plugin. Makes what the sections choose as a broker and clients make it when they
+        start, and drops it: finds a codec id that is refused, and a `create` that fails or returns something else.
+        Makes no connection."""
+        self.host().call_hooks()
         self.codec_table()
         self.make_coordination()
         self.make_audit()
@@ -185,6 +191,8 @@ class Settings:
         name = self.serde_name(topic)
         if name is None:
             return
+        from ..interfaces.serde import CheckedSerde, SerdeContext
+
         serde = self.make_serde(name, SerdeContext("", self.make_coordination, self.topic_format))
         try:
             if isinstance(serde, CheckedSerde):
@@ -198,6 +206,8 @@ class Settings:
 
     def _formats(self, topic: str, section: TopicSettings) -> TopicFormat:
         if topic not in self._cache:
+            from ..interfaces.serde import TopicFormat
+
             text = None
             if section.schema_file is not None:
                 try:

@@ -170,7 +170,7 @@ BAD = {
 def test_a_bad_plugin_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     text, words = BAD[name]
     with pytest.raises(PluginError, match=words) as caught:
-        plugin_host((module(monkeypatch, f"bad_{name}", text),))
+        plugin_host((module(monkeypatch, f"bad_{name}", text),)).call_hooks()
     assert "\n" not in str(caught.value)
 
 

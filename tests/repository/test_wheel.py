@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from klammtest.suite.wheel import FOLDERS, ROOT, build_wheel
+from klamm.core.log.log_directory import holder
+from klammtest.pages.documents import Reader, examples
+from klammtest.ports import free_port
+from klammtest.suite.wheel import FOLDERS, ROOT, build_wheel, copy_tree
 
 _ROUND_TRIP = """
 from klamm.core.records import native
@@ -44,6 +47,24 @@ def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
          "-c", str(ROOT / "requirements/base.txt"), str(wheel)],
         check=True, timeout=500,
     )  # fmt: skip
+    return venv
+
+
+@pytest.fixture(scope="module")
+def environment_of_clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """README's `pip install ./klamm` beside a clone; what Klamm needs is this environment's, so that nothing is
+    fetched."""
+    folder = tmp_path_factory.mktemp("clone")
+    copy_tree(folder / "klamm")
+    venv = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q", "--no-deps",
+         "--no-build-isolation", "./klamm"],
+        cwd=folder, check=True, timeout=400,
+    )  # fmt: skip
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "needed.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
     return venv
 
 
@@ -104,6 +125,22 @@ def test_the_wheel_runs_in_an_empty_environment(empty_environment: Path, tmp_pat
     assert started.returncode == 0, started.stderr
     checked = run(empty_environment, "klamm", "config", "check", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("environment", ["empty_environment", "environment_of_clone"])
+def test_readmes_first_block_runs_as_it_stands(
+    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    venv: Path = request.getfixturevalue(environment)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    block = next(example for example in examples(ROOT / "README.md") if example.language == "bash")
+    output = Reader(tmp_path, {"9092": str(free_port())}, tools=venv / "bin").paste(block)
+    shown = [line.split(":")[0] for line in output.splitlines()]
+    assert {"klamm broker ready", "hello, world"} <= set(shown)
+    assert "broker 0 has stopped" in output
+    assert holder(tmp_path / "first" / "data") is None, "nothing runs on"
+    where = run(venv, "python", "-c", "import klamm; print(klamm.__file__)", cwd=tmp_path)
+    assert where.stdout.startswith(str(venv)), "it was not this tree's own"
 
 
 def test_a_plain_install_has_no_spark(empty_environment: Path, tmp_path: Path) -> None:

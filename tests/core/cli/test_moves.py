@@ -17,7 +17,7 @@ from klamm.core.client.cluster_admin import LogDirectory, OngoingReassignment
 from klamm.core.client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigEntry
 from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.client.network.metadata import ClusterView, Node, PartitionView, TopicView
-from klamm.core.config.describe import ConfigSource
+from klamm.core.config.section import ConfigSource
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 

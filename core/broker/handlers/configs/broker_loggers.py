@@ -12,8 +12,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from ....config.describe import ConfigDescription, ConfigSource
-from ....config.section import ConfigType
+from ....config.describe import ConfigDescription
+from ....config.section import ConfigSource, ConfigType
 from ....errors import BrokerError, ErrorCode
 from ....process_log import ROOT, ProcessLog
 from ...services import Services

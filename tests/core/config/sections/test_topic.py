@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.config.describe import ConfigSource, describe_broker, describe_topic
+from klamm.core.config.describe import describe_broker, describe_topic
 from klamm.core.config.dynamic import DEFINITIONS, DYNAMIC_KEYS
 from klamm.core.config.kafka_keys import BROKER_KEYS
-from klamm.core.config.section import ConfigType, values
+from klamm.core.config.section import ConfigSource, ConfigType, values
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig, topic_values
 from klamm.core.errors import ConfigError

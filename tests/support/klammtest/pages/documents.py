@@ -58,6 +58,8 @@ class Reader:
 
     folder: Path
     ports: dict[str, str]
+    tools: Path = Path(sys.executable).parent
+    """The folder with the `klamm` and `python` that the examples run."""
     background: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def follow(self, page: Path) -> int:
@@ -88,8 +90,7 @@ class Reader:
         return re.sub(rf"\b({'|'.join(self.ports)})\b", lambda m: self.ports[m.group()], text)
 
     def _environment(self) -> dict[str, str]:
-        tools = str(Path(sys.executable).parent)
-        return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, "PATH": f"{self.tools}:{os.environ['PATH']}", "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
 
     def _shell(
         self, example: Example, command: str | list[str], shown: str, _input: str | None = None, **environment: str

@@ -13,17 +13,21 @@ FOLDERS = ("core", "plugins", "schemas", "hadoop")
 """The top-level folders of the package."""
 
 
-def build_wheel(folder: Path, *, compiler: str | None = None) -> Path:
-    """Builds the wheel below `folder` from a copy of the tree: setuptools leaves a `build/` in the tree, and would take
-    stale modules from it the next time. `compiler` replaces the C compiler.
-    """
-    environment = {**os.environ, **({} if compiler is None else {"CC": compiler})}
-    copy = folder / "tree"
+def copy_tree(copy: Path) -> None:
+    """Copies what an installation needs. setuptools leaves a `build/` in a tree, and would take stale modules from it
+    the next time."""
     for name in (*FOLDERS, "src", "docs", "examples"):
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, copy)
+
+
+def build_wheel(folder: Path, *, compiler: str | None = None) -> Path:
+    """Builds the wheel below `folder` from a copy of the tree. `compiler` replaces the C compiler."""
+    environment = {**os.environ, **({} if compiler is None else {"CC": compiler})}
+    copy = folder / "tree"
+    copy_tree(copy)
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(copy)],
         check=True, capture_output=True, timeout=120, env=environment,
