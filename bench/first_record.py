@@ -28,8 +28,12 @@ def main() -> None:
     use = next(n for n, fence in enumerate(fences) if fence.language == "bash")
     install = fences[use - 1].text.strip().splitlines()
     commands = ["git clone -q " + str(ROOT) + " klamm", *install, *fences[use].text.strip().splitlines()]
-    moved = f"sed -i s/9092/{(port := free_port())}/ klamm.yaml"
-    script = "\n".join(f"{line} && {moved}" if line == "klamm init" else line for line in commands)
+    port = str(free_port())
+    lines = ["trap 'klamm broker stop' ERR"]
+    for line in commands:
+        lines.append(line.replace("9092", port))
+        if line == "klamm init":
+            lines.append(f"sed -i s/9092/{port}/ klamm.yaml")
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
@@ -38,7 +42,7 @@ def main() -> None:
         )
         assert shell.stdin is not None
         assert shell.stdout is not None
-        shell.stdin.write(script.replace("9092", str(port)) + "\n")
+        shell.stdin.write("\n".join(lines) + "\n")
         shell.stdin.close()
         seconds = 0.0
         for line in shell.stdout:
