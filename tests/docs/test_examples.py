@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "README.md",
     "docs/audit.md",
+    "docs/cli.md",
     "docs/cluster.md",
     "docs/consumer.md",
     "docs/coordination.md",

@@ -33,6 +33,8 @@ def test_help_lists_the_cores_and_the_plugins_commands(klamm: Klamm) -> None:
         "init",
         "broker",
         "topics",
+        "produce",
+        "consume",
         "groups",
         "sink",
         "config",

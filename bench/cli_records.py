@@ -1,0 +1,99 @@
+"""Rates of `klamm produce` and `klamm consume` in pipes, beside `Producer.send_arrow`, and the memory that they take.
+
+    python bench/cli_records.py [RECORDS]
+
+One broker, a topic of one partition for each run, records of 100 bytes. A command's time is that of its whole process,
+its start included; that of `send_arrow` is from the call to the last acknowledgement, in a process that has imported
+everything. The peak memory of a command is printed for a quarter of the records too: it is flat if both are alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from klamm import Producer
+from klammtest.broker import KLAMM, running_broker
+
+SIZE = 100
+SCHEMA = {
+    "type": "record",
+    "name": "Trip",
+    "fields": [{"name": "rider", "type": "string"}, {"name": "km", "type": "double"}, {"name": "n", "type": "long"}],
+}
+
+
+def command(line: str, *, records: int, folder: Path) -> tuple[float, float]:
+    """Runs a shell's pipeline, whose klamm writes its peak memory; returns records/s and that in MB."""
+    began = time.perf_counter()
+    subprocess.run(["/bin/sh", "-c", line], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    took = time.perf_counter() - began
+    return records / took, int((folder / "peak").read_text()) / 1024
+
+
+def measured(arguments: list[str]) -> None:
+    """Runs klamm in a process of its own, and writes its peak memory in kB to the file `peak`."""
+    process = os.posix_spawn(KLAMM, [KLAMM, *arguments], dict(os.environ))
+    _, status, usage = os.wait4(process, 0)
+    Path("peak").write_text(str(usage.ru_maxrss))
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def send_arrow(folder: Path, records: int, topic: str) -> float:
+    values = [b"%0*d" % (SIZE, n) for n in range(records)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    with Producer(folder / "klamm.yaml") as producer:
+        producer.partitions(topic)
+        began = time.perf_counter()
+        producer.send_arrow(topic, table).result(600)
+        return records / (time.perf_counter() - began)
+
+
+def main(records: int) -> None:
+    klamm = f"{sys.executable} {Path(__file__).resolve()} -- "
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name, running_broker(Path(name)) as broker:
+        folder = Path(name)
+        document = yaml.safe_load(broker.config_path.read_text())
+        document["producer"] = document["consumer"] = {"bootstrap.servers": broker.bootstrap}
+        document["topics"] = {f"typed-{n}": {"schema": "trip.avsc"} for n in (records, records // 4)}
+        (folder / "trip.avsc").write_text(json.dumps(SCHEMA))
+        broker.config_path.write_text(json.dumps(document))
+        topics = ["arrow", *(f"{kind}-{n}" for kind in ("raw", "typed") for n in (records, records // 4))]
+        for topic in topics:
+            subprocess.run([KLAMM, "topics", "create", topic, "--partitions", "1"], cwd=folder, check=True)
+        for count in (records, records // 4):
+            with (folder / f"raw-{count}.txt").open("wb") as out:
+                out.writelines(b"%0*d\n" % (SIZE, n) for n in range(count))
+            with (folder / f"typed-{count}.txt").open("w") as out:
+                out.writelines(f'{{"rider":"r{n % 1000}","km":{n / 8},"n":{n}}}\n' for n in range(count))
+        base = send_arrow(folder, records, "arrow")
+        print(f"Producer.send_arrow                {base:12,.0f} records/s")
+        for kind, option in (("raw", "--raw"), ("typed", "")):
+            for verb, line in (
+                ("produce", "cat {t}.txt | {k} produce {t} {o}"),
+                ("consume", "{k} consume {t} {o} | cat > {t}.out && cmp {t}.txt {t}.out"),
+            ):
+                peaks = []
+                for count in (records // 4, records):
+                    text = line.format(t=f"{kind}-{count}", k=klamm, o=option)
+                    rate, peak = command(text, records=count, folder=folder)
+                    peaks.append(peak)
+                what = f"klamm {verb} {option or '(JSON by the schema)'}"
+                memory = f"peak {peaks[1]:.0f} MB ({peaks[0]:.0f} MB at a quarter)"
+                print(f"{what:34} {rate:12,.0f} records/s, {rate / base:.2f} of send_arrow, {memory}", flush=True)
+
+
+if __name__ == "__main__":
+    if "--" in sys.argv:
+        measured(sys.argv[sys.argv.index("--") + 1 :])
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
