@@ -24,7 +24,7 @@ from .options import DEFAULT_CONFIG, TIMEOUT_S, Bootstrap, ConfigFile
 from .output import discard_output, say
 from .record_io.clients import CliValues, client_settings
 from .record_io.interrupts import Interrupts
-from .record_io.positions import FORMS, Kind, Position, parse_position, resolve
+from .record_io.positions import FORMS, Position, PositionKind, parse_position, resolve
 from .record_io.printing import Output, Printer, UnprintableError, format_of
 
 _POLL_S: Final = 0.25
@@ -69,14 +69,14 @@ def consume(
     """
     now_ms = time.time_ns() // 1_000_000
     start = parse_position("--from", from_, lambda: now_ms)
-    end = Position(Kind.LATEST) if until is None else parse_position("--until", until, lambda: now_ms)
+    end = Position(PositionKind.LATEST) if until is None else parse_position("--until", until, lambda: now_ms)
     if follow and until is not None:
         raise ConfigError("consume: --follow and --until exclude each other")
     if form is not None and json_records:
         raise ConfigError("consume: -f and --json exclude each other")
     if raw and json_records:
         raise ConfigError("consume: --raw and --json exclude each other")
-    if group is not None and start.kind not in (Kind.EARLIEST, Kind.LATEST):
+    if group is not None and start.kind not in (PositionKind.EARLIEST, PositionKind.LATEST):
         raise ConfigError(
             f"--from {from_}: group {group!r} begins at its committed offsets; earliest or latest say where it begins "
             "without one"
@@ -144,7 +144,7 @@ def _plan(
         ends = {tp: offset for tp, (offset, _) in client.list_offsets(dict.fromkeys(wanted, LATEST)).items()}
         starts = resolve(start, client, firsts, ends)
         stops = resolve(end, client, firsts, ends)
-    if start.kind is Kind.OFFSET and all(starts[tp] > ends[tp] for tp in wanted):
+    if start.kind is PositionKind.OFFSET and all(starts[tp] > ends[tp] for tp in wanted):
         raise ConfigError(
             f"--from {start.number}: beyond the end of every partition (the largest is {max(ends.values())})"
         )
@@ -213,7 +213,7 @@ class _Reading:
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = time.monotonic()
         self._joined = _Joined(self._commit)
-        reset = "latest" if start.kind is Kind.LATEST else "earliest"
+        reset = "latest" if start.kind is PositionKind.LATEST else "earliest"
         options = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": reset, "interceptors": ()}
         audited = settings if group is not None else settings.with_(audit=None)
         self._settings = audited.with_(topics={}, consumer=settings.consumer.model_copy(update=options))

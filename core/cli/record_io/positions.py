@@ -13,14 +13,14 @@ from ...config.section import LONG_MAX
 from ...errors import ConfigError
 from ...records.partition import TopicPartition
 
-__all__ = ["FORMS", "Kind", "Position", "moment_ms", "parse_position", "resolve"]
+__all__ = ["FORMS", "Position", "PositionKind", "moment_ms", "parse_position", "resolve"]
 
 FORMS: Final = "earliest, latest, -10 (the last ten of each partition), an offset, a time (2026-11-28T10:00Z), or -1h"
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ENDS: Final = ("earliest", "latest")
 
 
-class Kind(Enum):
+class PositionKind(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     BEFORE_END = "before the end"
@@ -32,7 +32,7 @@ class Kind(Enum):
 class Position:
     """`number`: how many offsets before the end, an offset, or milliseconds since 1970."""
 
-    kind: Kind
+    kind: PositionKind
     number: int = 0
 
 
@@ -49,19 +49,19 @@ def parse_position(option: str, text: str, now_ms: Callable[[], int]) -> Positio
     """
     given = text.strip()
     if given in _ENDS:
-        return Position(Kind(given))
+        return Position(PositionKind(given))
     if match := re.fullmatch(r"(-?)(\d{1,19})", given):
         number = int(match[2])
         if number <= LONG_MAX and (number or not match[1]):
-            return Position(Kind.BEFORE_END if match[1] else Kind.OFFSET, number)
+            return Position(PositionKind.BEFORE_END if match[1] else PositionKind.OFFSET, number)
     elif match := re.fullmatch(r"-(\d{1,9})([smhd])", given):
-        return Position(Kind.TIME, max(now_ms() - int(match[1]) * _UNITS_MS[match[2]], 0))
+        return Position(PositionKind.TIME, max(now_ms() - int(match[1]) * _UNITS_MS[match[2]], 0))
     elif match := re.fullmatch(r"@(\d{1,15})", given):
-        return Position(Kind.TIME, int(match[1]))
+        return Position(PositionKind.TIME, int(match[1]))
     elif re.match(r"\d{4}-", given):
         moment = moment_ms(given)
         if moment is not None:
-            return Position(Kind.TIME, moment)
+            return Position(PositionKind.TIME, moment)
     raise ConfigError(f"{option}: expected {FORMS}; got {text!r}")
 
 
@@ -85,14 +85,14 @@ def resolve(
     first record at or after it, the end if there is none. An offset is returned as it was given.
     """
     match position.kind:
-        case Kind.EARLIEST:
+        case PositionKind.EARLIEST:
             return dict(firsts)
-        case Kind.LATEST:
+        case PositionKind.LATEST:
             return dict(ends)
-        case Kind.BEFORE_END:
+        case PositionKind.BEFORE_END:
             return {tp: max(end - position.number, firsts[tp]) for tp, end in ends.items()}
-        case Kind.OFFSET:
+        case PositionKind.OFFSET:
             return dict.fromkeys(ends, position.number)
-        case Kind.TIME:
+        case PositionKind.TIME:
             found = client.list_offsets(dict.fromkeys(ends, position.number))
             return {tp: end if found[tp][0] < 0 else found[tp][0] for tp, end in ends.items()}

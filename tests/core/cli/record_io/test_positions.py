@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from klamm.core.cli.record_io.positions import Kind, Position, parse_position, resolve
+from klamm.core.cli.record_io.positions import Position, PositionKind, parse_position, resolve
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
 
@@ -17,19 +17,19 @@ HOUR = 3_600_000
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("earliest", Position(Kind.EARLIEST)),
-        ("latest", Position(Kind.LATEST)),
-        ("0", Position(Kind.OFFSET, 0)),
-        ("1200", Position(Kind.OFFSET, 1200)),
-        ("-10", Position(Kind.BEFORE_END, 10)),
-        ("-1h", Position(Kind.TIME, NOW - HOUR)),
-        ("-90s", Position(Kind.TIME, NOW - 90_000)),
-        ("-2d", Position(Kind.TIME, NOW - 48 * HOUR)),
-        ("@1000", Position(Kind.TIME, 1000)),
-        ("2026-11-28", Position(Kind.TIME, 1_795_824_000_000)),
-        ("2026-11-28T10:00", Position(Kind.TIME, 1_795_824_000_000 + 10 * HOUR)),
-        ("2026-11-28T10:00:00.500Z", Position(Kind.TIME, 1_795_824_000_500 + 10 * HOUR)),
-        ("2026-11-28T10:00+02:00", Position(Kind.TIME, 1_795_824_000_000 + 8 * HOUR)),
+        ("earliest", Position(PositionKind.EARLIEST)),
+        ("latest", Position(PositionKind.LATEST)),
+        ("0", Position(PositionKind.OFFSET, 0)),
+        ("1200", Position(PositionKind.OFFSET, 1200)),
+        ("-10", Position(PositionKind.BEFORE_END, 10)),
+        ("-1h", Position(PositionKind.TIME, NOW - HOUR)),
+        ("-90s", Position(PositionKind.TIME, NOW - 90_000)),
+        ("-2d", Position(PositionKind.TIME, NOW - 48 * HOUR)),
+        ("@1000", Position(PositionKind.TIME, 1000)),
+        ("2026-11-28", Position(PositionKind.TIME, 1_795_824_000_000)),
+        ("2026-11-28T10:00", Position(PositionKind.TIME, 1_795_824_000_000 + 10 * HOUR)),
+        ("2026-11-28T10:00:00.500Z", Position(PositionKind.TIME, 1_795_824_000_500 + 10 * HOUR)),
+        ("2026-11-28T10:00+02:00", Position(PositionKind.TIME, 1_795_824_000_000 + 8 * HOUR)),
     ],
 )
 def test_a_position_is_parsed(text: str, expected: Position) -> None:
@@ -51,12 +51,12 @@ def test_positions_are_resolved_in_each_partition() -> None:
             assert timestamps == {a: 77, b: 77}
             return {a: (42, 80), b: (-1, -1)}
 
-    def at(kind: Kind, number: int = 0) -> dict[TopicPartition, int]:
+    def at(kind: PositionKind, number: int = 0) -> dict[TopicPartition, int]:
         return resolve(Position(kind, number), Lister(), firsts, ends)
 
-    assert at(Kind.EARLIEST) == {a: 5, b: 0}
-    assert at(Kind.LATEST) == {a: 100, b: 3}
-    assert at(Kind.BEFORE_END, 10) == {a: 90, b: 0}
-    assert at(Kind.BEFORE_END, 99) == {a: 5, b: 0}
-    assert at(Kind.OFFSET, 7) == {a: 7, b: 7}
-    assert at(Kind.TIME, 77) == {a: 42, b: 3}
+    assert at(PositionKind.EARLIEST) == {a: 5, b: 0}
+    assert at(PositionKind.LATEST) == {a: 100, b: 3}
+    assert at(PositionKind.BEFORE_END, 10) == {a: 90, b: 0}
+    assert at(PositionKind.BEFORE_END, 99) == {a: 5, b: 0}
+    assert at(PositionKind.OFFSET, 7) == {a: 7, b: 7}
+    assert at(PositionKind.TIME, 77) == {a: 42, b: 3}
