@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import randrange
@@ -65,6 +65,7 @@ from .handlers.table import HANDLERS
 from .internal_topics import ensure_topic
 from .metrics.counters import BrokerMetrics, BrokerState
 from .network import file_descriptors as descriptors
+from .network.connection import Dispatch
 from .network.connections import Connections
 from .network.limits import Limits
 from .network.listener import Listener, advertised
@@ -189,11 +190,14 @@ class Broker:
         *,
         accept_missing_logs: bool = False,
         accept: Accept = accept_plaintext,
+        around_dispatch: Callable[[Dispatch], Dispatch] | None = None,
     ) -> None:
         """`process_log` follows the file when that is reloaded, and admin clients (KIP-412). `accept_missing_logs`:
         partitions whose logs are missing begin again at offset 0. `accept` puts accepted sockets under a transport.
+        `around_dispatch` may put another dispatch in front of the broker's, as `klamm.testing` does for its faults.
         """
         self._settings = settings
+        self._around_dispatch = around_dispatch
         self._accept_missing_logs = accept_missing_logs
         self._accept = accept
         self._process_log = process_log
@@ -292,7 +296,9 @@ class Broker:
         self._maintain(services, logs)
         background = BackgroundServices()
         lag = await self._serve_metrics(services, logs, background)
-        dispatcher = Dispatcher(services, HANDLERS, produce_fast)
+        dispatcher: Dispatch = Dispatcher(services, HANDLERS, produce_fast)
+        if self._around_dispatch is not None:
+            dispatcher = self._around_dispatch(dispatcher)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
         self._connections.start()

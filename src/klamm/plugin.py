@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SchemaError,
         StorageError,
     )
+    from klamm.core.faults import fault_point
     from klamm.core.hookspecs import hookimpl
     from klamm.core.interfaces.audit import (
         NO_WINDOW,
@@ -209,6 +210,7 @@ __all__ = [
     "TopicValidator",
     "Watch",
     "WindowCount",
+    "fault_point",
     "hookimpl",
     "key",
     "plugin_host",
@@ -240,6 +242,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "SchemaError",
                 "StorageError",
             ),
+            "klamm.core.faults": ("fault_point",),
             "klamm.core.hookspecs": ("hookimpl",),
             "klamm.core.interfaces.audit": (
                 "NO_WINDOW",

@@ -1,40 +1,36 @@
-"""The codec contract, over every codec that is installed."""
+"""The contract of a codec, over every one that is installed, and what is of one of them."""
 
 from __future__ import annotations
 
 import gzip
 import random
 import struct
-import tracemalloc
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import cramjam
 import lz4.frame
 import pytest
 from aiokafka import codec as aiokafka_codec
 from backports import zstd
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from klamm.core.errors import CorruptRecordError, KlammError
+from klamm.core.errors import CorruptRecordError
 from klamm.core.interfaces.codec import Codec, DecompressionBombError
 from klamm.core.plugins import plugin_host
+from klamm.testing.contracts import CodecContract
+from klamm.testing.contracts.codec import BOUND, LARGE
 
 NAMES = plugin_host().codecs.names()
 KAFKAS_IDS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-LARGE = b"".join(b"record %d of a topic;" % i for i in range(200_000))
 WORDS = " ".join(random.Random(1).choices([f"word{n}" for n in range(500)], k=50_000)).encode()
-BOUND = 1 << 24
 
 
 def codec_named(name: str) -> Codec:
     return plugin_host().codecs.create(name)
 
 
-@pytest.fixture(params=NAMES)
-def codec(request: pytest.FixtureRequest) -> Codec:
-    return codec_named(request.param)
+class TestCodecs(CodecContract):
+    @pytest.fixture(params=NAMES)
+    def codec(self, request: pytest.FixtureRequest) -> Codec:
+        return codec_named(request.param)
 
 
 def test_ids_and_names() -> None:
@@ -43,73 +39,6 @@ def test_ids_and_names() -> None:
     ids = [codec_named(name).codec_id for name in NAMES]
     assert len(set(ids)) == len(ids)
     assert all(1 <= number <= 7 for number in ids)
-
-
-@pytest.mark.parametrize("data", [b"", b"x", b"\0" * 100_000, LARGE], ids=["empty", "one", "zeros", "large"])
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_round_trip(codec: Codec, data: bytes, kind: Callable[[bytes], bytes]) -> None:
-    packed = codec.compress(kind(data))
-    assert isinstance(packed, bytes)
-    assert codec.decompress(kind(packed), BOUND) == data
-
-
-@given(st.binary(max_size=5000), st.sampled_from(NAMES))
-def test_round_trip_of_any_bytes(data: bytes, name: str) -> None:
-    assert codec_named(name).decompress(codec_named(name).compress(data), len(data)) == data
-
-
-def test_the_bound_is_exact(codec: Codec) -> None:
-    packed = codec.compress(b"x" * 100_000)
-    assert len(codec.decompress(packed, 100_000)) == 100_000
-    with pytest.raises(DecompressionBombError, match="99999"):
-        codec.decompress(packed, 99_999)
-
-
-def test_a_bomb_is_not_unpacked(codec: Codec) -> None:
-    packed = codec.compress(b"\0" * 200_000_000)
-    tracemalloc.start()
-    try:
-        with pytest.raises(DecompressionBombError):
-            codec.decompress(packed, 1_000_000)
-        assert tracemalloc.get_traced_memory()[1] < len(packed) * 3 + 20_000_000
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("junk", [b"\x01", b"\xff" * 50, b"not compressed at all, just text", b"\x1f\x8b\x08"])
-def test_junk_is_one_error(codec: Codec, junk: bytes) -> None:
-    with pytest.raises(CorruptRecordError):
-        codec.decompress(junk, BOUND)
-
-
-def test_every_truncation_is_an_error(codec: Codec) -> None:
-    packed = codec.compress(LARGE[:3000])
-    for end in range(1, len(packed)):
-        try:
-            got = codec.decompress(packed[:end], BOUND)
-        except CorruptRecordError:
-            continue
-        assert (codec.name, got) == ("snappy", b""), "only xerial's bare header is a whole stream"
-
-
-@given(st.sampled_from(NAMES), st.data())
-@settings(max_examples=300)
-def test_flipped_bytes_raise_the_one_error_or_nothing(name: str, data: st.DataObject) -> None:
-    codec = codec_named(name)
-    packed = bytearray(codec.compress(LARGE[:2000]))
-    for _ in range(data.draw(st.integers(1, 3))):
-        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        codec.decompress(packed, 100_000)
-    except KlammError as error:
-        assert isinstance(error, CorruptRecordError)  # noqa: PT017 - the one allowed kind
-
-
-def test_threads_share_a_codec(codec: Codec) -> None:
-    blobs = [bytes([i % 251]) * (1000 + i * 37) for i in range(200)]
-    with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(lambda blob: codec.decompress(codec.compress(blob), BOUND), blobs))
-    assert got == blobs
 
 
 # -- framings that other clients write ----------------------------------------------------------------------------

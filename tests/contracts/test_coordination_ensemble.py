@@ -15,11 +15,12 @@ from klamm.core.interfaces.coordination import (
     NodeExistsError,
     SessionEvent,
 )
+from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.broker import running_broker
 from klammtest.requests import batch, create_topic, fetch, produce
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
-from klammtest.zookeeper import Events, Signal, ZooKeeperCase
+from klammtest.zookeeper import ZooKeeperCase
 from klammtest.zookeeper_ensemble import EnsembleMember, ZooKeeperEnsemble
 
 pytestmark = pytest.mark.slow
@@ -50,7 +51,7 @@ def _follows(member: EnsembleMember) -> bool:
 def test_a_session_survives_the_leader_of_the_ensemble(ensemble: ZooKeeperEnsemble) -> None:
     case = ZooKeeperCase(ensemble)
     coordination, other = case.open(session_timeout_ms=20_000), case.open(session_timeout_ms=20_000)
-    events, signal = Events(coordination), Signal()
+    events, signal = SessionEvents(coordination), WatchSignal()
     session_id = coordination.session_id
     ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
     coordination.watch("/by-another", signal)

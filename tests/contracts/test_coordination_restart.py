@@ -22,10 +22,11 @@ from klamm.core.interfaces.coordination import (
 )
 from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
+from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
 from klammtest.waiting import eventually, freeze
-from klammtest.zookeeper import Events, Signal, ZooKeeperCase
+from klammtest.zookeeper import ZooKeeperCase
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def case(server: ZooKeeperServer) -> Iterator[ZooKeeperCase]:
 
 def test_a_killed_server_comes_back_with_everything(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
     coordination = case.open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     session_id = coordination.session_id
     coordination.create("/persistent", b"data")
     ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
@@ -64,7 +65,7 @@ def test_watches_come_back_with_the_server(server: ZooKeeperServer, case: ZooKee
     """After a reconnect every watch fires, and goes on."""
     coordination = case.open(session_timeout_ms=20_000)
     coordination.create("/there")
-    there, not_there = Signal(), Signal()
+    there, not_there = WatchSignal(), WatchSignal()
     coordination.watch("/there", there)
     coordination.watch("/not-there", not_there)
     for called in (there, not_there):
@@ -82,10 +83,10 @@ def test_watches_come_back_with_the_server(server: ZooKeeperServer, case: ZooKee
 
 def test_a_watch_set_while_the_server_is_away(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
     coordination = ZooKeeperCase(server, request_timeout_ms=2000).open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     server.kill()
     events.wait_for(SessionEvent.SUSPENDED)
-    called = Signal()
+    called = WatchSignal()
     coordination.watch("/a", called)
     server.start()
     called.wait_for_more()
@@ -97,7 +98,7 @@ def test_a_watch_set_while_the_server_is_away(server: ZooKeeperServer, case: Zoo
 
 def test_a_call_waits_for_the_server_to_come_back(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
     coordination = case.open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     server.kill()
     events.wait_for(SessionEvent.SUSPENDED)
     starter = threading.Thread(target=server.start)
@@ -130,7 +131,7 @@ class _Mute:
 def test_a_connection_that_is_never_answered_does_not_cost_the_session(server: ZooKeeperServer) -> None:
     case = ZooKeeperCase(server)
     coordination = case.open(session_timeout_ms=12_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     coordination.create("/ephemeral", ephemeral=True)
     server.kill()
     mute = _Mute(server.port)
@@ -148,7 +149,7 @@ def test_a_connection_that_is_never_answered_does_not_cost_the_session(server: Z
 def test_calls_fail_in_one_line_while_the_server_is_away(server: ZooKeeperServer) -> None:
     case = ZooKeeperCase(server, request_timeout_ms=1500)
     coordination = case.open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     server.kill()
     events.wait_for(SessionEvent.SUSPENDED)
     for call in (lambda: coordination.get("/"), lambda: coordination.transaction([Create("/a")])):
@@ -167,7 +168,7 @@ def test_calls_fail_in_one_line_while_the_server_is_away(server: ZooKeeperServer
 def test_a_server_away_for_longer_than_the_session(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
     """A restarted server gives every session a whole time-out, so the session is ended from outside meanwhile."""
     coordination, other = case.open(20_000), case.open(20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     coordination.create("/ephemeral", ephemeral=True)
     case.expire(coordination)
     events.wait_for(SessionEvent.EXPIRED)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from klammtest.suite.wheel import ROOT
 
-OUTSIDE = ("bench", "examples", "hadoop", "plugins", "schemas", "scripts", "src/klamm")
+OUTSIDE = ("bench", "examples", "hadoop", "plugins", "schemas", "scripts", "src/klamm", "testing")
 
 
 def modules_outside() -> Iterator[Path]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("core", "plugins", "schemas", "hadoop")
+FOLDERS = ("core", "plugins", "schemas", "hadoop", "testing")
 
 
 def test_no_two_public_classes_have_one_name() -> None:

@@ -47,15 +47,6 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.cluster.tree": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
     "klamm.core.config.sections.topic_settings": ("checks a topic's name as the core does", {"audit/config.py"}),
     "klamm.core.escaping": ("names from the wire on pages", {"audit/comparison/report.py", "audit/web/templates.py"}),
-    "klamm.core.faults": (
-        "the fault points of the campaigns",
-        {
-            "coordination/embedded/coordination.py",
-            "coordination/embedded/tree.py",
-            "coordination/etcd/session.py",
-            "coordination/zookeeper/kazoo_session.py",
-        },
-    ),
     "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
     "klamm.core.java": ("starts a JVM as the core does", {"coordination/zookeeper/server.py"}),
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),

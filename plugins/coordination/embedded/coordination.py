@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
-from klamm.core.faults import fault_point
 from klamm.plugin import (
     ANY_VERSION,
     CoordinationError,
@@ -26,6 +25,7 @@ from klamm.plugin import (
     SessionExpiredError,
     Stat,
     Watch,
+    fault_point,
 )
 
 from ..tree_paths import MOST_OPERATIONS, check_operations, check_path, check_size

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from klamm.core.faults import fault_point
 from klamm.plugin import (
     ANY_VERSION,
     BadVersionError,
@@ -38,6 +37,7 @@ from klamm.plugin import (
     SessionExpiredError,
     Set,
     Stat,
+    fault_point,
 )
 
 from ..tree_paths import ancestors, parent_of

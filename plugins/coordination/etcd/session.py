@@ -16,8 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from klamm.core.faults import fault_point
-from klamm.plugin import CoordinationError, CoordinationUnavailableError, SessionEvent, SessionExpiredError
+from klamm.plugin import (
+    CoordinationError,
+    CoordinationUnavailableError,
+    SessionEvent,
+    SessionExpiredError,
+    fault_point,
+)
 
 from ..tree_paths import MOST_OPERATIONS
 from .config import EtcdConfig

@@ -22,7 +22,6 @@ from kazoo.protocol.serialization import GetData, MultiHeader, read_buffer, stat
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
-from klamm.core.faults import fault_point
 from klamm.plugin import (
     BadVersionError,
     CoordinationError,
@@ -32,6 +31,7 @@ from klamm.plugin import (
     NotEmptyError,
     SessionEvent,
     SessionExpiredError,
+    fault_point,
 )
 
 from ..unknown_outcome import UnknownOutcomeError

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, SessionEvent
 from klamm.plugins.coordination.embedded import tree as embedded_tree
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
+from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.waiting import eventually
-from klammtest.zookeeper import EmbeddedCase, Events, Signal
+from klammtest.zookeeper import EmbeddedCase
 
 OTHER_PROCESS = """
 import os, sys, time
@@ -33,7 +34,7 @@ time.sleep(60)
 
 def test_processes_share_the_file_and_one_killed_loses_its_paths(embedded_case: EmbeddedCase, tmp_path: Path) -> None:
     coordination = embedded_case.open()
-    signal = Signal()
+    signal = WatchSignal()
     coordination.watch("/ephemeral", signal)
     other = subprocess.Popen(
         [sys.executable, "-c", OTHER_PROCESS, str(tmp_path / "coordination.db")], stdout=subprocess.PIPE, text=True
@@ -60,7 +61,7 @@ def test_a_locked_file_suspends_and_resumes(
 ) -> None:
     monkeypatch.setattr(embedded_tree, "BUSY_TIMEOUT_S", 0.1)
     coordination = embedded_case.open(session_timeout_ms=2_000)
-    events, signal = Events(coordination), Signal()
+    events, signal = SessionEvents(coordination), WatchSignal()
     coordination.watch("/a", signal)
     signal.mark()
     hog = sqlite3.connect(tmp_path / "coordination.db", isolation_level=None)
@@ -83,7 +84,7 @@ def test_a_file_that_is_removed_suspends_until_it_is_back(
     caplog.set_level(logging.INFO)
     coordination = embedded_case.open(session_timeout_ms=2_000)
     coordination.create("/a", b"before")
-    events, signal = Events(coordination), Signal()
+    events, signal = SessionEvents(coordination), WatchSignal()
     coordination.watch("/a", signal)
     signal.mark()
     file, aside = tmp_path / "coordination.db", tmp_path / "aside.db"
@@ -134,7 +135,7 @@ def test_a_watcher_that_fell_behind_the_log_of_changes_is_called(
 ) -> None:
     monkeypatch.setattr(embedded_tree, "KEPT_CHANGES", 3)
     watcher, writer = embedded_case.open(), embedded_case.open()
-    signal = Signal()
+    signal = WatchSignal()
     watcher.watch("/a", signal)
     signal.mark()
     writer.transaction([Create("/a"), *(Create(f"/{number}") for number in range(10))])

@@ -14,8 +14,9 @@ import pytest
 from klamm.core.interfaces.coordination import SessionEvent
 from klamm.plugins.coordination.embedded.coordination import EmbeddedCoordination
 from klamm.plugins.coordination.embedded.tree import Clocks
+from klamm.testing.contracts import SessionEvents
 from klammtest.waiting import eventually
-from klammtest.zookeeper import EmbeddedCase, Events
+from klammtest.zookeeper import EmbeddedCase
 
 DAY_S = 86_400.0
 SESSION_MS = 1_000
@@ -48,7 +49,7 @@ def stop_heartbeats(coordination: EmbeddedCoordination) -> None:
 def test_a_clock_that_is_set_ends_no_session(embedded_case: EmbeddedCase, ahead_s: float) -> None:
     clock = SetClock()
     members = [embedded_case.make(SESSION_MS, Clocks(clock)) for _ in range(3)]
-    events = [Events(member) for member in members]
+    events = [SessionEvents(member) for member in members]
     for number, member in enumerate(members):
         member.start()
         member.create(f"/member-{number}", ephemeral=True)

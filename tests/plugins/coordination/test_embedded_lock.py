@@ -19,9 +19,10 @@ from klamm.plugins.coordination.embedded import tree as embedded_tree
 from klamm.plugins.coordination.embedded.coordination import EmbeddedCoordination
 from klamm.plugins.coordination.embedded.lock_holder import write_lock_holder
 from klamm.plugins.coordination.embedded.tree import EmbeddedTree
+from klamm.testing.contracts import SessionEvents
 from klammtest.guarantees import guarantee
 from klammtest.waiting import eventually
-from klammtest.zookeeper import EmbeddedCase, Events
+from klammtest.zookeeper import EmbeddedCase
 
 SESSION_MS = 2000
 WRITER = """
@@ -136,7 +137,7 @@ def take_late_for_dead(patch: pytest.MonkeyPatch) -> None:
 @guarantee("D16", "sessions that could not be renewed for a lock are not ended", plant=take_late_for_dead)
 def test_sessions_outlive_the_wait(embedded_case: EmbeddedCase, tmp_path: Path) -> None:
     members = [embedded_case.open(session_timeout_ms=SESSION_MS) for _ in range(3)]
-    events = [Events(member) for member in members]
+    events = [SessionEvents(member) for member in members]
     for number, member in enumerate(members):
         member.create(f"/member-{number}", ephemeral=True)
     with stopped_within_a_commit(tmp_path, SESSION_MS) as stopped:

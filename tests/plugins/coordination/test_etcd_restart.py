@@ -28,12 +28,12 @@ from klamm.plugins.coordination.etcd.server import EtcdServer
 from klamm.plugins.coordination.etcd.session import EtcdSession
 from klamm.plugins.coordination.etcd.watches import EtcdWatches
 from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
+from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.etcd import EtcdCase, etcd_cluster, needs_etcd
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
 from klammtest.waiting import PATIENCE_S, eventually, freeze
-from klammtest.zookeeper import Events, Signal
 
 pytestmark = needs_etcd
 
@@ -54,7 +54,7 @@ def case(server: EtcdServer) -> Iterator[EtcdCase]:
 
 def test_a_killed_server_comes_back_with_everything(server: EtcdServer, case: EtcdCase) -> None:
     coordination = case.open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     session_id = coordination.session_id
     coordination.create("/persistent", b"data")
     ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
@@ -73,9 +73,9 @@ def test_a_killed_server_comes_back_with_everything(server: EtcdServer, case: Et
 def test_watches_come_back_with_the_server(server: EtcdServer, case: EtcdCase) -> None:
     """After a reconnect every watch fires, and goes on; one that was set meanwhile too."""
     coordination = case.open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     coordination.create("/there")
-    there, not_there, later = Signal(), Signal(), Signal()
+    there, not_there, later = WatchSignal(), WatchSignal(), WatchSignal()
     coordination.watch("/there", there)
     coordination.watch("/not-there", not_there)
     for called in (there, not_there):
@@ -95,7 +95,7 @@ def test_watches_come_back_with_the_server(server: EtcdServer, case: EtcdCase) -
 
 def test_a_call_waits_for_the_server_to_come_back(server: EtcdServer, case: EtcdCase) -> None:
     coordination = case.open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     server.kill()
     events.wait_for(SessionEvent.SUSPENDED)
     starter = threading.Thread(target=server.start)
@@ -107,7 +107,7 @@ def test_a_call_waits_for_the_server_to_come_back(server: EtcdServer, case: Etcd
 def test_calls_fail_in_one_line_while_the_server_is_away(server: EtcdServer) -> None:
     case = EtcdCase(server, more={"etcd.request.timeout.ms": 600})
     coordination = case.open(session_timeout_ms=20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     server.kill()
     events.wait_for(SessionEvent.SUSPENDED)
     calls: list[Callable[[], object]] = [
@@ -127,7 +127,7 @@ def test_calls_fail_in_one_line_while_the_server_is_away(server: EtcdServer) -> 
 
 def test_a_session_that_ended_while_the_server_was_away(server: EtcdServer, case: EtcdCase) -> None:
     coordination, other = case.open(20_000), case.open(20_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     coordination.create("/ephemeral", ephemeral=True)
     case.expire(coordination)
     events.wait_for(SessionEvent.EXPIRED)
@@ -263,7 +263,7 @@ def test_a_client_that_is_cut_off_loses_its_session_and_learns_of_it(server: Etc
         section = direct.section()
         case = EtcdCase(server, f"http://{proxy.bootstrap}", {"etcd.prefix": section["etcd.prefix"]})
         coordination = case.open(session_timeout_ms=6_000)
-        events = Events(coordination)
+        events = SessionEvents(coordination)
         coordination.create("/ephemeral", ephemeral=True)
     events.wait_for(SessionEvent.SUSPENDED)
     eventually(lambda: other.exists("/ephemeral") is None, "the end of the session by time")
@@ -303,7 +303,7 @@ def test_a_session_that_ends_before_it_is_open_is_followed_by_another(
     monkeypatch.setattr(EtcdGateway, "call", ends_first)
     monkeypatch.setattr(EtcdGateway, "open_stream", opens_later)
     coordination = case.make(session_timeout_ms=6_000)
-    events = Events(coordination)
+    events = SessionEvents(coordination)
     coordination.start(timeout_s=PATIENCE_S)
     assert [int(lease) for lease in leases[1:]] == [coordination.session_id]
     assert events.seen == [SessionEvent.CONNECTED]
@@ -368,7 +368,7 @@ def test_a_cluster_of_three_survives_its_leader(tmp_path: Path) -> None:
     with etcd_cluster(tmp_path) as servers:
         case = EtcdCase(servers[0], ",".join(server.url for server in servers))
         coordination, other = case.open(session_timeout_ms=20_000), case.open(session_timeout_ms=20_000)
-        events, signal_ = Events(coordination), Signal()
+        events, signal_ = SessionEvents(coordination), WatchSignal()
         ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
         coordination.watch("/a", signal_)
         for number, server in enumerate(servers):
@@ -391,7 +391,7 @@ def test_watches_leave_a_member_that_is_frozen(tmp_path: Path) -> None:
         addresses = [server.url for server in servers]
         case = EtcdCase(servers[0], ",".join(addresses))
         coordination = case.open(session_timeout_ms=4_000)
-        events, called = Events(coordination), Signal()
+        events, called = SessionEvents(coordination), WatchSignal()
         coordination.create("/a")
         coordination.watch("/a", called)
         pid = servers[0].pid
@@ -444,7 +444,7 @@ def test_watches_go_on_after_a_change_that_cannot_be_read(
     case: EtcdCase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordination = case.open(session_timeout_ms=20_000)
-    events, fired = Events(coordination), Signal()
+    events, fired = SessionEvents(coordination), WatchSignal()
     coordination.create("/a")
     coordination.watch("/a", fired)
     fired.mark()

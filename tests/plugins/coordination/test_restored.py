@@ -9,10 +9,10 @@ import pytest
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import Coordination, SessionEvent
+from klamm.testing.contracts import SessionEvents
 from klammtest.etcd import needs_etcd
 from klammtest.replicated.restores import server_backup
 from klammtest.waiting import eventually
-from klammtest.zookeeper import Events
 
 
 def value(client: Coordination) -> bytes:
@@ -35,7 +35,7 @@ def test_a_client_reads_what_the_copy_has(tmp_path: Path, kind: str) -> None:
         eventually(lambda: value(known) == b"older", "the server is back")
         session = known.session_id
         new.start(timeout_s=60.0)
-        events = Events(new)
+        events = SessionEvents(new)
         new.set("/a", b"newer")
         assert value(known) == b"newer"
         backup.put_back()

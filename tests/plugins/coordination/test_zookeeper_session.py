@@ -23,10 +23,10 @@ from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordinat
 from klamm.plugins.coordination.zookeeper.kazoo_session import _drop_out_of_order
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klamm.plugins.coordination.zookeeper.watches import _WatchedPath
+from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
 from klammtest.waiting import eventually
-from klammtest.zookeeper import Events, Signal
 
 _LENGTH = struct.Struct(">i")
 
@@ -77,7 +77,7 @@ def test_a_session_outlives_a_response_that_is_missing(zookeeper_server: ZooKeep
         coordination = ZooKeeperCoordination(
             ZooKeeperConfig.model_validate({"zookeeper.connect": f"{proxy.bootstrap}/klamm-test/skipped-{write}"})
         )
-        events = Events(coordination)
+        events = SessionEvents(coordination)
         coordination.start()
         try:
             session = coordination.session_id
@@ -131,7 +131,7 @@ def test_a_session_that_the_server_does_not_know_any_more_is_over(zookeeper_serv
     """The server answers so when it has removed the session and not closed the connection, which it may never do."""
     due = threading.Event()
     with behind_a_proxy(zookeeper_server, due, code) as coordination:
-        events = Events(coordination)
+        events = SessionEvents(coordination)
         due.set()
         with pytest.raises(SessionExpiredError, match="the session has expired"):
             coordination.exists("/a")
@@ -145,7 +145,7 @@ def test_a_session_whose_transaction_finds_it_ended_is_over(zookeeper_server: Zo
     """Each operation of a transaction has its own answer."""
     due = threading.Event()
     with behind_a_proxy(zookeeper_server, due, ExpiredAnswer.code, operation=True) as coordination:
-        events = Events(coordination)
+        events = SessionEvents(coordination)
         coordination.create("/transaction")
         due.set()
         with pytest.raises(SessionExpiredError, match="the session has expired"):
@@ -180,7 +180,7 @@ def test_a_session_that_asks_nothing_learns_that_it_is_over(zookeeper_server: Zo
     with behind_a_proxy(
         zookeeper_server, due, ExpiredAnswer.code, operation=operation, timeout_ms=2_000
     ) as coordination:
-        events = Events(coordination)
+        events = SessionEvents(coordination)
         due.set()
         events.wait_for(SessionEvent.EXPIRED)
 
@@ -189,7 +189,7 @@ def test_a_session_that_is_alive_stays_so(zookeeper_server: ZooKeeperServer) -> 
     """Whatever the leader answers to the session's own question, as where its root may not be read."""
     due = threading.Event()
     with behind_a_proxy(zookeeper_server, due, SystemZookeeperError.code, timeout_ms=2_000) as coordination:
-        session, events = coordination.session_id, Events(coordination)
+        session, events = coordination.session_id, SessionEvents(coordination)
         due.set()
         eventually(lambda: not due.is_set(), "the session has asked")
         assert coordination.exists("/a") is None
@@ -200,7 +200,7 @@ def test_a_session_that_is_alive_stays_so(zookeeper_server: ZooKeeperServer) -> 
 def test_watches_go_on_after_one_that_the_server_refused_to_set(
     zookeeper_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    due, fired = threading.Event(), Signal()
+    due, fired = threading.Event(), WatchSignal()
     with behind_a_proxy(zookeeper_server, due, SystemZookeeperError.code) as coordination:
         coordination.create("/a", b"1")
         coordination.watch("/a", fired)
@@ -223,7 +223,7 @@ def test_watches_go_on_after_one_that_the_server_refused_to_set(
 def test_watches_go_on_after_an_answer_that_cannot_be_read(
     zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fired = Signal()
+    fired = WatchSignal()
     with behind_a_proxy(zookeeper_server, threading.Event(), SystemZookeeperError.code) as coordination:
         coordination.create("/b", b"1")
         coordination.watch("/b", fired)

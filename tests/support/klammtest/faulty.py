@@ -1,19 +1,7 @@
-"""Installs a hook at the fault points for the length of a block."""
+"""Installs a hook at the fault points for the length of a block: `klamm.testing.fault_points`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from klamm.testing.fault_points import fault_hook
 
-from klamm.core import faults
-from klamm.core.faults import FaultHook
-
-
-@contextmanager
-def fault_hook(hook: FaultHook) -> Iterator[None]:
-    """Calls `hook` at every fault point that this process passes, on all threads."""
-    faults.install(hook)
-    try:
-        yield
-    finally:
-        faults.install(None)
+__all__ = ["fault_hook"]

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -16,71 +14,26 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.errors import CoordinationError
-from klamm.core.interfaces.coordination import Coordination, SessionEvent
+from klamm.core.interfaces.coordination import Coordination
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.coordination.embedded.tree import Clocks, connect
 from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
+from klamm.testing.contracts import CoordinationUnderTest
 from klammtest.etcd import EtcdCase
 from klammtest.ports import free_port
 from klammtest.replicated.sessions import close_session
-from klammtest.waiting import PATIENCE_S, eventually
+from klammtest.waiting import eventually
 
 
-class Events:
-    """A session listener that keeps its events."""
-
-    def __init__(self, coordination: Coordination) -> None:
-        self.seen: list[SessionEvent] = []
-        coordination.on_session(self.seen.append)
-
-    def wait_for(self, event: SessionEvent) -> None:
-        eventually(lambda: event in self.seen, f"{event} among {self.seen}")
-
-
-class Signal:
-    """A watch callback that counts; `wait_for_more` waits for a call after `mark`."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self.count = 0
-        self._marked = 0
-
-    def __call__(self) -> None:
-        with self._changed:
-            self.count += 1
-            self._changed.notify_all()
-
-    def mark(self) -> None:
-        """Waits for calls caused by earlier changes, and ignores them."""
-        time.sleep(0.15)
-        self._marked = self.count
-
-    def wait_for_more(self, timeout_s: float = PATIENCE_S) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.count > self._marked, timeout_s), "the watch was not called"
-
-
-class CoordinationCase(Protocol):
+class CoordinationCase(CoordinationUnderTest, Protocol):
     """One implementation under test, on an empty tree; closes the coordinations that it made."""
 
     name: str
 
-    def make(self, session_timeout_ms: int = 10_000) -> Coordination:
-        """Returns a coordination that is not started."""
-        ...
-
-    def open(self, session_timeout_ms: int = 10_000) -> Coordination: ...
-
     def section(self) -> dict[str, str]:
         """Returns the section `coordination` of a configuration, for a broker on the same tree."""
-        ...
-
-    def expire(self, coordination: Coordination) -> None:
-        """Ends a session without its client, as the service does; its ephemeral paths have been deleted when this
-        returns.
-        """
         ...
 
     def close(self) -> None: ...

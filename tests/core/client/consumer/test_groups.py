@@ -24,7 +24,7 @@ from klamm.core.groups.membership.topic_watch import ATTEMPT_S, TopicWatch
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
-from klammtest import waiting
+from klamm.testing import waiting
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.readers import Reader, client_config, produce, read
 from klammtest.guarantees import guarantee

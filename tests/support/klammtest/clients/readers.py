@@ -9,7 +9,7 @@ from typing import Any
 
 import klamm
 from klamm.core.records.partition import TopicPartition
-from klammtest import waiting
+from klamm.testing import waiting
 from klammtest.broker import RunningBroker
 
 

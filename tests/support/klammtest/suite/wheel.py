@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
-FOLDERS = ("core", "plugins", "schemas", "hadoop")
+FOLDERS = ("core", "plugins", "schemas", "hadoop", "testing")
 """The top-level folders of the package."""
 
 
