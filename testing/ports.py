@@ -7,6 +7,7 @@ that ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -28,6 +29,7 @@ class Reservations:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._file = path.open("ab")
+        atexit.register(self._file.close)
         self._mine: set[int] = set()
         self._next = (os.getpid() * 7919) % len(PORTS)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from ..protocol.messages import Buffer, Entity
 
+__all__ = ["DelayedReply", "Frame", "Outcome", "Reply", "reply_of_task"]
+
 Reply = list[Buffer] | None
 """The pieces of a response frame; None: there is no response (acks=0)."""
 Outcome = Entity | list[Buffer] | bytes | None

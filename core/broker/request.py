@@ -12,6 +12,8 @@ from ..protocol.messages import Entity, Schema
 from ..protocol.produce.request import FastProduceRequest
 from ..protocol.software import declared_codecs
 
+__all__ = ["FIRST_ALLOWANCE", "ConnectionContext", "Request"]
+
 FIRST_ALLOWANCE: Final = 64 * 1024
 
 

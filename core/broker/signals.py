@@ -13,6 +13,8 @@ import signal
 import sys
 from types import FrameType
 
+__all__ = ["Signals"]
+
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 

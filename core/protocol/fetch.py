@@ -16,6 +16,8 @@ from .current_leader import CurrentLeader, NodeEndpoint, node_endpoints
 from .messages import Buffer
 from .primitives import INT32, array, string, tagged
 
+__all__ = ["Fetched", "write_fetch_response"]
+
 _FLEXIBLE_FROM = 12
 _TOP = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqq")

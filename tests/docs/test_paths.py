@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FOLDERS = "core|plugins|schemas|hadoop|tests|bench|docs|examples|scripts|src|requirements"
+FOLDERS = "core|plugins|schemas|hadoop|testing|tests|bench|docs|examples|scripts|src|requirements"
 
 _PATH = re.compile(rf"(?<![\w/.:$<>-])(?:{FOLDERS})/[\w./*-]*[\w/*]")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _ANCHOR = re.compile(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)")
 _HEADING = re.compile(r'"([A-Z][^"\n]{3,50})", (?:above|below)')
 _ALERT = re.compile(r"`(Klamm[A-Z]\w+)`")
-_STEP = re.compile(r"`((?:core|plugins|schemas|hadoop)/[\w/]+\.py)` `([A-Za-z_][\w.]*)`")
+_STEP = re.compile(r"`((?:core|plugins|schemas|hadoop|testing)/[\w/]+\.py)` `([A-Za-z_][\w.]*)`")
 
 
 def _ids(page: Path) -> str:
@@ -67,7 +67,11 @@ def test_every_function_named_with_its_file_is_defined_there(page: Path) -> None
 def test_the_map_has_functions_and_every_folder() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert len(_STEP.findall(page)) > 20
-    folders = {path.parent for top in ("core", "plugins", "schemas", "hadoop") for path in (ROOT / top).glob("*/*.py")}
+    folders = {
+        path.parent
+        for top in ("core", "plugins", "schemas", "hadoop", "testing")
+        for path in (ROOT / top).glob("*/*.py")
+    }
     missing = sorted(str(folder.relative_to(ROOT)) for folder in folders if f"`{folder.relative_to(ROOT)}`" not in page)
     assert not missing, f"docs/architecture.md has no line for {missing}"
 

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import klamm
+import klamm.testing.contracts
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = ROOT / "src" / "klamm"
@@ -24,7 +25,9 @@ def names_for_the_type_checker(module: ModuleType) -> set[tuple[str, str]]:
     return {(each.module or "", alias.name) for each in imports for alias in each.names}
 
 
-@pytest.mark.parametrize("module", [klamm, klamm.plugin], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [klamm, klamm.plugin, klamm.testing, klamm.testing.contracts], ids=lambda module: module.__name__
+)
 def test_what_is_imported_on_first_use_is_what_a_type_checker_sees(module: ModuleType) -> None:
     seen = names_for_the_type_checker(module)
     assert {name for _, name in seen} == set(vars(module)["__all__"]) - {"__version__"}

@@ -27,6 +27,8 @@ from ..metrics.counters import errors_in
 from ..request import ConnectionContext, Request
 from ..services import Services
 
+__all__ = ["Dispatcher", "FastProduce", "Handler", "read_request"]
+
 Handler = Callable[[Services, Request], Outcome | DelayedReply | Coroutine[Any, Any, Outcome]]
 """Takes a decoded request; returns its outcome, a coroutine of it if it has to wait, or a delayed reply if it has to
 wait only for other brokers. Errors of the protocol go into the response; a `ProtocolError` closes the connection. A

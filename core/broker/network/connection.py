@@ -53,6 +53,8 @@ from .request_reader import RequestReader
 from .response_writer import ResponseWriter
 from .stall_timer import StallTimer
 
+__all__ = ["CONNECTION_STATES", "Connection", "ConnectionEvent", "ConnectionState", "Dispatch"]
+
 log = logging.getLogger(__name__)
 
 Dispatch = Callable[[ConnectionContext, bytearray], "Reply | DelayedReply | Coroutine[Any, Any, Reply]"]

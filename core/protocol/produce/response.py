@@ -15,6 +15,8 @@ from ..current_leader import CurrentLeader, NodeEndpoint, node_endpoints
 from ..primitives import INT32, array, string
 from .request import FLEXIBLE_FROM
 
+__all__ = ["Produced", "write_produce_response"]
+
 _PARTITION = struct.Struct(">ihqq")
 _PARTITION_WITH_START = struct.Struct(">ihqqq")
 
