@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
+from klamm.core.broker.delayed_reply import DelayedReply, Reply
+from klamm.core.broker.handlers.dispatch import read_request
 from klamm.core.broker.network.connection import Dispatch
-from klamm.core.broker.network.context import ConnectionContext, Request
-from klamm.core.broker.network.delayed_reply import DelayedReply, Reply
-from klamm.core.broker.network.dispatch import read_request
+from klamm.core.broker.request import ConnectionContext, Request
 from klamm.core.errors import ErrorCode, ProtocolError
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
