@@ -163,7 +163,9 @@ class KlammBroker:
     def pause(self) -> None:
         """Stops the process (SIGSTOP): connections stay open, and nothing is answered until `resume`."""
         with self._lock:
-            self._needed().send_signal(signal.SIGSTOP)
+            process = self._needed()
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)  # returns when all of its threads stand still
             self._paused = True
 
     def resume(self) -> None:

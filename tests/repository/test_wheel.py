@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -154,3 +155,68 @@ def test_a_plain_install_has_no_spark(empty_environment: Path, tmp_path: Path) -
     assert load.returncode != 0
     assert "Traceback" not in load.stderr
     assert "pip install 'pyspark" in load.stderr
+
+
+# -- the project of docs/testing.md -------------------------------------------------------------------------------
+
+
+def test_without_pytest_the_suites_say_what_is_missing(empty_environment: Path, tmp_path: Path) -> None:
+    """Before `clients` installs it."""
+    shown = run(empty_environment, "python", "-c", "import klamm.testing.contracts", cwd=tmp_path)
+    assert shown.stderr.splitlines()[-1].endswith("need pytest, which is not installed: `pip install pytest`")
+
+
+@pytest.fixture(scope="module")
+def clients(empty_environment: Path) -> Path:
+    """The environment, with what the project imports besides Klamm."""
+    subprocess.run(
+        [str(empty_environment / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
+         "-c", str(ROOT / "requirements/dev.txt"), "pytest", "pytest-asyncio==1.5.0", "confluent-kafka", "aiokafka"],
+        check=True, timeout=500,
+    )  # fmt: skip
+    return empty_environment
+
+
+@pytest.fixture(scope="module")
+def clone(clients: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with all of that, where Klamm is what `pip install` makes of a copy of the tree."""
+    venv = tmp_path_factory.mktemp("clone") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    (site,), (others,) = (list(each.glob("lib/python*/site-packages")) for each in (venv, clients))
+    (site / "others.pth").write_text(f"{others}\n")
+    tree = wheel.parent.parent / "tree"
+    subprocess.run(
+        [str(clients / "bin/python"), "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q",
+         "--disable-pip-version-check", "--no-deps", str(tree)],
+        check=True, timeout=500,
+    )  # fmt: skip
+    return venv
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of the page's files, and of the codec that the page refers to."""
+    for page in ("testing.md", "plugins.md"):
+        for example in examples(ROOT / "docs" / page):
+            title = example.options.get("title", "")
+            if page == "testing.md" or title == "bzip2.py":
+                (tmp_path / title).write_text(example.text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("installed", ["clients", "clone"])
+def test_the_project_of_the_page_runs(installed: str, project: Path, request: pytest.FixtureRequest) -> None:
+    venv: Path = request.getfixturevalue(installed)
+    where = run(venv, "python", "-c", "import klamm; print(klamm.__file__)", cwd=project)
+    assert where.stdout.startswith(str(venv)), where.stdout + where.stderr
+    alone = run(venv, "python", "without_pytest.py", cwd=project)
+    assert alone.returncode == 0, alone.stderr
+    done = run(venv, "python", "-m", "pytest", "-q", "-W", "error", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^(\d+) passed in", done.stdout, re.M), done.stdout
+
+
+def test_the_example_package_passes_the_suites(clients: Path, tmp_path: Path) -> None:
+    package = shutil.copytree(ROOT / "examples/plugins/klamm-extras", tmp_path / "klamm-extras")
+    done = run(clients, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package)
+    assert done.returncode == 0, done.stdout + done.stderr
