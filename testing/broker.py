@@ -349,6 +349,7 @@ class KlammBroker:
         while b"\n" not in self._unread:
             ready, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0.0))
             if not ready:
+                self._end()  # its late answer would be taken for the next one's
                 raise BrokerControlError(f"the broker did not answer within {timeout_s:g} s:\n{self.log()[-_TAIL:]}")
             data = os.read(process.stdout.fileno(), 1 << 16)
             if not data:

@@ -29,11 +29,13 @@ def klamm_config() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def klamm_broker_process(klamm_config: dict[str, Any]) -> Iterator[KlammBroker]:
+def klamm_broker_process(
+    klamm_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KlammBroker]:
     """One broker for the whole run, or for each worker of pytest-xdist. The next test finds what one leaves in it."""
     from klamm.testing.broker import KlammBroker
 
-    with KlammBroker(**klamm_config) as broker:
+    with KlammBroker(**{"folder": tmp_path_factory.mktemp("klamm"), **klamm_config}) as broker:
         yield broker
 
 

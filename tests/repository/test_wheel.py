@@ -211,7 +211,7 @@ def test_the_project_of_the_page_runs(installed: str, project: Path, request: py
     assert where.stdout.startswith(str(venv)), where.stdout + where.stderr
     alone = run(venv, "python", "without_pytest.py", cwd=project)
     assert alone.returncode == 0, alone.stderr
-    done = run(venv, "python", "-m", "pytest", "-q", "-W", "error", cwd=project)
+    done = run(venv, "python", "-m", "pytest", "-q", cwd=project)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^(\d+) passed in", done.stdout, re.M), done.stdout
 
