@@ -161,36 +161,18 @@ def test_a_plain_install_has_no_spark(empty_environment: Path, tmp_path: Path) -
 
 
 def test_without_pytest_the_suites_say_what_is_missing(empty_environment: Path, tmp_path: Path) -> None:
-    """Before `clients` installs it."""
+    """Before `install_clients` installs it."""
     shown = run(empty_environment, "python", "-c", "import klamm.testing.contracts", cwd=tmp_path)
     assert shown.stderr.splitlines()[-1].endswith("need pytest, which is not installed: `pip install pytest`")
 
 
-@pytest.fixture(scope="module")
-def clients(empty_environment: Path) -> Path:
-    """The environment, with what the project imports besides Klamm."""
+def install_clients(venv: Path) -> None:
+    """What the project imports besides Klamm; nothing is done the second time."""
     subprocess.run(
-        [str(empty_environment / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
+        [str(venv / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
          "-c", str(ROOT / "requirements/dev.txt"), "pytest", "pytest-asyncio==1.5.0", "confluent-kafka", "aiokafka"],
         check=True, timeout=500,
     )  # fmt: skip
-    return empty_environment
-
-
-@pytest.fixture(scope="module")
-def clone(clients: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with all of that, where Klamm is what `pip install` makes of a copy of the tree."""
-    venv = tmp_path_factory.mktemp("clone") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
-    (site,), (others,) = (list(each.glob("lib/python*/site-packages")) for each in (venv, clients))
-    (site / "others.pth").write_text(f"{others}\n")
-    tree = wheel.parent.parent / "tree"
-    subprocess.run(
-        [str(clients / "bin/python"), "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q",
-         "--disable-pip-version-check", "--no-deps", str(tree)],
-        check=True, timeout=500,
-    )  # fmt: skip
-    return venv
 
 
 @pytest.fixture
@@ -204,9 +186,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("installed", ["clients", "clone"])
-def test_the_project_of_the_page_runs(installed: str, project: Path, request: pytest.FixtureRequest) -> None:
-    venv: Path = request.getfixturevalue(installed)
+@pytest.mark.parametrize("environment", ["empty_environment", "environment_of_clone"])
+def test_the_project_of_the_page_runs(environment: str, project: Path, request: pytest.FixtureRequest) -> None:
+    venv: Path = request.getfixturevalue(environment)
+    install_clients(venv)
     where = run(venv, "python", "-c", "import klamm; print(klamm.__file__)", cwd=project)
     assert where.stdout.startswith(str(venv)), where.stdout + where.stderr
     alone = run(venv, "python", "without_pytest.py", cwd=project)
@@ -216,7 +199,8 @@ def test_the_project_of_the_page_runs(installed: str, project: Path, request: py
     assert re.search(r"^(\d+) passed in", done.stdout, re.M), done.stdout
 
 
-def test_the_example_package_passes_the_suites(clients: Path, tmp_path: Path) -> None:
+def test_the_example_package_passes_the_suites(empty_environment: Path, tmp_path: Path) -> None:
+    install_clients(empty_environment)
     package = shutil.copytree(ROOT / "examples/plugins/klamm-extras", tmp_path / "klamm-extras")
-    done = run(clients, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package)
+    done = run(empty_environment, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package)
     assert done.returncode == 0, done.stdout + done.stderr
