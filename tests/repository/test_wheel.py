@@ -53,15 +53,15 @@ def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def environment_of_clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """README's `pip install ./klamm` beside a clone; what Klamm needs is this environment's, so that nothing is
-    fetched."""
+    """README's `pip install ./klamm` beside a clone; what Klamm needs is this environment's, so that only
+    setuptools is fetched."""
     folder = tmp_path_factory.mktemp("clone")
     copy_tree(folder / "klamm")
     venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q", "--no-deps",
-         "--no-build-isolation", "./klamm"],
+         "--disable-pip-version-check", "./klamm"],
         cwd=folder, check=True, timeout=400,
     )  # fmt: skip
     (site,) = venv.glob("lib/python*/site-packages")
