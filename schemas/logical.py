@@ -231,28 +231,24 @@ class _Writer:
         if logical == "date":
             return self._numbers(DAYS, self._days, "a date")
         if logical.endswith("-nanos"):
-            return self._numbers((-(2**63), 2**63 - 1), self._nanoseconds, "a datetime", and_numbers=True)
+            return self._numbers((-(2**63), 2**63 - 1), self._nanoseconds, "a datetime")
         micros = 1000 if logical.endswith("-millis") else 1
         if logical.startswith("time-"):
             return self._numbers((0, _DAY // micros - 1), lambda value: self._clock(value) // micros, "a time")
         bounds = (DAYS[0] * _DAY // micros, (DAYS[1] + 1) * _DAY // micros - 1)
         return self._numbers(bounds, lambda value: self._moment(value) // micros, "a datetime")
 
-    def _numbers(
-        self, bounds: tuple[int, int], convert: Convert, expected: str, *, and_numbers: bool = False
-    ) -> Convert:
-        """`and_numbers`: accepts a number in the unit of the type too, where reading returns one. Elsewhere a number
-        is refused: it is as likely to be of another unit, or of another field."""
+    def _numbers(self, bounds: tuple[int, int], convert: Convert, expected: str) -> Convert:
+        """Accepts a number in the unit of the type as well."""
         least, most = bounds
 
         def to_number(value: Any) -> int:
             if isinstance(value, dt.date | dt.time):
                 number: int = convert(value)
-            elif and_numbers and isinstance(value, Integral) and not isinstance(value, bool):
+            elif isinstance(value, Integral) and not isinstance(value, bool):
                 number = int(value)
             else:
-                also = " or a whole number" if and_numbers else ""
-                raise self.wrong(value, f"{expected}{also} for {describe(self._avro)}")
+                raise self.wrong(value, f"{expected} or a whole number for {describe(self._avro)}")
             if not least <= number <= most:
                 raise misfit(self._at, f"{value!r:.200} is beyond the range of {describe(self._avro)}")
             return number

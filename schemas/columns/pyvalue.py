@@ -122,27 +122,16 @@ def _maps(array: pa.MapArray, avro: AvroType, at: str) -> list[Any]:
 
 
 def _dates(array: pa.Array) -> list[Any]:
-    """Returns dates; those that Python lacks as days since 1970, which the serializer refuses."""
+    """Returns dates; those that Python lacks as days since 1970, which the serializer judges."""
     try:
         return list(array.to_pylist())
     except (ValueError, OverflowError):
-        return _each(array, array.cast(pa.int32()).to_pylist())
-
-
-def _each(array: pa.Array, numbers: list[int | None]) -> list[Any]:
-    """Returns Python's objects; the number of the row where Python has none."""
-    found: list[Any] = []
-    for one, number in zip(array, numbers, strict=True):
-        try:
-            found.append(one.as_py())
-        except (ValueError, OverflowError):
-            found.append(number)
-    return found
+        return list(array.cast(pa.int32()).to_pylist())
 
 
 def _times(array: pa.Array, avro: AvroType) -> list[Any]:
     """Returns datetimes, rounded down to microseconds; those that Python lacks as numbers of the type's unit, which the
-    serializer refuses. Nanoseconds are numbers if the type has them too."""
+    serializer judges. Nanoseconds are numbers if the type has them too."""
     if array.type.unit == "ns":
         local = avro.logical.startswith("local-")
         if avro.logical.endswith("-nanos") and local == (array.type.tz is None):
@@ -153,4 +142,4 @@ def _times(array: pa.Array, avro: AvroType) -> list[Any]:
     except (ValueError, OverflowError):
         micros = [None if one is None else one * _UNITS[array.type.unit] for one in array.cast(pa.int64()).to_pylist()]
         millis = avro.logical.endswith("-millis")
-        return _each(array, [one if one is None or not millis else one // 1000 for one in micros])
+        return [one if one is None or not millis else one // 1000 for one in micros]

@@ -122,8 +122,8 @@ def test_what_nobody_could_read_is_an_error_on_the_future_and_what_others_wrote_
     said = config(typed, tmp_path, "times", TIMES)
     refused = {
         "naive": (NOON.replace(tzinfo=None), "field at: .* has no time zone"),
-        "beyond": (1_700_000_000_000_000, "field at: expected a datetime for long .timestamp-millis., got"),
-        "a float": (1.7e15, "field at: expected a datetime for long"),
+        "beyond": (1_700_000_000_000_000, "field at: .* is beyond the range"),
+        "a float": (1.7e15, "field at: expected a datetime or a whole number"),
     }
     with klamm.Producer(said) as producer:
         for value, why in refused.values():
