@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from ..config.sections.broker import BrokerConfig
 from ..errors import KlammError
 from ..log.log_directory import holder
 from ..log.segment.file_operations import storage
-from .output import say
+from .output import say, say_json
 
 __all__ = ["LOG", "print_status", "signal_broker", "start_in_background", "stop_brokers"]
 
@@ -37,6 +38,12 @@ _POLL_S: Final = 0.02
 _CONNECT_S: Final = 5.0
 _STOP_S: Final = 60.0
 """How long a broker may take to stop whose start was interrupted."""
+
+
+class State(Enum):
+    UP = "running"
+    CHANGING = "starting or stopping"
+    DOWN = "not running"
 
 
 def start_in_background(brokers: Sequence[BrokerConfig], arguments: Sequence[str]) -> None:
@@ -96,22 +103,26 @@ def stop_brokers(brokers: Sequence[BrokerConfig], timeout_s: float) -> None:
         say(f"broker {broker_id} has stopped (pid {process})")
 
 
-def print_status(brokers: Sequence[BrokerConfig]) -> None:
+def print_status(brokers: Sequence[BrokerConfig], as_json: bool = False) -> None:
     """Prints a line for each broker; exits with `NOT_RUNNING` if one of them does not accept connections."""
     serving = True
     for each in brokers:
         process = holder(each.log_dirs)
-        where = f"data in {_near(each.log_dirs)}"
-        if process is None:
-            say(f"broker {each.broker_id} does not run: {where}")
-            serving = False
+        state = State.DOWN if process is None else State.UP if _accepts(each) else State.CHANGING
+        serving = serving and state is State.UP
+        addresses = list(map(str, each.advertised()))
+        if as_json:
+            row = {"broker": each.broker_id, "state": state.value, "addresses": addresses, "pid": process}
+            say_json({**row, "log.dirs": str(each.log_dirs)})
             continue
-        addresses = ", ".join(map(str, each.advertised()))
-        if _accepts(each):
-            say(f"broker {each.broker_id} runs: {addresses}; pid {process}, {where}")
+        where = f"data in {_near(each.log_dirs)}"
+        if state is State.DOWN:
+            say(f"broker {each.broker_id} does not run: {where}")
+        elif state is State.UP:
+            say(f"broker {each.broker_id} runs: {', '.join(addresses)}; pid {process}, {where}")
         else:
-            say(f"broker {each.broker_id} starts or stops: no connection to {addresses} yet; pid {process}, {where}")
-            serving = False
+            not_yet = f"no connection to {', '.join(addresses)} yet"
+            say(f"broker {each.broker_id} starts or stops: {not_yet}; pid {process}, {where}")
     if not serving:
         raise typer.Exit(NOT_RUNNING)
 

@@ -22,7 +22,7 @@ from ..garbage import rare_collections
 from ..interfaces.coordination import SessionExpiredError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
-from .output import say
+from .output import Json, say
 from .service_manager import notify, notify_ready, notify_reloading, watchdog_pings
 
 if TYPE_CHECKING:
@@ -131,11 +131,11 @@ def stop(
 
 
 @app.command()
-def status(config: ConfigFile = DEFAULT_CONFIG, brokers: Brokers = 1, only: Only = None) -> None:
+def status(config: ConfigFile = DEFAULT_CONFIG, brokers: Brokers = 1, only: Only = None, as_json: Json = False) -> None:
     """Show whether the file's broker runs: address, process id, data. Exit status 3 if it does not."""
     from .background import print_status
 
-    print_status(_chosen(load_settings(config), brokers, only))
+    print_status(_chosen(load_settings(config), brokers, only), as_json)
 
 
 def _refuse_options_before(context: typer.Context, command: str) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -31,11 +31,9 @@ from .options import (
     Bootstrap,
     ConfigFile,
     cluster_client,
-    console,
     interval_s,
-    table,
 )
-from .output import say
+from .output import Json, Shown, console, say, say_json, say_rows
 
 if TYPE_CHECKING:
     from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
@@ -88,6 +86,14 @@ class Health:
             if found:
                 yield f"{what}: {some_of(found)}"
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "partitions": self.partitions,
+            "without_leader": list(map(str, self.offline)),
+            "under_replicated": list(map(str, self.under_replicated)),
+            "moving": list(map(str, self.moving)),
+        }
+
 
 @app.command()
 def status(
@@ -97,31 +103,31 @@ def status(
     ] = None,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
+    as_json: Json = False,
 ) -> None:
     """Show the brokers, and the partitions that lack a leader or replicas.
 
-    With --wait the exit status is 1 if partitions still lack any when the time is over.
+    The exit status is 1 if any partition lacks one; with --wait, if one still does when the time is over.
     """
     limit_s = None if wait is None else interval_s("--wait", wait)
     with cluster_client(config, bootstrap) as (_, client):
         admin = _admin(client)
         health = _health(admin)
         if limit_s is not None:
-            health = _wait_until_well(admin, health, limit_s)
-        view = admin.view()
-        rows = table(
-            "broker", "address", "rack", "leads", "replicas", "out of sync", "size", "free",
-            right=("leads", "replicas", "out of sync", "size", "free"),
-        )  # fmt: skip
-        for row in _broker_rows(admin, view):
-            rows.add_row(*row)
-        console().print(rows)
-        features = admin.features()
-    for line in health.lines():
-        say(line)
-    say(f"features: {', '.join(f'{name} {level}' for name, level in sorted(features.items())) or 'none'}")
-    if limit_s is not None and not health.is_well:
-        raise KlammError(f"partitions still lack a leader or replicas after {wait}")
+            health = _wait_until_well(admin, health, limit_s, quiet=as_json)
+        rows = list(_broker_rows(admin, admin.view()))
+        features = dict(sorted(admin.features().items()))
+    if as_json:
+        say_json({**health.as_json(), "brokers": rows, "features": features})
+    else:
+        columns = ("broker", "address", "rack", "leads", "replicas", "out_of_sync", "size", "free")
+        say_rows(columns, ({**row, "address": _address(row)} for row in rows))
+        for line in health.lines():
+            say(line)
+        say(f"features: {', '.join(f'{name} {level}' for name, level in features.items()) or 'none'}")
+    if not health.is_well:
+        since = "" if wait is None else f" still, after {wait}"
+        raise KlammError(f"partitions lack a leader or replicas{since}")
 
 
 @app.command()
@@ -131,8 +137,10 @@ def balance(
     dry_run: DryRun = False,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
+    as_json: Json = False,
 ) -> None:
     """Even out replicas and leaders over the brokers, and spread replicas over racks, a few partitions at a time."""
+    _check_json(as_json, dry_run)
     with cluster_client(config, bootstrap) as (_, client):
         admin = _admin(client)
         moved = 0
@@ -140,7 +148,7 @@ def balance(
             placement, racks = _placement(admin)
             planned = plan_moves(placement, racks, len(placement) if dry_run else moves)
             if dry_run:
-                _show(planned)
+                _show(planned, as_json)
                 return
             if not planned:
                 break
@@ -175,8 +183,10 @@ def drain(
     dry_run: DryRun = False,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
+    as_json: Json = False,
 ) -> None:
     """Move every replica off a broker, which can be stopped for good afterwards."""
+    _check_json(as_json, dry_run)
     with cluster_client(config, bootstrap) as (_, client):
         admin = _admin(client)
         layout = _layout(admin)
@@ -186,6 +196,9 @@ def drain(
             raise ConfigError(f"broker {broker} is not live and has no replicas (live brokers: {known})")
         planned = plan_drain(layout.placement, racks, broker)
         begun = {tp: found.target for tp, found in layout.ongoing.items() if broker in found.removing}
+        if as_json:
+            _show(planned, as_json)
+            return
         if planned or not begun:
             _show(planned)
         if begun:
@@ -238,9 +251,12 @@ def reassign(
     throttle: Throttle = None,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
+    as_json: Json = False,
 ) -> None:
     """Move partitions to other brokers, change a topic's replication factor, or show and cancel what is in progress."""
     given = [_parsed(text) for text in partitions or ()]
+    if as_json and not (show or cancel):
+        raise ConfigError("cluster reassign: --json applies only with --list or --cancel")
     if show or cancel:
         _check_shown(given, replication_factor, cancel=cancel, show=show)
     with cluster_client(config, bootstrap) as (_, client):
@@ -251,11 +267,18 @@ def reassign(
             ongoing = {tp: found for tp, found in admin.reassignments().items() if _chosen(tp, given)}
             if cancel:
                 _refuse_none(admin.alter_reassignments(dict.fromkeys(ongoing)))
-            rows = table("partition", "replicas", "adding", "removing")
-            for tp, found in sorted(ongoing.items()):
-                rows.add_row(str(tp), _numbers(found.replicas), _numbers(found.adding), _numbers(found.removing))
-            console().print(rows)
-            say(f"{len(ongoing)} {'cancelled' if cancel else 'in progress'}")
+            rows = (
+                {
+                    "partition": str(tp),
+                    "replicas": list(found.replicas),
+                    "adding": list(found.adding),
+                    "removing": list(found.removing),
+                }
+                for tp, found in sorted(ongoing.items())
+            )
+            say_rows(("partition", "replicas", "adding", "removing"), rows, as_json)
+            if not as_json:
+                say(f"{len(ongoing)} {'cancelled' if cancel else 'in progress'}")
             return
         placement, racks = _placement(admin)
         targets = _targets(placement, racks, given, replication_factor)
@@ -434,13 +457,13 @@ def _health(admin: ClusterAdmin) -> Health:
     return Health(count, tuple(offline), tuple(under), tuple(sorted(ongoing)))
 
 
-def _wait_until_well(admin: ClusterAdmin, health: Health, limit_s: float) -> Health:
+def _wait_until_well(admin: ClusterAdmin, health: Health, limit_s: float, *, quiet: bool) -> Health:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     deadline = time.monotonic() + limit_s
     lacking = len(health.under_replicated)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]} left"))
-    with Progress(*columns, TimeElapsedColumn(), console=console(), transient=True) as progress:
+    with Progress(*columns, TimeElapsedColumn(), console=console(), transient=True, disable=quiet) as progress:
         task = progress.add_task("in sync", total=max(lacking, 1), left=lacking)
         while not health.is_well and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -450,9 +473,7 @@ def _wait_until_well(admin: ClusterAdmin, health: Health, limit_s: float) -> Hea
     return health
 
 
-def _broker_rows(admin: ClusterAdmin, view: ClusterView) -> Iterable[tuple[str, ...]]:
-    from rich.filesize import decimal
-
+def _broker_rows(admin: ClusterAdmin, view: ClusterView) -> Iterable[dict[str, Any]]:
     leads: Counter[int] = Counter()
     has: Counter[int] = Counter()
     lags: Counter[int] = Counter()
@@ -462,23 +483,52 @@ def _broker_rows(admin: ClusterAdmin, view: ClusterView) -> Iterable[tuple[str, 
             has.update(found.replicas)
             lags.update(set(found.replicas) - set(found.isr))
     for broker in sorted(view.nodes.keys() | has.keys()):
-        numbers = (str(leads[broker]), str(has[broker]), str(lags[broker]))
         node = view.nodes.get(broker)
-        if node is None:
-            yield (str(broker), "away", "-", *numbers, "-", "-")
-            continue
-        size, free = "-", "-"
+        size = free = None
         try:
-            directory = admin.log_directory(broker)
-            size = decimal(sum(directory.sizes.values()))
-            free = decimal(directory.usable_bytes) if directory.usable_bytes >= 0 else "-"
+            directory = None if node is None else admin.log_directory(broker)
         except KlammError as error:
             say(f"klamm: broker {broker}: {error}", err=True)
-        mark = " (controller)" if broker == view.controller_id else ""
-        yield (str(broker), f"{Address(node.host, node.port)}{mark}", node.rack or "-", *numbers, size, free)
+            directory = None
+        if directory is not None:
+            size = _bytes(sum(directory.sizes.values()))
+            free = _bytes(directory.usable_bytes) if directory.usable_bytes >= 0 else None
+        yield {
+            "broker": broker,
+            "address": None if node is None else str(Address(node.host, node.port)),
+            "controller": broker == view.controller_id,
+            "rack": None if node is None else node.rack,
+            "leads": leads[broker],
+            "replicas": has[broker],
+            "out_of_sync": lags[broker],
+            "size": size,
+            "free": free,
+        }
 
 
-def _show(moves: list[Move]) -> None:
+def _address(row: Mapping[str, Any]) -> str:
+    """Returns the address as the table shows it; a broker without one is not live."""
+    mark = " (controller)" if row["controller"] else ""
+    return "away" if row["address"] is None else f"{row['address']}{mark}"
+
+
+def _bytes(number: int) -> Shown:
+    from rich.filesize import decimal
+
+    return Shown(number, decimal(number))
+
+
+def _check_json(as_json: bool, dry_run: bool) -> None:
+    if as_json and not dry_run:
+        raise ConfigError("--json applies only with --dry-run: it prints what would be moved")
+
+
+def _show(moves: list[Move], as_json: bool = False) -> None:
+    if as_json:
+        for move in moves:
+            way = {"from": move.source, "to": move.destination, "replicas": list(move.replicas)}
+            say_json({"topic": move.partition.topic, "partition": move.partition.partition, **way})
+        return
     if not moves:
         say("nothing to move")
     for move in moves[:_SHOWN]:

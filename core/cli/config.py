@@ -14,7 +14,7 @@ from ..config.section import definitions
 from ..config.settings import Settings, load_settings
 from ..errors import KlammError
 from .options import DEFAULT_CONFIG, ConfigFile
-from .output import say, say_document
+from .output import Json, say, say_document, say_json
 
 app = typer.Typer(add_completion=False, help="Check, show and reload the configuration.", no_args_is_help=True)
 
@@ -47,9 +47,12 @@ def reload(config: ConfigFile = DEFAULT_CONFIG) -> None:
 
 
 @app.command()
-def show(config: ConfigFile = DEFAULT_CONFIG) -> None:
-    """Print every key with the value in force, defaults and environment included, as YAML."""
+def show(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Print every key with the value in force, defaults and environment included, as YAML or JSON."""
     shown = in_force(load_settings(config))
+    if as_json:
+        say_json(shown)
+        return
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120)
     if not text.replace("\n", "").isprintable():  # then with YAML's escapes, which `say_document` leaves alone
         text = yaml.safe_dump(shown, sort_keys=False, width=120)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import ConfigError
-from .output import say, say_document
+from .output import Json, say, say_document, say_json
 
 __all__ = ["docs", "pages_folder"]
 
@@ -19,6 +19,7 @@ _SHOWN = {".md", ".yaml", ".service", ".json", ".py", ".toml"}
 
 def docs(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this file, such as alerts.yaml.")] = None,
+    as_json: Json = False,
 ) -> None:
     """List the pages and examples of this installation, or print one: `klamm docs klamm.service > klamm.service`."""
     folder = pages_folder()
@@ -30,7 +31,10 @@ def docs(
     )
     if name is None:
         for file in files:
-            say(str(folder / file))
+            if as_json:
+                say_json({"name": file, "path": str(folder / file)})
+            else:
+                say(str(folder / file))
         return
     found = [file for file in files if name in (file, Path(file).name, Path(file).stem)]
     if len(found) != 1:

@@ -1,64 +1,68 @@
-"""`klamm groups`: lists, describes and deletes consumer groups of both protocols."""
+"""`klamm groups`: lists, describes, resets and deletes consumer groups of both protocols."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..cluster.tree import paths
 from ..config.settings import Settings
-from ..errors import BrokerError, CoordinationError, ErrorCode, KlammError, ProtocolError
+from ..errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError, ProtocolError
 from ..groups.coordinator.group_view import read_view
 from ..groups.group_protocol_lock import GroupProtocol, active_protocol
 from ..groups.membership.consumer_protocol import decode_assignment, decode_subscription
 from ..interfaces.coordination import Coordination, NoNodeError
 from ..protocol.apis import ApiKey
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, counted
 from .options import (
     DEFAULT_CONFIG,
     Bootstrap,
     ConfigFile,
-    cell,
     cluster_client,
-    console,
-    table,
     why_unserved,
 )
-from .output import say
+from .output import Json, say, say_json, say_rows
+from .record_io.positions import FORMS, parse_position, resolve
 
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
 
-app = typer.Typer(add_completion=False, help="List consumer groups, show their lag, delete them.", no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, help="List consumer groups, show their lag, reset and delete them.", no_args_is_help=True
+)
+GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
 COORDINATION_TIMEOUT_S = 5.0
 
 
 @app.command("list")
-def list_groups(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
+def list_groups(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None, as_json: Json = False) -> None:
     """Print the name, protocol (registry or classic) and state of every group."""
     with cluster_client(config, bootstrap) as (settings, client):
         states = _states(client)
         with _coordination(settings) as coordination:
             protocols = {} if coordination is None else _protocols(coordination, states)
-    rows = table("group", "protocol", "state")
+    rows = []
     for group in sorted({*states, *protocols}):
         protocol = protocols.get(group)
         state = "Stable" if protocol is GroupProtocol.REGISTRY else states.get(group, "Empty")
-        rows.add_row(group, protocol.value if protocol else "-", state)
-    console().print(rows)
+        rows.append({"group": group, "protocol": protocol and protocol.value, "state": state})
+    say_rows(("group", "protocol", "state"), rows, as_json)
 
 
 @app.command()
 def describe(
-    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    group: GroupName,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
+    as_json: Json = False,
 ) -> None:
     """Show a group's committed offsets, its lag, and the owner of each partition.
 
@@ -78,19 +82,187 @@ def describe(
         there = _partitions(client, topics)
         ends, problems = client.list_served_offsets(dict.fromkeys(there, LATEST))
         reasons = why_unserved(client, problems)
-    rows = table("topic", "partition", "committed", "end", "lag", "owner", right=("committed", "end", "lag"))
-    lags: list[int | None] = []
+    rows: list[dict[str, Any]] = []
     for tp in sorted({*committed, *members.owners, *there}):
         end, offset = ends.get(tp), committed[tp].offset if tp in committed else None
         lag = None if end is None or offset is None else end - offset  # negative if the log lost records at its end
-        lags.append(lag)
-        rows.add_row(tp.topic, str(tp.partition), cell(offset), cell(end), cell(lag), members.owners.get(tp, "-"))
-    console().print(rows)
+        owner = members.owners.get(tp)
+        rows.append({**_named(tp), "committed": offset, "end": end, "lag": lag, "owner": owner})
+    lags = [row["lag"] for row in rows]
+    total, unknown = sum(max(lag or 0, 0) for lag in lags), lags.count(None)
+    if as_json:
+        say_json({"group": group, "lag": total, "partitions": rows})
+    else:
+        say_rows(("topic", "partition", "committed", "end", "lag", "owner"), rows)
     for line in reasons:
         say(f"klamm: {line}", err=True)
-    unknown = lags.count(None)
-    without = f", unknown for {unknown} of {len(lags)} partitions" if unknown else ""
-    say(f"total lag {sum(max(lag or 0, 0) for lag in lags)}{without}")
+    if not as_json:
+        without = f", unknown for {unknown} of {len(lags)} partitions" if unknown else ""
+        say(f"total lag {total}{without}")
+
+
+@app.command()
+def offsets(
+    group: GroupName,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write them to a new file, for `groups reset --file`."),
+    ] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Print a group's committed offsets, or save them as lines `topic,partition,offset`, as Kafka's tool does."""
+    from .offset_reset import write_file
+
+    with cluster_client(config, bootstrap) as (_, client):
+        committed = client.fetch_offsets(group)
+        if not committed:
+            raise _unknown_group(client, group, "group {} has no offsets")
+    if save is not None:
+        write_file(save, {tp: found.offset for tp, found in committed.items()})
+        if not as_json:
+            say(f"{save}: {counted(len(committed), 'offset')} of group {group} saved")
+            return
+    rows = ({**_named(tp), "offset": found.offset} for tp, found in sorted(committed.items()))
+    say_rows(("topic", "partition", "offset"), rows, as_json)
+
+
+@app.command()
+def reset(
+    group: GroupName,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="POSITION", help=f"Where the group reads on: {FORMS}."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="Move the committed offsets by N; -N: back.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="The offsets that `groups offsets --save` wrote.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="TOPIC[:0,1]", help="Only this topic, or these partitions of it; may be repeated."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write the offsets; without it nothing is changed.")] = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Move a group's committed offsets. A dry run, unless --yes is given.
+
+    Prints for each partition how many offsets the group then skips (never reads), repeats (reads again), and how many
+    are deleted (no longer in the log). Refused while the group has members, and if a commit arrives after the plan.
+    """
+    from .offset_reset import MEMBERS_LIVE, PartitionReset, compare_and_set, read_file
+
+    if [to, shift_by, file].count(None) != 2:
+        raise ConfigError("groups reset: give one of --to, --shift-by and --file")
+    position = None if to is None else parse_position("--to", to, lambda: time.time_ns() // 1_000_000)
+    saved = None if file is None else read_file(file)
+    only = [_parsed_topic(text) for text in topic or ()]
+    with cluster_client(config, bootstrap) as (settings, client):
+        committed = {tp: found.offset for tp, found in client.fetch_offsets(group).items()}
+        if not committed and saved is None and not only:
+            unknown = "group {} has no offsets; with --topic or --file it gets its first"
+            raise _unknown_group(client, group, unknown)
+        chosen = _chosen(client, only, saved if saved is not None else committed)
+        starts, ends = _bounds(client, chosen)
+        if position is not None:
+            wanted = resolve(position, client, starts, ends)
+        else:
+            wanted = _saved(client, chosen, saved) if saved is not None else _shifted(chosen, committed, shift_by or 0)
+        plan = [PartitionReset(tp, committed.get(tp), starts[tp], ends[tp], at) for tp, at in sorted(wanted.items())]
+        live = _live_members(settings, client, group)
+        columns = ("topic", "partition", "committed", "target", "skipped", "repeated", "deleted")
+        say_rows(columns, (each.row() for each in plan), as_json)
+        for each in plan:
+            if each.wanted > each.end:
+                say(f"klamm: {each.partition}: offset {each.wanted} is after the end, {each.end}", err=True)
+        if live:
+            raise KlammError(f"group {group!r} has live members ({', '.join(live)}): {MEMBERS_LIVE}")
+        changes = [each for each in plan if each.target != each.committed]
+        if yes and changes:
+            compare_and_set(client, group, changes)
+    result = (
+        "nothing to change"
+        if not changes
+        else f"{counted(len(changes), 'offset')} of group {group} {'reset' if yes else 'to be reset'}"
+    )
+    say(result if yes or not changes else f"{result}; a dry run: --yes writes them", err=as_json)
+
+
+def _parsed_topic(text: str) -> tuple[str, frozenset[int] | None]:
+    """Returns the topic and the partitions of `TOPIC` or `TOPIC:0,1`; None for all of them."""
+    name, mark, numbers = text.partition(":")
+    if not name or (mark and not re.fullmatch(r"\d{1,9}(,\d{1,9})*", numbers, re.ASCII)):
+        raise ConfigError(f"--topic {text}: expected TOPIC, or TOPIC:0,1 for some of its partitions")
+    return name, frozenset(map(int, numbers.split(","))) if mark else None
+
+
+def _chosen(
+    client: ClusterClient, only: list[tuple[str, frozenset[int] | None]], known: Iterable[TopicPartition]
+) -> list[TopicPartition]:
+    """Returns the partitions to reset: those that `--topic` names, else all of the topics of `known`. Raises for a
+    topic or partition that does not exist."""
+    chosen: set[TopicPartition] = set()
+    for name, numbers in only or [(name, None) for name in sorted({tp.topic for tp in known})]:
+        there = client.partitions(name)
+        missing = sorted((numbers or set()) - {tp.partition for tp in there})
+        if missing:
+            raise ConfigError(f"--topic {name}:{missing[0]}: topic {name!r} has the partitions 0 to {len(there) - 1}")
+        chosen.update(tp for tp in there if numbers is None or tp.partition in numbers)
+    return sorted(chosen)
+
+
+def _bounds(
+    client: ClusterClient, chosen: list[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Returns the first offsets and the ends. Raises `KlammError` with the partitions that no broker serves."""
+    from ..client.cluster_client import EARLIEST, LATEST
+
+    starts, problems = client.list_served_offsets(dict.fromkeys(chosen, EARLIEST))
+    ends, late = client.list_served_offsets(dict.fromkeys(starts, LATEST))
+    if problems or late:
+        raise KlammError("; ".join(why_unserved(client, {**problems, **late})))
+    return starts, ends
+
+
+def _saved(
+    client: ClusterClient, chosen: list[TopicPartition], saved: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Returns the file's offsets of the chosen partitions. Raises `ConfigError` for a partition that does not exist."""
+    topics = {tp.topic for tp in chosen}
+    missing = [tp for tp in sorted(saved) if tp.topic in topics and tp not in client.partitions(tp.topic)]
+    if missing:
+        raise ConfigError(f"--file: there is no partition {missing[0]}")
+    return {tp: saved[tp] for tp in chosen if tp in saved}
+
+
+def _shifted(
+    chosen: list[TopicPartition], committed: Mapping[TopicPartition, int], by: int
+) -> dict[TopicPartition, int]:
+    """Returns the committed offsets plus `by`; a line on stderr names each partition that has none."""
+    for tp in chosen:
+        if tp not in committed:
+            say(f"klamm: {tp} has no committed offset to shift; it is left as it is", err=True)
+    return {tp: max(committed[tp] + by, 0) for tp in chosen if tp in committed}
+
+
+def _live_members(settings: Settings, client: ClusterClient, group: str) -> list[str]:
+    """Returns the names of the group's members, with their hosts where the broker knows them."""
+    described = _described(client, group)
+    if described:
+        return [f"{member.client_id}{member.client_host}" for each in described for member in each.members]
+    with _coordination(settings, "registry members are not seen; --yes is refused while there are any") as coordination:
+        if coordination is None or active_protocol(coordination, group) is not GroupProtocol.REGISTRY:
+            return []
+        with contextlib.suppress(NoNodeError):
+            return coordination.children(paths.group_ids(group))
+    return []
 
 
 @app.command()
@@ -185,14 +357,14 @@ def _states(client: ClusterClient) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _coordination(settings: Settings) -> Iterator[Coordination | None]:
-    """Yields None, with a line on stderr, if the coordination cannot be reached: then only what brokers know is
-    shown."""
+def _coordination(settings: Settings, without: str = "registry groups are not shown") -> Iterator[Coordination | None]:
+    """Yields None, with a line on stderr, if the coordination cannot be reached: then only what brokers know is shown.
+    `without`: what the line says that means."""
     try:
         coordination = settings.make_coordination()
         coordination.start(COORDINATION_TIMEOUT_S)
     except CoordinationError as error:
-        say(f"klamm: registry groups are not shown: {error}", err=True)
+        say(f"klamm: {without}: {error}", err=True)
         yield None
         return
     try:
@@ -243,21 +415,26 @@ def _owners(coordination: Coordination, group: str) -> dict[TopicPartition, str]
     return owners
 
 
+def _described(client: ClusterClient, group: str) -> list[Any]:
+    """Returns the group as its coordinator describes it; [] if that has no members of it."""
+    node_id = client.coordinator(group)
+    message = client.call(ApiKey.DESCRIBE_GROUPS, node_id, groups=(group,), include_authorized_operations=False)
+    return [found for found in message.groups if found.members]
+
+
 def _classic_members(client: ClusterClient, group: str) -> _Members:
-    message = client.call(
-        ApiKey.DESCRIBE_GROUPS,
-        client.coordinator(group),
-        groups=(group,),
-        include_authorized_operations=False,
-    )
     members = _Members(set(), {})
-    for described in message.groups:
+    for described in _described(client, group):
         for member in described.members:
             with contextlib.suppress(ProtocolError):  # not a consumer group: Kafka Connect, for example
                 members.topics.update(decode_subscription(bytes(member.member_metadata)))
                 for tp in decode_assignment(bytes(member.member_assignment)):
                     members.owners[tp] = member.member_id
     return members
+
+
+def _named(tp: TopicPartition) -> dict[str, Any]:
+    return {"topic": tp.topic, "partition": tp.partition}
 
 
 def _partitions(client: ClusterClient, topics: set[str]) -> list[TopicPartition]:

@@ -7,6 +7,7 @@ the exit status is 1 for a failure, 2 for wrong usage or configuration, 130 afte
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -30,15 +31,16 @@ __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command",
 CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
     Command("broker", "klamm.core.cli.broker:app", "Run a broker, here or in the background; stop it."),
-    Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter and delete topics."),
+    Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter, apply and delete topics."),
     Command("produce", "klamm.core.cli.produce:produce", "Send lines, JSON or CSV as records to a topic."),
     Command("consume", "klamm.core.cli.consume:consume", "Print the records of topics."),
-    Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, delete them."),
+    Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, reset and delete them."),
     Command("cluster", "klamm.core.cli.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
     Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
     Command("config", "klamm.core.cli.config:app", "Check, show and reload the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),
     Command("docs", "klamm.core.cli.docs:docs", "List the pages and examples of this installation, or print one."),
+    Command("completion", "klamm.core.cli.completion:completion", "Print the completion script of a shell."),
 )
 
 
@@ -104,8 +106,8 @@ def _plugin_commands() -> list[Command]:
 
 app = typer.Typer(
     cls=KlammGroup,
-    add_completion=False,
     rich_markup_mode=None,
+    add_completion="_KLAMM_COMPLETE" in os.environ,  # set by the script of `klamm completion`
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..config.section import ConfigSource
 from ..errors import BrokerError, ErrorCode, KlammError
 from ..records.partition import TopicPartition, some_of
-from .options import console
-from .output import say
+from .output import console, say
 
 if TYPE_CHECKING:
     from ..client.cluster_admin import ClusterAdmin, OngoingReassignment

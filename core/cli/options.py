@@ -5,7 +5,6 @@ Modules that only some commands need are imported in functions, so that a broker
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,28 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ..config.settings import Settings, load_settings
+from ..config.units import parse_time
 from ..errors import ConfigError, ErrorCode, KlammError
 from ..records.partition import TopicPartition
 from ..transport.address import Address
-from .output import PIPE_WIDTH, console, table
 
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
 
 __all__ = [
     "DEFAULT_CONFIG",
-    "PIPE_WIDTH",
     "TIMEOUT_S",
     "Bootstrap",
     "ConfigFile",
     "bootstrap_of",
-    "cell",
     "cluster_client",
-    "console",
     "interval_s",
     "is_offline",
     "named",
-    "table",
     "why_unserved",
 ]
 
@@ -55,26 +50,22 @@ TIMEOUT_S = 10.0
 """Time-out of a command's requests, in seconds; short, since a person waits."""
 
 
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MOST_DAYS: Final = 3650
 """The longest interval; the operating system's clock cannot wait for any number of seconds."""
 
 
 def interval_s(option: str, text: str) -> int:
     """Returns the seconds of `90s`, `10m`, `1h` or `1d`. Raises `ConfigError` with the option's name for any other
-    text, and for more than `_MOST_DAYS`."""
-    match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
-    if match is None or int(match[1]) == 0:
+    text, for a number without a unit, and for more than `_MOST_DAYS`."""
+    try:
+        seconds = 0 if text.strip().isdigit() else parse_time(text, "seconds")
+    except ValueError:
+        seconds = 0
+    if seconds == 0:
         raise ConfigError(f"{option}: expected an interval such as 90s, 10m or 1h, got {text!r}")
-    seconds = int(match[1]) * _SECONDS[match[2]]
     if seconds > _MOST_DAYS * 86_400:
         raise ConfigError(f"{option}: expected an interval of at most {_MOST_DAYS}d, got {text!r}")
     return seconds
-
-
-def cell(value: int | None) -> str:
-    """Returns the text of a number; `-` if it is unknown, as in Kafka's tools."""
-    return "-" if value is None else str(value)
 
 
 _OFFLINE: Final = frozenset(

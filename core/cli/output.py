@@ -1,14 +1,18 @@
-"""What a command prints: lines, documents and tables, with names from the wire escaped (`klamm.core.escaping`).
+"""What a command prints: lines, documents, tables and JSON, with names from the wire escaped (`klamm.core.escaping`).
+
+A listing is rows of named values (`say_rows`): a table for people, or with `--json` one JSON object per line.
 
 Everything that a command prints is printed here; `tests/repository/test_escaping.py` checks it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,9 +23,23 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["PIPE_WIDTH", "console", "discard_output", "say", "say_document", "say_on", "table", "text", "titled_table"]
+__all__ = [
+    "Json",
+    "Lines",
+    "Shown",
+    "console",
+    "discard_output",
+    "say",
+    "say_document",
+    "say_json",
+    "say_on",
+    "say_rows",
+    "text",
+    "titled_table",
+]
 
 PIPE_WIDTH = 200
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -52,12 +70,57 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Returns a table without boxes, readable by eye and by `awk`."""
+class Lines(list[str]):
+    """A list that a table shows with each entry on a line of its own."""
+
+
+class Shown(int):
+    """A number that a table shows as `text`; in JSON it is the number."""
+
+    text: str
+
+    def __new__(cls, value: int, text: str) -> Shown:
+        made = super().__new__(cls, value)
+        made.text = text
+        return made
+
+
+def say_json(value: Any) -> None:
+    """Prints a value as JSON on one line."""
+    say(json.dumps(value))
+
+
+def say_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], as_json: bool = False) -> None:
+    """Prints rows as a table with these columns, readable by eye and by `awk`; or, with all of their values, as JSON,
+    one object per line.
+
+    A column's heading is its key with spaces for underscores. Columns of numbers are right-aligned, but for the first.
+    An unknown value is None: `-` in the table, as in Kafka's tools. A list is separated by commas.
+    """
+    found = list(rows)
+    if as_json:
+        for row in found:
+            say_json(row)
+        return
     made = _table_class()(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
+    for position, column in enumerate(columns):
+        right = position > 0 and any(type(row[column]) in (int, Shown) for row in found)
+        made.add_column(column.replace("_", " "), justify="right" if right else "left", overflow="fold")
+    for row in found:
+        made.add_row(*(_cell(row[column]) for column in columns))
+    console().print(made)
+
+
+def _cell(value: Any) -> str | Text:
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, Shown):
+        return value.text
+    if isinstance(value, Lines):
+        return text("\n".join(value))
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)
 
 
 def titled_table(title: str) -> Table:

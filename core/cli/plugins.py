@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from ..config.settings import load_plugins
 from ..plugins import plugin_host
-from .options import DEFAULT_CONFIG, ConfigFile, console, named, table
-from .output import text
+from .options import DEFAULT_CONFIG, ConfigFile, named
+from .output import Json, Lines, say_rows
 
 
-def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:
+def plugins(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """List the loaded plugins; with a configuration file, also its `plugins.modules`."""
     host = load_plugins(config) if named(config) else plugin_host()
-    rows = table("plugin", "module", "source", "hooks", "provides")
-    for plugin in host.loaded():
-        rows.add_row(
-            plugin.name, plugin.module, plugin.source, text("\n".join(plugin.hooks)), text("\n".join(plugin.provides))
-        )
-    console().print(rows)
+    rows = (
+        {
+            "plugin": plugin.name,
+            "module": plugin.module,
+            "source": plugin.source,
+            "hooks": Lines(plugin.hooks),
+            "provides": Lines(plugin.provides),
+        }
+        for plugin in host.loaded()
+    )
+    say_rows(("plugin", "module", "source", "hooks", "provides"), rows, as_json)

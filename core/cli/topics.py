@@ -11,27 +11,30 @@ import typer
 
 from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX, ConfigSource
 from ..config.sections.topic import TopicConfig
-from ..config.sections.topic_settings import name_problem, too_high_minimum
-from ..config.settings import Settings
+from ..config.sections.topic_settings import MINIMUM, name_problem, too_high_minimum
+from ..config.settings import Settings, load_settings
+from ..config.units import in_unit_of
 from ..errors import BrokerError, ConfigError, ErrorCode
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, counted
 from .options import (
     DEFAULT_CONFIG,
     Bootstrap,
     ConfigFile,
-    cell,
     cluster_client,
-    console,
     is_offline,
-    table,
     why_unserved,
 )
-from .output import say
+from .output import Json, say, say_json, say_rows
+from .topic_changes import TopicChange, changes_of, make, new_topic, smallest_factor
 
 if TYPE_CHECKING:
-    from ..client.cluster_client import ClusterClient, NewTopic
+    from ..client.cluster_client import ClusterClient
 
-app = typer.Typer(add_completion=False, help="List, create, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, help="List, create, describe, alter, apply and delete topics.", no_args_is_help=True
+)
+CHANGES = 3
+"""The exit status of `apply --dry-run` when there are changes to be made."""
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Pairs = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topic config; may be repeated.")]
 Partitions = Annotated[
@@ -46,10 +49,14 @@ _NOT_DELETED = {
 
 
 @app.command("list")
-def list_topics(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
-    """Print the names of all topics."""
+def list_topics(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None, as_json: Json = False) -> None:
+    """Print the names of all topics; with --json also their partitions and replication factors."""
     with cluster_client(config, bootstrap) as (_, client):
-        for name in sorted(client.metadata().topics):
+        topics = client.metadata().topics
+    for name, topic in sorted(topics.items()):
+        if as_json:
+            say_json({"topic": name, "partitions": len(topic.partitions), "replication_factor": smallest_factor(topic)})
+        else:
             say(name)
 
 
@@ -63,12 +70,16 @@ def create(
     ] = None,
     settings_of: Pairs = None,
     all_from_config: Annotated[
-        bool, typer.Option("--all-from-config", help="Create the file's topics; existing ones stay as they are.")
+        bool,
+        typer.Option("--all-from-config", help="Create the file's topics; existing ones stay as they are."),
     ] = False,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Create one topic, with the settings of the file and the options, or all topics of the file."""
+    """Create one topic, with the settings of the file and the options, or all topics of the file.
+
+    With --all-from-config the exit status is 1 if a topic exists and differs from the file.
+    """
     from ..client.cluster_client import NewTopic
 
     if all_from_config == (topic is not None):
@@ -81,7 +92,7 @@ def create(
                 raise typer.Exit(1)
             return
         _check_name(topic)
-        base = _from_file(settings, topic)
+        base = new_topic(settings.topics.get(topic))
         new = NewTopic(
             partitions if partitions is not None else base.partitions,
             replication_factor if replication_factor is not None else base.replication_factor,
@@ -93,7 +104,9 @@ def create(
 
 
 @app.command()
-def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
+def describe(
+    topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None, as_json: Json = False
+) -> None:
     """Show a topic's partitions, with first and next offset, and the configs that are not defaults.
 
     A partition that no broker serves has the leader `none`, and an offset that is not known is `-`; the reason is on
@@ -109,18 +122,31 @@ def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootst
         problems.update(gone)
         reasons = why_unserved(client, problems)
         configs = client.describe_configs(topic)
-    rows = table("partition", "leader", "replicas", "in sync", "first", "next", right=("first", "next"))
+    rows = []
     for tp in chosen:
         found = partitions[tp.partition]
-        leader = "none" if found.leader < 0 or (tp in problems and is_offline(problems[tp])) else found.leader
-        offsets = (cell(first.get(tp)), cell(end.get(tp)))
-        rows.add_row(str(tp.partition), str(leader), _numbers(found.replicas), _numbers(found.isr), *offsets)
-    console().print(rows)
+        led = found.leader >= 0 and not (tp in problems and is_offline(problems[tp]))
+        rows.append(
+            {
+                "partition": tp.partition,
+                "leader": found.leader if led else None,
+                "replicas": list(found.replicas),
+                "in_sync": list(found.isr),
+                "first": first.get(tp),
+                "next": end.get(tp),
+            }
+        )
+    given = {name: entry for name, entry in sorted(configs.items()) if entry.source != ConfigSource.DEFAULT}
+    if as_json:
+        values = {name: entry.value for name, entry in given.items()}
+        say_json({"topic": topic, "partitions": rows, "configs": values})
+    else:
+        shown = [{**row, "leader": "none" if row["leader"] is None else row["leader"]} for row in rows]
+        say_rows(("partition", "leader", "replicas", "in_sync", "first", "next"), shown)
     for line in reasons:
         say(f"klamm: {line}", err=True)
-    for name, entry in sorted(configs.items()):
-        if entry.source != ConfigSource.DEFAULT:
-            say(f"{name}={entry.value}{'' if entry.source == ConfigSource.TOPIC else '  (from the broker)'}")
+    for name, entry in () if as_json else given.items():
+        say(f"{name}={entry.value}{'' if entry.source == ConfigSource.TOPIC else '  (from the broker)'}")
 
 
 @app.command()
@@ -148,6 +174,61 @@ def alter(
         if partitions is not None:
             client.create_partitions(topic, partitions)
     say(f"{topic}: altered")
+
+
+@app.command()
+def apply(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC…", help="Only these topics of the file; all if not given.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be changed, and change nothing.")
+    ] = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Make the cluster's topics what the file says: create topics, add partitions, set configs. Deletes nothing.
+
+    Configs that a topic has and the file does not name are listed, and left. Exit status 0: the cluster has what the
+    file says; 1: a change was refused, or cannot be made (fewer partitions, another replication factor); 2: the command
+    or the file is wrong; 3: with --dry-run, there are changes to be made, and all can be.
+    """
+    settings = load_settings(config)
+    unknown = [name for name in topics or () if name not in settings.topics]
+    if unknown:
+        known = ", ".join(settings.topics) or "none"
+        raise ConfigError(f"{config}: topics: there is no {unknown[0]!r} (there are: {known})")
+    found: dict[str, list[TopicChange]] = {}
+    with cluster_client(config, bootstrap) as (_, client):
+        there = client.metadata().topics
+        for name in topics or settings.topics:
+            found[name] = changes_of(name, settings.topics[name], there.get(name), client)
+        try:
+            for name, changes in found.items() if not dry_run else ():
+                found[name] = make(client, settings.topics[name], changes)
+        finally:  # also what was done before Ctrl-C
+            columns = ("topic", "change", "key", "cluster", "file", *(() if dry_run else ("result",)))
+            all_changes = [change for changes in found.values() for change in changes]
+            if all_changes or as_json:
+                say_rows(columns, (change.row() for change in all_changes), as_json)
+        for change in all_changes:
+            if change.why is not None:
+                say(f"klamm: {change.topic}: {change.key or 'not created'}: {change.why}", err=True)
+            elif change.done and change.key in (None, MINIMUM):
+                _warn_of_minimum(client, change.topic, settings.topics[change.topic].config)
+    differing = [change for change in all_changes if change.differs]
+    if not as_json:
+        made = sum(change.done for change in all_changes)
+        if dry_run and differing:
+            say(f"{counted(len(differing), 'difference')}; a dry run: nothing was changed")
+        else:
+            left = f", {len(differing)} not made" if differing else ""
+            say(f"{counted(made, 'change')} made{left}" if made or left else "the cluster has what the file says")
+    if any(change.why is not None for change in differing):
+        raise typer.Exit(1)
+    if differing:
+        raise typer.Exit(CHANGES)
 
 
 @app.command()
@@ -183,6 +264,7 @@ def delete_records(
     ] = -1,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
+    as_json: Json = False,
 ) -> None:
     """Delete the records of a topic before an offset, as kafka-delete-records does."""
     with cluster_client(config, bootstrap) as (_, client):
@@ -196,49 +278,42 @@ def delete_records(
         except BrokerError as error:
             raise BrokerError(error.code, f"{error.words}{_NOT_DELETED.get(error.code, '')}") from error
         for tp, start in sorted(starts.items()):
-            say(f"{tp}: starts at {start}")
+            if as_json:
+                say_json({"topic": topic, "partition": tp.partition, "start": start})
+            else:
+                say(f"{tp}: starts at {start}")
 
 
 def _create_all(settings: Settings, client: ClusterClient) -> bool:
-    """Creates the file's topics that do not exist, with a line for each topic. Returns False if one was refused."""
-    there, refused = client.metadata().topics, False
-    for name in settings.topics:
-        if name in there:
-            say(f"{name}: exists")
-            continue
-        new = _from_file(settings, name)
-        try:
-            client.create_topics({name: new}, exists_ok=True)
-        except BrokerError as error:
-            say(f"klamm: {error}", err=True)
-            refused = True
-            continue
-        _warn_of_minimum(client, name, new.configs)
-        say(f"{name}: created")
-    return not refused
-
-
-def _from_file(settings: Settings, topic: str) -> NewTopic:
-    """Returns the topic as the file defines it, with the broker's defaults for the rest."""
-    from ..client.cluster_client import NewTopic
-
-    section = settings.topics.get(topic)
-    if section is None:
-        return NewTopic()
-    return NewTopic(
-        -1 if section.partitions is None else section.partitions,
-        -1 if section.replication_factor is None else section.replication_factor,
-        section.config,
-    )
+    """Creates the file's topics that do not exist, with a line for each topic. Returns False if one was refused, or
+    exists and differs from the file."""
+    there, well = client.metadata().topics, True
+    for name, section in settings.topics.items():
+        changes = changes_of(name, section, there.get(name), client)
+        if name not in there:
+            [made] = make(client, section, changes)
+            if made.done:
+                say(f"{name}: created")
+                _warn_of_minimum(client, name, section.config)
+            else:
+                say(f"klamm: {made.why}", err=True)
+        else:
+            differs = "; ".join(str(change) for change in changes if change.differs)
+            if differs:
+                say(f"klamm: {name}: exists, and differs: {differs} (klamm topics apply)", err=True)
+            else:
+                say(f"{name}: exists")
+            made = None
+        well = well and (made.done if made is not None else not differs)
+    return well
 
 
 def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, str | None]) -> None:
     """Says on stderr if `min.insync.replicas` is above the number of the topic's replicas: it is accepted, as by
     Kafka."""
-    if "min.insync.replicas" not in configs:
+    if MINIMUM not in configs:
         return
-    replicas = min(len(each.replicas) for each in client.topic(topic, all_led=False).partitions.values())
-    lowered = too_high_minimum(topic, configs, replicas)
+    lowered = too_high_minimum(topic, configs, smallest_factor(client.topic(topic, all_led=False)))
     if lowered:
         say(f"klamm: {lowered}", err=True)
 
@@ -250,9 +325,13 @@ def _pairs(given: Iterable[str] | None) -> dict[str, str]:
         name, mark, value = text.partition("=")
         if not mark:
             raise ConfigError(f"--set {text}: expected KEY=VALUE")
-        if name.strip() in pairs:
-            raise ConfigError(f"--set {text}: {name.strip()} is given twice")
-        pairs[name.strip()] = value.strip()
+        key = name.strip()
+        if key in pairs:
+            raise ConfigError(f"--set {text}: {key} is given twice")
+        try:
+            pairs[key] = str(in_unit_of(key, value.strip()))
+        except ValueError as error:
+            raise ConfigError(f"--set {text}: {key}: {error}") from error
     TopicConfig.from_strings(pairs)
     return pairs
 
@@ -282,7 +361,3 @@ def _check_name(topic: str) -> None:
     problem = name_problem(topic)
     if problem:
         raise ConfigError(problem)
-
-
-def _numbers(values: Iterable[int]) -> str:
-    return ",".join(map(str, values))

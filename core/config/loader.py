@@ -21,6 +21,7 @@ from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings, own_keys
 from .sections.topic import TOPIC_DEFINITIONS, check_topic_key
 from .sections.topic_settings import TopicSettings, name_problem
+from .units import in_unit_of
 
 SECTIONS = (
     "broker",
@@ -95,7 +96,7 @@ class SettingsLoader:
             self.problems.append(problem)
 
     def _section(self, path: Path) -> dict[str, Any]:
-        """Returns the mapping at a path; {} if it is missing or empty."""
+        """Returns the mapping at a path, sizes and times as numbers; {} if it is missing or empty."""
         value: Any = self._tree
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -104,7 +105,13 @@ class SettingsLoader:
         if not isinstance(value, Mapping):
             self._found(path, f"expected keys with values, got {value!r}")
             return {}
-        return dict(value)
+        section = {}
+        for name, item in value.items():
+            try:
+                section[name] = in_unit_of(str(name), item)
+            except ValueError as error:
+                self._found((*path, name), str(error))
+        return section
 
     def _model(self, model: type[M], values: Mapping[str, Any], path: Path, also: Iterable[str] = ()) -> M | None:
         """Validates a section. `also`: keys that are allowed besides the model's."""

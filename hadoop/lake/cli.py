@@ -3,8 +3,6 @@ where needed."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,10 +14,11 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, table
-from klamm.core.cli.output import say, say_on
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, named
+from klamm.core.cli.output import Json, say, say_json, say_on, say_rows
 from klamm.core.config.problems import problems_of
 from klamm.core.config.settings import load_settings
+from klamm.core.config.units import parse_time
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.extras import importing
 
@@ -44,9 +43,6 @@ DAMAGED = 3
 FEW: Final = 12
 ENDS: Final = 5
 """The number of first and of last entries that are shown of a list longer than `FEW`."""
-_AGE: Final = re.compile(r"(\d+)\s*([smhd])\Z")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_NUMBERS: Final = ("load", "loads", "generation", "rows", "files", "bytes", "partition")
 
 app = typer.Typer(
     add_completion=False,
@@ -65,7 +61,6 @@ WebHdfs = Annotated[
     str | None,
     typer.Option("--webhdfs", metavar="URL", help="The NameNode's WebHDFS address; webhdfs.url if not given."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 All = Annotated[
     bool,
     typer.Option(
@@ -99,7 +94,7 @@ def list_topics(
     """List the lake's topics: loads, rows, files, bytes, offsets, and when the newest load was made."""
     opened = open_lake(config, lake, webhdfs)
     rows = [_topic_row(opened, topic) for topic in _topics(opened.files, opened.root)]
-    _print(rows, as_json, ("topic", "loads", "rows", "files", "bytes", "offsets", "created", "generation"))
+    say_rows(("topic", "loads", "rows", "files", "bytes", "offsets", "created", "generation"), rows, as_json)
 
 
 @app.command("show")
@@ -129,10 +124,10 @@ def show(
         return
     few = None if all_ or as_json else FEW
     rows = [_load_row(entry, few) for entry in loads_of(opened.files, layout)]
-    _print(rows, as_json, ("load", "created", "rows", "files", "bytes", "offsets", "lost", "job"))
+    say_rows(("load", "created", "rows", "files", "bytes", "offsets", "lost", "job"), rows, as_json)
     merged = [_generation_row(found) for found in generations_of(opened.files, layout)]
     if merged:
-        _print(merged, as_json, ("generation", "created", "loads", "rows", "files", "bytes", "job"))
+        say_rows(("generation", "created", "loads", "rows", "files", "bytes", "job"), merged, as_json)
 
 
 @app.command("verify")
@@ -226,20 +221,23 @@ def collect_garbage(
     with Maintenance(opened.config, Console(stderr=True)) as maintenance:
         for name in _chosen_topics(maintenance.publisher, opened.root, topic):
             for item in maintenance.collect(name, seconds, dry_run):
-                say(json.dumps({**asdict(item), "dry_run": dry_run}) if as_json else item.line(dry_run))
+                if as_json:
+                    say_json({**asdict(item), "dry_run": dry_run})
+                else:
+                    say(item.line(dry_run))
 
 
 def _age(text: str) -> int:
-    match = _AGE.match(text.strip())
-    if match is None:
-        raise ValueError("expected an age such as 30m, 12h or 7d")
-    return int(match[1]) * _SECONDS[match[2]]
+    try:
+        return parse_time("" if text.strip().isdigit() else text, "seconds")
+    except ValueError:
+        raise ValueError(f"expected an age such as 30m, 12h or 7d, got {text!r}") from None
 
 
 def _file_size(text: str) -> int:
     size: int = size_in_bytes(text)
     if not size:
-        raise ValueError("expected a size above 0")
+        raise ValueError(f"expected a size above 0, got {text!r}")
     return size
 
 
@@ -247,7 +245,7 @@ def _parsed(option: str, text: str, parse: Callable[[str], int]) -> int:
     try:
         return parse(text)
     except ValueError as error:
-        raise ConfigError(f"{option}: {error}, got {text!r}") from error
+        raise ConfigError(f"{option}: {error}") from error
 
 
 def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
@@ -399,7 +397,7 @@ def _tell_compacted(topic: str, result: CompactResult | None, as_json: bool) -> 
         row = {} if result is None else _generation_row(result.generation)
         if result is not None:
             row |= {"merged_files": result.merged_files, "seconds": round(result.seconds, 1)}
-        say(json.dumps({"topic": topic, **row}))
+        say_json({"topic": topic, **row})
     elif result is None:
         say(f"compact topic={topic}: nothing new")
     else:
@@ -411,7 +409,7 @@ def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool,
     manifest = entry.manifest
     if as_json:
         said = {"manifest": manifest.model_dump(mode="json", by_alias=True), "audit": audit.model_dump(mode="json")}
-        say(json.dumps({**said, "files": [{"name": name, "bytes": size} for name, size in entry.files]}))
+        say_json({**said, "files": [{"name": name, "bytes": size} for name, size in entry.files]})
         return
     facts = {
         **_load_row(entry, few),
@@ -443,30 +441,19 @@ def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool,
 def _tell(proof: TopicProof, as_json: bool) -> None:
     if as_json:
         state = "damaged" if proof.findings else "intact"
-        say(json.dumps({"state": state, **asdict(proof)}))
+        say_json({"state": state, **asdict(proof)})
         return
     for line in (*(f.line() for f in proof.findings), *(g.line() for g in proof.gaps), proof.line()):
         say(line)
-
-
-def _print(rows: Sequence[Mapping[str, Any]], as_json: bool, columns: Sequence[str]) -> None:
-    if as_json:
-        for row in rows:
-            say(json.dumps(row))
-        return
-    made = table(*columns, right=tuple(c for c in columns if c in _NUMBERS))
-    for row in rows:
-        made.add_row(*("" if row[c] is None else str(row[c]) for c in columns))
-    console().print(made)
 
 
 def _print_few(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], what: str, few: int | None) -> None:
     """Prints a table; of more than `few` rows, only the first and the last, and a line with the number of rows left
     out."""
     if few is None or len(rows) <= few:
-        _print(rows, False, columns)
+        say_rows(columns, rows)
         return
-    _print([*rows[:ENDS], dict.fromkeys(columns, "…"), *rows[-ENDS:]], False, columns)
+    say_rows(columns, [*rows[:ENDS], dict.fromkeys(columns, "…"), *rows[-ENDS:]])
     say(f"{len(rows)} {what}, of which the first and last {ENDS} are listed; --all lists all")
 
 

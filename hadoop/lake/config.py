@@ -31,9 +31,8 @@ from klamm.core.config.section import (
     to_string,
     wrong_key,
 )
+from klamm.core.config.units import parse_size
 
-_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?\Z", re.IGNORECASE)
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _RENAMED = {
     "fail.on.data.loss": "auto.offset.reset says what becomes of deleted offsets (fail, earliest or latest)",
     "max.offsets.per.load": "max.records is the limit, of a topic in one run",
@@ -203,11 +202,9 @@ def lake_scheme(path: str) -> str:
 
 def size_in_bytes(value: Any) -> Any:
     """Returns the bytes of a size such as `128m`. Raises `ValueError` if it is not a size."""
-    # Not pydantic's ByteSize: there 128m is 128,000,000, and in Spark's and Hadoop's keys it is 2**27.
-    match = _SIZE.match(str(value).strip())
-    if isinstance(value, bool) or match is None:
+    if isinstance(value, bool):
         raise ValueError("expected bytes, or a size such as 128m or 1g")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    return parse_size(str(value))
 
 
 def _instant(value: Any) -> Any:

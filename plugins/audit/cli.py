@@ -13,8 +13,8 @@ import typer
 
 from klamm import ClusterClient, load_settings
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
-from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, console, interval_s
-from klamm.core.cli.output import say, say_document
+from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s
+from klamm.core.cli.output import console, say, say_document
 from klamm.core.process_log import of_command
 from klamm.plugin import ConfigError, KlammError
 

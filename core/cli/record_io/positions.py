@@ -5,18 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
 from ...config.section import LONG_MAX
+from ...config.units import parse_time
 from ...errors import ConfigError
 from ...records.partition import TopicPartition
 
 __all__ = ["FORMS", "Position", "PositionKind", "moment_ms", "parse_position", "resolve"]
 
 FORMS: Final = "earliest, latest, -10 (the last ten of each partition), an offset, a time (2026-11-28T10:00Z), or -1h"
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ENDS: Final = ("earliest", "latest")
 
 
@@ -54,8 +55,9 @@ def parse_position(option: str, text: str, now_ms: Callable[[], int]) -> Positio
         number = int(match[2])
         if number <= LONG_MAX and (number or not match[1]):
             return Position(PositionKind.BEFORE_END if match[1] else PositionKind.OFFSET, number)
-    elif match := re.fullmatch(r"-(\d{1,9})([smhd])", given):
-        return Position(PositionKind.TIME, max(now_ms() - int(match[1]) * _UNITS_MS[match[2]], 0))
+    elif match := re.fullmatch(r"-(\d{1,9}[a-z]+)", given):
+        with suppress(ValueError):
+            return Position(PositionKind.TIME, max(now_ms() - parse_time(match[1]), 0))
     elif match := re.fullmatch(r"@(\d{1,15})", given):
         return Position(PositionKind.TIME, int(match[1]))
     elif re.match(r"\d{4}-", given):

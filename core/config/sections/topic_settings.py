@@ -14,9 +14,9 @@ from ..defaults import DEFAULT_ENVELOPE
 from ..section import SHORT_MAX, ConfigPath, Int, Section, key
 from .topic import TopicConfig
 
-__all__ = ["TopicSettings", "check_names", "name_problem", "too_high_minimum"]
+__all__ = ["MINIMUM", "TopicSettings", "check_names", "name_problem", "too_high_minimum"]
 
-_MINIMUM = "min.insync.replicas"
+MINIMUM = "min.insync.replicas"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -44,10 +44,10 @@ class TopicSettings(Section):
 def too_high_minimum(topic: str, configs: Mapping[str, str | None], replicas: int) -> str:
     """Returns what to say of a topic's valid configs whose `min.insync.replicas` is above its number of replicas, at
     which it is cut off; "" if it is not."""
-    given = configs.get(_MINIMUM)
-    if given is None or TopicConfig.from_strings({_MINIMUM: given}).min_insync_replicas <= replicas:
+    given = configs.get(MINIMUM)
+    if given is None or TopicConfig.from_strings({MINIMUM: given}).min_insync_replicas <= replicas:
         return ""
-    return f"topic {topic!r}: {_MINIMUM}={given} counts as {replicas}, since it has {counted(replicas, 'replica')}"
+    return f"topic {topic!r}: {MINIMUM}={given} counts as {replicas}, since it has {counted(replicas, 'replica')}"
 
 
 def name_problem(name: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from klamm.core.records.partition import TopicPartition
 from klammtest.logs import codec_table
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
 from klammtest.requests import batch
+from klammtest.waiting import eventually
 
 Klamm = Callable[..., Any]
 
@@ -52,6 +54,12 @@ def test_the_status_shows_brokers_and_partitions(cluster: Klamm, brokers: Broker
 
 def test_waiting_ends_at_once_where_nothing_lacks(cluster: Klamm) -> None:
     assert cluster("status", "--wait", "60s").status == 0
+
+
+def test_json_of_moves_needs_a_dry_run(cluster: Klamm) -> None:
+    done = cluster("drain", "0", "--json")
+    words = "klamm: --json applies only with --dry-run: it prints what would be moved\n"
+    assert (done.status, done.out, done.err) == (2, "", words)
 
 
 def test_nothing_is_in_progress(cluster: Klamm) -> None:
@@ -171,6 +179,8 @@ def test_a_broker_is_drained_and_gets_its_share_again(cluster: Klamm) -> None:
     done = cluster("reassign", "one", "three", "--replication-factor", "2", "--throttle", "100000000", "--moves", "2")
     assert (done.status, done.out.splitlines()[-1]) == (0, "6 partitions reassigned")
     assert sum(replicas(cluster)) == 12
+    planned = [json.loads(line) for line in cluster("drain", "2", "--dry-run", "--json").out.splitlines()]
+    assert [(move["from"], 2 in move["replicas"]) for move in planned] == [(2, False)] * replicas(cluster)[2]
     done = cluster("drain", "2")
     assert (done.status, done.out.splitlines()[-1]) == (0, "broker 2 has no replicas: it can be stopped")
     assert replicas(cluster) == [6, 6, 0]
@@ -220,3 +230,22 @@ def test_a_drain_waits_for_a_move_that_was_begun_elsewhere(cluster: Klamm, broke
             freed.join()
             client.delete_topics(["slow"])
     assert cluster("balance").status == cluster("reassign", "three", "-r", "3").status == 0
+
+
+def test_the_status_is_1_while_replicas_lack(cluster: Klamm, brokers: BrokerCluster) -> None:
+    brokers.kill([2])
+    done = cluster("status", "--json")
+
+    def lacking() -> bool:
+        nonlocal done
+        done = cluster("status", "--json")
+        return len(json.loads(done.out)["under_replicated"]) >= 2 and done.status == 1
+
+    eventually(lacking, "the status is 1")
+    assert done.err == "klamm: partitions lack a leader or replicas\n"
+    found = json.loads(done.out)
+    assert {"three-0", "three-1"} <= set(found["under_replicated"])
+    assert {row["broker"]: row["address"] is None for row in found["brokers"]}[2]
+    assert cluster("status", "--wait", "1s").err == "klamm: partitions lack a leader or replicas still, after 1s\n"
+    brokers.start([2])
+    eventually(lambda: cluster("status").status == 0, "all replicas are in sync again")

@@ -42,7 +42,7 @@ def test_the_files_topics_are_created_once(klamm: Klamm) -> None:
     assert klamm("topics", "create", "--all-from-config").out == "of-file: exists\nsecond: exists\n"
     assert klamm("topics", "list").out.split() >= ["of-file", "second"]
     shown = klamm("topics", "describe", "of-file").out
-    assert len([line for line in shown.splitlines() if line[:1].isdigit()]) == 2
+    assert len([line for line in shown.splitlines() if line.split()[0].isdigit()]) == 2
     assert "\nretention.ms=-1\n" in shown
 
 
@@ -83,7 +83,7 @@ def test_a_topics_life(klamm: Klamm) -> None:
     shown = klamm("topics", "describe", "t").out
     assert "retention.ms=7" in shown
     assert "segment.bytes=1000" not in shown
-    assert "2          0" in shown
+    assert [line.split()[:2] for line in shown.splitlines()[1:4]] == [["0", "0"], ["1", "0"], ["2", "0"]]
     assert klamm("topics", "delete", "t").out == "t: deleted\n"
     done = klamm("topics", "describe", "t")
     assert (done.status, "there is no topic 't'" in done.err) == (1, True)
@@ -106,7 +106,7 @@ def test_a_topics_life(klamm: Klamm) -> None:
         (("alter", "x"), "nothing to change"),
         (("create", "x", "--config", "retention.ms=1"), "set a topic config with --set retention.ms=1"),
         (("alter", "x", "--config", "retention.ms=1"), "set a topic config with --set retention.ms=1"),
-        (("alter", "x", "--set", "retention.ms=soon"), "retention.ms: should be a valid integer"),
+        (("alter", "x", "--set", "retention.ms=soon"), "retention.ms: expected a whole number of ms, or a time"),
     ],
 )
 def test_what_is_wrong_is_said_before_a_broker_is_asked(klamm: Klamm, arguments: tuple[str, ...], words: str) -> None:

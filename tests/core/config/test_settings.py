@@ -148,7 +148,7 @@ WRONG = [
     ("topics: {a/b: {}}", "topics.a/b: topic name 'a/b': only letters, digits"),
     ("topics: {..: {}}", "topics...: '..' is not a valid topic name"),
     ("topics: {t: {config: {retention.mss: 3}}}", "topics.t.config.retention.mss: unknown topic config; did"),
-    ("topics: {t: {config: {retention.ms: x}}}", "topics.t.config.retention.ms: should be a valid integer"),
+    ("topics: {t: {config: {retention.ms: x}}}", "topics.t.config.retention.ms: expected a whole number of ms"),
     ("topics: {t: {config: {cleanup.policy: shred}}}", "topics.t.config.cleanup.policy: should be delete, compact,"),
     ("topics: {t: {partition: 3}}", "topics.t.partition: unknown key; did you mean partitions?"),
     ("topics: {t: {schema: no.avsc}}", "topics.t.schema: no such file:"),

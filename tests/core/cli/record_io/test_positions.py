@@ -36,7 +36,7 @@ def test_a_position_is_parsed(text: str, expected: Position) -> None:
     assert parse_position("--from", text, lambda: NOW) == expected
 
 
-@pytest.mark.parametrize("text", ["", "first", "1.5", "-0", "-1w", "2026-13-01", "28.11.2026", "9" * 30, "--", "@x"])
+@pytest.mark.parametrize("text", ["", "first", "1.5", "-0", "-1y", "2026-13-01", "28.11.2026", "9" * 30, "--", "@x"])
 def test_another_text_is_an_error_with_the_forms(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--until: expected earliest, latest, -10 .*; got "):
         parse_position("--until", text, lambda: NOW)
