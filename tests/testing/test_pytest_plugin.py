@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,8 @@ def test_each_worker_has_a_broker_and_each_test_a_clean_one(tmp_path: Path) -> N
     (tmp_path / "test_project.py").write_text(TESTS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "load", "-rP", "-p", "no:cacheprovider"],
-        cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False,
+        cwd=tmp_path, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        text=True, capture_output=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout
