@@ -20,7 +20,7 @@ from .comparison.tiers import LogEnd, Place, TierKey
 from .config import AuditConfig, expected_tier
 from .counting.ranges import KlammRangeAudit
 from .event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
-from .reader import AuditReader, read_log_ends, with_counted
+from .reader import AuditReader, read_log_ends, with_counted, with_kept
 from .windows import clock_ms
 
 REACH_S: Final = 1.0
@@ -91,6 +91,7 @@ class AuditQueryRunner:
         while not _reached(logs, reader.events) and time.monotonic() < deadline:
             time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
             reader.read(self._deadline_s)
+        logs = with_kept(self._client, logs, reader.events, REACH_S)
         wanted = query.topics or config.topics
         told = (*reader.events, *more)
         events = [event for event in told if not query.topics or event.topic in query.topics]

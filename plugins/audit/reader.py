@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from klamm.plugin import KlammError, SchemaError, TopicPartition
 
 from .comparison.tiers import LogEnd, Place
 from .counting.broker_tier import GROUP as BROKER_GROUP
-from .event import AuditEvent, decode_event
+from .event import BROKER, AuditEvent, decode_event
 
 TIMEOUT_S: Final = 30.0
 """Seconds that a partition of the audit topic may return nothing before `read` fails."""
@@ -133,6 +133,33 @@ def with_counted(client: ClusterClient, logs: Mapping[str, Mapping[Place, LogEnd
     return {
         topic: {
             place: log._replace(counted=stored.offset) if (stored := counted.get((topic, place))) else log
+            for place, log in ends.items()
+        }
+        for topic, ends in logs.items()
+    }
+
+
+def with_kept(
+    client: ClusterClient, logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent], timeout_s: float
+) -> dict[str, dict[Place, LogEnd]]:
+    """Returns the same logs with what they keep of the newest leader epoch that the broker tier has counted (KIP-320).
+    A partition whose leader does not answer stays as it is."""
+    epochs: dict[tuple[str, Place], int] = {}
+    for event in events:
+        if event.tier == BROKER and event.partition is not None:
+            key = (event.topic, Place(event.topic_id, event.partition))
+            epochs[key] = max(epochs.get(key, -1), event.epoch)
+    asked = {
+        TopicPartition(topic, place.partition): epoch
+        for (topic, place), epoch in epochs.items()
+        if epoch >= 0 and (log := logs.get(topic, {}).get(place)) is not None and log.end >= 0
+    }
+    found, _ = client.try_leader_epoch_ends(asked, timeout_s=timeout_s) if asked else ({}, {})
+    return {
+        topic: {
+            place: log._replace(kept=end.end_offset)
+            if (topic, place) in epochs and (end := found.get(TopicPartition(topic, place.partition))) is not None
+            else log
             for place, log in ends.items()
         }
         for topic, ends in logs.items()

@@ -426,17 +426,25 @@ def read_by_group(events: Iterable[AuditEvent]) -> _Read:
         begin, tells = event.from_offset, event.to_offset == event.from_offset
         if event.epoch >= highest:
             highest, reads_on = event.epoch, begin if tells else None
+        if tells:  # inside a range that was published: what it had received from here on was cut, or not committed
+            inside = (each for each in kept if each.from_offset < begin < each.to_offset and each.epoch <= event.epoch)
+            back = _widest(back, *((begin, each.to_offset) for each in inside))
         if begin <= reached:
             for epoch, last in furthest.items():
                 if epoch < event.epoch and begin < last.from_offset and last.seen_ms < event.seen_ms:
-                    low, high = (begin, last.to_offset) if back is None else back
-                    back = min(low, begin), max(high, last.to_offset)
+                    back = _widest(back, (begin, last.to_offset))
             kept = [each for each in kept if not _again(each, event, tells=tells)]
         reached = max(reached, begin)
         if not tells and (event.epoch not in furthest or furthest[event.epoch].from_offset < begin):
             furthest[event.epoch] = event
         kept.append(event)
     return _Read(kept, back, reads_on)
+
+
+def _widest(span: tuple[int, int] | None, *others: tuple[int, int]) -> tuple[int, int] | None:
+    """Returns the span that contains all of these; None without any."""
+    spans = [*others] if span is None else [span, *others]
+    return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
 def _again(before: AuditEvent, event: AuditEvent, *, tells: bool) -> bool:
@@ -455,6 +463,14 @@ def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
     """
     end = max(counted.get(place, log.start), log.counted)
     return log.end < 0 or end < log.end
+
+
+def is_cut(log: LogEnd, tiles: Sequence[AuditEvent]) -> bool:
+    """R17: returns True if the log was cut below what the broker tier has counted, and its leader has not told yet: the
+    first event of the next leader epoch does (R11).
+    """
+    newest = max((event.epoch for event in tiles), default=-1)
+    return 0 <= log.kept < max((event.to_offset for event in tiles if event.epoch == newest), default=0)
 
 
 class Problems:
@@ -537,14 +553,18 @@ class Problems:
     def _behind(self, broker: TierCounts, logs: Mapping[Place, LogEnd]) -> Iterator[Problem]:
         """R17: finds logs that continue where the broker tier has stopped counting, temporarily or permanently."""
         for place, log in sorted(logs.items()):
-            if not is_behind(place, log, broker.ends):
-                continue
             tiles = broker.tiles.get(place, [])
-            since_ms = self._since(tiles)
+            cut = is_cut(log, tiles)
+            if not cut and not is_behind(place, log, broker.ends):
+                continue
+            since_ms = self._since([event for event in tiles if event.to_offset <= log.kept] if cut else tiles)
             broker.uncounted_ms = min(broker.uncounted_ms, since_ms)
             counted = f"counted up to offset {tiles[-1].to_offset}" if tiles else "not counted yet"
             end = "no broker says where its log ends" if log.end < 0 else f"its log ends at {log.end}"
+            end = f"its log was cut at {log.kept}" if cut else end
             touched = frozenset(s for s in self._known if s == NO_WINDOW or s + self._window_ms > since_ms)
+            if cut:
+                touched = touched.union(*(self._of(event) for event in tiles if event.to_offset > log.kept))
             windows = None if since_ms == -math.inf else touched
             text = f"partition {place.partition}: {counted}, and {end}"
             yield Problem(Kind.BEHIND, self._topic, broker.tier, text, windows, since_ms)
@@ -598,8 +618,9 @@ class Problems:
         if counts is not self._broker:
             if self._broker is None or place not in self._broker.tiles:
                 return None
-            windows = self._counted(self._broker, place, span)
-            return self._touched(self._broker, place, span) if windows is None else windows
+            windows, holes = self._counted(self._broker, place, span)
+            near = [self._touched(self._broker, place, hole) or frozenset() for hole in holes]
+            return windows.union(*near)
         tiles = [event for event in counts.tiles[place] if event.windows and not event.lossy]
         before = next((self._of(event) for event in reversed(tiles) if event.to_offset <= span[0]), None)
         after = next((self._of(event) for event in tiles if event.from_offset >= span[1]), None)
@@ -608,19 +629,22 @@ class Problems:
         high = math.inf if after is None else max(map(max, sides)) + self._lateness_ms + self._window_ms - 1
         near = {start for start in self._known if low <= start <= high or start == NO_WINDOW}
         others = [self._counted(other, place, span) for other in self._found.values() if other is not counts]
-        return frozenset(near).union(*(windows for windows in others if windows))
+        return frozenset(near).union(*(windows for windows, holes in others if not holes))
 
-    def _counted(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> frozenset[int] | None:
-        """Returns the windows of the ranges that contain these offsets; None if not all offsets are counted."""
+    def _counted(
+        self, counts: TierCounts, place: Place, span: tuple[int, int]
+    ) -> tuple[frozenset[int], list[tuple[int, int]]]:
+        """Returns the windows of the ranges that contain these offsets, and the offsets that are in no range."""
         windows: frozenset[int] = frozenset()
+        holes: list[tuple[int, int]] = []
         at, end = span
         for event in counts.tiles.get(place, ()):
             if event.to_offset > at and event.from_offset < end:
                 if event.from_offset > at:
-                    return None
+                    holes.append((at, event.from_offset))
                 windows |= self._of(event)
                 at = event.to_offset
-        return windows if at >= end else None
+        return windows, holes if at >= end else [*holes, (at, end)]
 
     # -- producers
 

@@ -72,11 +72,13 @@ class Place(NamedTuple):
 
 class LogEnd(NamedTuple):
     """The beginning and end of a partition's log before the events were read; -1 if no broker could report them.
-    `counted`: the offset that the broker tier has committed; -1 if it was not requested."""
+    `counted`: the offset that the broker tier has committed; -1 if it was not requested. `kept`: where the leader epoch
+    of the broker tier's newest range ends in the log, after the events were read; -1 if unknown."""
 
     start: int
     end: int
     counted: int = -1
+    kept: int = -1
 
 
 class Problem(NamedTuple):

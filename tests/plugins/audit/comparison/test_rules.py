@@ -344,3 +344,41 @@ def test_a_load_of_a_former_topic_that_tells_late_leaves_the_present_one_demande
     logs = {"flights": {Place("two", 0): LogEnd(0, 100)}}
     assert states(result(events, LAKE, logs=logs), LAKE) == [State.COMPLETE, State.LATE]
     assert states(result(late, LAKE, logs=logs), LAKE)[1] is State.LATE  # "one" is named only after "two"
+
+
+# -- R14, R15, R17: offsets that nobody counted, and logs that were cut
+
+
+def test_a_reader_s_gap_makes_only_the_windows_unknown_that_its_offsets_can_be_in() -> None:
+    """The broker tier lacks a part of them: that part lies between its ranges before and after."""
+    counted = [
+        event("broker", "b", 0, 10, {0: 10}, stored_ms=1),
+        event("broker", "b", 10, 20, {5: 10}, stored_ms=2),
+        event("broker", "b", 25, 30, {9: 5}, stored_ms=3),
+    ]
+    sent = event("producer", "p", 0, 1, {0: 10, 5: 10, 7: 5, 9: 5})
+    read = [event("hadoop", "lake", 0, 10, {0: 10}), event("hadoop", "lake", 28, 30, {9: 2})]
+    audit = result([sent, *counted, *read], lateness_ms=WINDOW_MS)
+    gap = next(problem for problem in audit.problems if problem.tier == LAKE)
+    assert sorted(start // WINDOW_MS for start in gap.windows or ()) == [5, 7, 9]
+
+
+def test_an_owner_that_begins_inside_a_range_was_set_back() -> None:
+    """An unclean election cut the log at 150, and retention deleted what came instead before the group read on."""
+    read = [
+        event("consumer", "readers", 0, 200, {0: 100, 1: 100}, epoch=1, stored_ms=1),
+        event("consumer", "readers", 150, 150, {}, epoch=1, stored_ms=2),
+    ]
+    audit = result([*stored(), *read], READERS)
+    assert states(audit, READERS) == [State.COMPLETE, State.UNKNOWN]
+    assert "was set back" in audit.problems[0].text
+
+
+@pytest.mark.parametrize(("kept", "state"), [(200, State.COMPLETE), (150, State.UNKNOWN)])
+def test_a_log_that_was_cut_is_unknown_until_its_leader_tells(kept: int, state: State) -> None:
+    """What was stored instead can be of the first window, too."""
+    logs = {"flights": {Place("", 0): LogEnd(0, 250, 250, kept)}}
+    audit = result(stored(), BROKER, lateness_ms=0, logs=logs)
+    assert states(audit, BROKER) == [state, state]
+    texts = [problem.text for problem in audit.problems]
+    assert texts == (["partition 0: counted up to offset 200, and its log was cut at 150"] if kept < 200 else [])

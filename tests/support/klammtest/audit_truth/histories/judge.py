@@ -10,7 +10,7 @@ from uuid import UUID
 
 from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare, settlement_counts
-from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.comparison.tiers import Kind, TierKey
 from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.gate import Gate, obstacle
 
@@ -88,12 +88,14 @@ class Judge:
                         self.wrong.append(f"window {start} has events that were deleted, and is in the report")
                     continue
                 if window is None:
-                    if want.short and self.final and self.stored[start]:
+                    if want.short and self.final and start in self.known.named:
                         self.wrong.append(f"window {start} is not in the report")
                     continue
                 self._cell(tier, start, str(window.cells[tier].state), want)
         self._watermark()
         if self.final:
+            if not any(event.tier == "broker" for event in self.known.world.audit.lost):
+                self.wrong += [f"at the end: {p.text}" for p in self.audit.problems if p.kind == Kind.BEHIND]
             self._gate()
             self._settle()
         return self.wrong

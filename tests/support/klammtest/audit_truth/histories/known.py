@@ -55,10 +55,10 @@ class Known:
 
     def _replaced(self, lake: Lake) -> bool:
         """R6: a lake was begun in its directory, and an event of it is stored."""
-        return lake.replaced and any(
-            event.lake not in ("", lake.id) and event.directory == lake.told_directory
-            for event in self.world.audit.events
-        )
+        others = [event for event in self.world.audit.events if event.lake not in ("", lake.id)]
+        if lake.told_directory != lake.layout.base and any(lake.id in event.replaces for event in others):
+            return True  # it was moved, a copy of it was loaded, and it was not: it gets another id
+        return lake.replaced and any(event.directory == lake.told_directory for event in others)
 
     def parts(self) -> Iterator[tuple[UUID, Part]]:
         for topic_id, parts in [*self.world.ended, (self.world.topic_id, self.world.parts)]:
@@ -72,6 +72,14 @@ class Known:
             for row in part.rows:
                 found[row.window][row.source] += 1
         return found
+
+    @property
+    def named(self) -> set[int]:
+        """Returns the windows in which a producer or the broker tier has counted. Records that nobody counted before
+        they were deleted are in no report."""
+        of = (BROKER, PRODUCER)
+        events = [event for event in self.world.audit.events if event.tier in of]
+        return {window.start_ms for event in events for window in event.windows}
 
     def acknowledged(self) -> dict[int, Counter[str]]:
         found: dict[int, Counter[str]] = defaultdict(Counter)

@@ -22,7 +22,7 @@ from klamm.core.records.record import Headers
 from klamm.plugins.audit.comparison.tiers import LogEnd, Place
 from klamm.plugins.audit.counting.broker_tier import GROUP, Follower
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
-from klamm.plugins.audit.event import AuditEvent, decode_event
+from klamm.plugins.audit.event import BROKER, AuditEvent, decode_event
 
 TOPIC: Final = "trips"
 WINDOW_MS: Final = 600_000
@@ -207,9 +207,17 @@ class World:
             found = self.store.get(part.place)
             known = self.audit.retained_ms > -math.inf and found is not None and found.topic_id == self.topic_id
             counted = found.offset if known and found is not None else -1
-            log = LogEnd(part.log.start, part.log.end, counted) if served else LogEnd(-1, -1)
+            log = LogEnd(part.log.start, part.log.end, counted, self._kept(part)) if served else LogEnd(-1, -1)
             ends[Place(str(self.topic_id), part.number)] = log
         return {TOPIC: ends}
+
+    def _kept(self, part: Part) -> int:
+        epochs = [
+            event.epoch
+            for event in self.audit.events
+            if event.tier == BROKER and event.topic_id == str(self.topic_id) and event.partition == part.number
+        ]
+        return part.log.epoch_end(max(epochs)) if epochs else -1
 
     # -- leaders
 
