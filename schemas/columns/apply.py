@@ -60,7 +60,8 @@ def never(plan: Resolution) -> str | None:
             reasons = [never(branch) for branch in plan.branches]
             if not reasons or None in reasons:
                 return None
-            alike = [branch.writer.kind == plan.reader.kind for branch in plan.branches]
+            kinds = {plan.reader.kind, *(branch.kind for branch in plan.reader.branches)}
+            alike = [branch.writer.kind in kinds for branch in plan.branches]
             return reasons[alike.index(True) if True in alike else 0]  # why the likely branch cannot be read
     return None
 

@@ -117,6 +117,8 @@ class _Plain:
             return {key: self.of(schema["values"], item) for key, item in value}
         if isinstance(schema, dict) and schema.get("logicalType") in _TIMES:
             return value * _TIMES[schema["logicalType"]]
+        if isinstance(schema, dict) and schema.get("logicalType") == "uuid" and kind in ("string", "fixed"):
+            return value.replace("-", "").lower()
         if is_decimal(schema):
             unscaled = int.from_bytes(bytes.fromhex(value), signed=True)
             return Fraction(unscaled, 10 ** schema.get("scale", 0))

@@ -38,6 +38,7 @@ MOVED: Final = "moved namespaces in unions"
 INSIDE: Final = "defaults within their own record"
 NO_FIELDS: Final = "records without fields"
 DEFAULTS: Final = "defaults of enum, fixed and bytes"
+OTHER_DEFAULT: Final = "defaults of another branch"
 ASCII: Final = "names beyond ASCII"
 
 RULES: Final[dict[str, str]] = {
@@ -66,8 +67,8 @@ RULES: Final[dict[str, str]] = {
     NAMES: "A record whose name is neither the reader's nor one of its aliases: Klamm refuses it, as the specification "
     "and Java's check of compatibility do; Java's reader does not compare the names of records outside of unions.",
     FULL_NAMES: "A union with several records of one short name: Klamm takes the one with the writer's full name, or "
-    "alias, even if another would take the value too; Java takes another one if the first does not resolve, and "
-    "its check accepts any that does.",
+    "alias, even if another would take the value too; Java takes another one if the first does not resolve, or the "
+    "one in the same place if two unions have the same short names, and its check accepts any that does.",
     TEXT: "Bytes that are read as `string` and are not UTF-8: Klamm refuses them, Java replaces what is none.",
     FIELD_ALIASES: "Aliases of fields in a record whose namespace was moved without an alias, and where a default in "
     "the writer's schema has the old name: Klamm takes them, as Java's check does; Java's reader fails.",
@@ -75,8 +76,10 @@ RULES: Final[dict[str, str]] = {
     "as outside of unions and as Java's check does; Java's reader does not.",
     NO_FIELDS: "A record without fields: `klamm load` refuses it, since a table needs columns.",
     RECURSIVE: "A type that contains itself has no columns: `poll_arrow` reads it record by record, Spark refuses it.",
-    DEFAULTS: "A default that is no symbol of its enum, not of the size of its fixed, or no bytes: Klamm refuses the "
-    "schema, Java's parser accepts it.",
+    DEFAULTS: "A default that is no symbol of its enum, not of the size of its fixed, no bytes, or beyond a `float`: "
+    "Klamm refuses the schema, Java's parser accepts it.",
+    OTHER_DEFAULT: "A union's default that its first branch cannot hold (text beyond U+00FF as `bytes`, null as an "
+    "enum): Klamm takes the first branch that fits, Java the first of its JSON type, and writes `?` or fails.",
     INSIDE: "A default that is a record which contains the field: Java's parser fails, since it does not have the "
     "record's fields yet; Klamm accepts it.",
     ASCII: "Names with letters beyond ASCII, and empty parts of a namespace: Klamm refuses the schema, as the "
@@ -109,7 +112,13 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
         if found is not None and found[1] in re.split(r"\W+", found[2]):
             return MOVED
         known = re.search("missing required field|Invalid default for field", difference.java["error"])
-        return FIELD_ALIASES if known and java["compatible"] else None
+        if known and (java["compatible"] or _fields_by_alias(case)):
+            return FIELD_ALIASES
+        return OTHER_DEFAULT if "is not in the enum symbol set" in difference.java["error"] else None
+    if difference.path.endswith(("read", "lake")) and _twins(case) and isinstance(ours, pa.StructScalar):
+        return FULL_NAMES
+    if difference.path.endswith(("read", "lake")) and "3f" in (difference.java, *_branch_of(difference.java)):
+        return OTHER_DEFAULT
     if difference.java == {"unreadable": ""} and _is_zero(ours):
         return NO_VALUE
     if isinstance(difference.java, dict) and _other_unit(difference.java, ours):
@@ -117,9 +126,15 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
     return None
 
 
+def _branch_of(java: Any) -> tuple[Any, ...]:
+    return tuple(java[1:]) if isinstance(java, list) else ()
+
+
 def _schema(ours: Any) -> str | None:
     why = ours.why if isinstance(ours, Refused) else ""
-    if "the default of" in why and re.search(r"is no enum|bytes, not the|is in no branch|so it is no bytes", why):
+    if "the default of" in why and re.search(
+        r"is no enum|bytes, not the|is in no branch|so it is no bytes|is no float", why
+    ):
         return DEFAULTS
     if "is no Avro name" in why and re.search(r"'é'|: '' is no Avro name", why):
         return ASCII
@@ -178,12 +193,14 @@ def _fields_by_alias(case: Case) -> bool:
 
 
 def _twins(case: Case) -> bool:
-    """Returns True if a union of the reader has two records of one short name."""
+    """Returns True if a union of the reader has two records of one short name, or alias."""
     names = definitions(case.reader)
     for node in nodes(case.reader):
         if isinstance(node, list):
             full = [one if isinstance(one, str) else one.get("name", "") for one in node]
-            short = [name.rpartition(".")[2] for name in full if names.get(name, {}).get("type") == "record"]
+            records = [names[name] for name in full if names.get(name, {}).get("type") == "record"]
+            known = [name for one in records for name in (one["name"], *one.get("aliases", ()))]
+            short = [name.rpartition(".")[2] for name in known]
             if len(set(short)) < len(short):
                 return True
     return False
