@@ -192,7 +192,7 @@ class ValueMaker:
             return {
                 field["name"]: self.default(field["type"], depth + 1)
                 for field in schema["fields"]
-                if "default" not in field or rng.random() < 0.5
+                if "default" not in field or (depth < 8 and rng.random() < 0.5)
             }
         if kind == "array":
             return [self.default(schema["items"], depth + 1) for _ in range(self._length(depth))]
