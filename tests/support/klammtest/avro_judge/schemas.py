@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
-from .values import ValueMaker
+from .values import EndlessDefaultError, ValueMaker
 
 Json = Any
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -191,8 +192,9 @@ class SchemaMaker:
         return made
 
     def set_default(self, field: Json) -> None:
-        """Gives a field a default of its type, in the form of the specification."""
-        field["default"] = ValueMaker(self._rng, self._defined | definitions(field["type"])).default(field["type"])
+        """Gives a field a default of its type, in the form of the specification, if there is one."""
+        with suppress(EndlessDefaultError):
+            field["default"] = ValueMaker(self._rng, self._defined | definitions(field["type"])).default(field["type"])
 
     def union(self, depth: int) -> Json:
         rng = self._rng

@@ -44,6 +44,10 @@ def double_hex(number: float) -> str:
     return "7ff8000000000000" if number != number else struct.pack(">d", number).hex()
 
 
+class EndlessDefaultError(Exception):
+    """A record that contains itself in the first branch of a union, or as a field, has no default."""
+
+
 def is_decimal(schema: Json) -> bool:
     """Returns True for a decimal that is valid; Avro ignores another one."""
     if (
@@ -189,6 +193,8 @@ class ValueMaker:
         if not isinstance(kind, str):
             return self.default(kind, depth)
         if kind == "record":
+            if depth > 20:
+                raise EndlessDefaultError
             return {
                 field["name"]: self.default(field["type"], depth + 1)
                 for field in schema["fields"]
