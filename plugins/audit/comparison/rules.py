@@ -426,8 +426,8 @@ def read_by_group(events: Iterable[AuditEvent]) -> _Read:
         begin, tells = event.from_offset, event.to_offset == event.from_offset
         if event.epoch >= highest:
             highest, reads_on = event.epoch, begin if tells else None
-        if tells:  # inside a range that was published: what it had received from here on was cut, or not committed
-            inside = (each for each in kept if each.from_offset < begin < each.to_offset and each.epoch <= event.epoch)
+        if tells:  # inside a range of its own: what it had received from here on was cut
+            inside = (each for each in kept if each.from_offset < begin < each.to_offset and each.epoch == event.epoch)
             back = _widest(back, *((begin, each.to_offset) for each in inside))
         if begin <= reached:
             for epoch, last in furthest.items():
