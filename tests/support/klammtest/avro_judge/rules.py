@@ -159,14 +159,19 @@ def _refusal(case: Case, difference: Difference, why: str) -> str | None:
         ("read", "lake")
     ):
         return NAMES
+    if difference.path.endswith(("read", "lake")) and re.search(r"has \d+ bytes, not", why) and _fields_by_alias(case):
+        return FIELD_ALIASES
     if "contains itself" in why or "cannot be read into columns" in why:
         return RECURSIVE if _recursive(case) else None
     return None
 
 
 def _compatibility(case: Case, problems: list[str]) -> str | None:
-    if problems and all(_LOGICAL.search(problem) for problem in problems):
-        return MEANINGS
+    kinds = [bool(_LOGICAL.search(problem)) for problem in problems]
+    if any(kinds) and all(
+        kind or "is in no branch of" in problem for kind, problem in zip(kinds, problems, strict=True)
+    ):
+        return MEANINGS  # a record that cannot be read is in no branch, either
     if problems and _twins(case):
         return FULL_NAMES
     return None
