@@ -619,8 +619,8 @@ class Problems:
             if self._broker is None or place not in self._broker.tiles:
                 return None
             windows, holes = self._counted(self._broker, place, span)
-            near = [self._touched(self._broker, place, hole) or frozenset() for hole in holes]
-            return windows.union(*near)
+            inside = [self._touched(self._broker, place, hole) or frozenset() for hole in holes]
+            return windows.union(*inside)
         tiles = [event for event in counts.tiles[place] if event.windows and not event.lossy]
         before = next((self._of(event) for event in reversed(tiles) if event.to_offset <= span[0]), None)
         after = next((self._of(event) for event in tiles if event.from_offset >= span[1]), None)
