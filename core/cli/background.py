@@ -40,7 +40,7 @@ _STOP_S: Final = 60.0
 """How long a broker may take to stop whose start was interrupted."""
 
 
-class State(Enum):
+class ProcessState(Enum):
     UP = "running"
     CHANGING = "starting or stopping"
     DOWN = "not running"
@@ -108,17 +108,17 @@ def print_status(brokers: Sequence[BrokerConfig], as_json: bool = False) -> None
     serving = True
     for each in brokers:
         process = holder(each.log_dirs)
-        state = State.DOWN if process is None else State.UP if _accepts(each) else State.CHANGING
-        serving = serving and state is State.UP
+        state = ProcessState.DOWN if process is None else ProcessState.UP if _accepts(each) else ProcessState.CHANGING
+        serving = serving and state is ProcessState.UP
         addresses = list(map(str, each.advertised()))
         if as_json:
             row = {"broker": each.broker_id, "state": state.value, "addresses": addresses, "pid": process}
             say_json({**row, "log.dirs": str(each.log_dirs)})
             continue
         where = f"data in {_near(each.log_dirs)}"
-        if state is State.DOWN:
+        if state is ProcessState.DOWN:
             say(f"broker {each.broker_id} does not run: {where}")
-        elif state is State.UP:
+        elif state is ProcessState.UP:
             say(f"broker {each.broker_id} runs: {', '.join(addresses)}; pid {process}, {where}")
         else:
             not_yet = f"no connection to {', '.join(addresses)} yet"

@@ -25,6 +25,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
             "audit/cli.py",
             "audit/comparison/report.py",
             "coordination/server_command.py",
+            "coordination/zookeeper/command.py",
             "demo/command.py",
             "demo/show.py",
         },
@@ -47,8 +48,13 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.cluster.tree": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
     "klamm.core.config.sections.topic_settings": ("checks a topic's name as the core does", {"audit/config.py"}),
     "klamm.core.escaping": ("names from the wire on pages", {"audit/comparison/report.py", "audit/web/templates.py"}),
+    "klamm.core.extras": ("names the extra that a feature needs", {"audit/web/service.py", "demo/flights.py"}),
     "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
-    "klamm.core.java": ("starts a JVM as the core does", {"coordination/zookeeper/server.py"}),
+    "klamm.core.java": (
+        "starts a JVM as the core does",
+        {"coordination/zookeeper/command.py", "coordination/zookeeper/server.py"},
+    ),
+    "klamm.core.maven": ("gets jars as HDFS does", {"coordination/zookeeper/jars.py"}),
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),
     "klamm.core.records": (
         "the compiled counts by window, and the compiled packing of the columns they are made of",
