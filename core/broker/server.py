@@ -22,11 +22,13 @@ from uuid import uuid4
 
 from ..cluster.brokers.log_directory import LogDirectoryRecord
 from ..cluster.brokers.registration import DisplacedError
+from ..cluster.change_writer import name_of_writer
 from ..cluster.cluster import Cluster
 from ..cluster.image import ClusterImage, Endpoint
 from ..cluster.image_reader import read_image
 from ..cluster.restored import check_history
 from ..cluster.tree.bootstrap import create_base_paths
+from ..cluster.tree.steps import run_steps
 from ..config.address import ListenerAddress
 from ..config.describe import kafka_keys_in
 from ..config.sections.broker import BrokerConfig
@@ -362,7 +364,9 @@ class Broker:
         meta = await workers.disk(read_meta, directory)
         if meta is not None and (meta.cluster_id, meta.broker_id) == (cluster_id, self._config.broker_id):
             seen = await workers.disk(SeenMetadata, directory)
-            await workers.coordination(check_history, coordination, self._config.broker_id, seen.last)
+            broker_id = self._config.broker_id
+            checked = check_history(coordination, broker_id, seen.last, name_of_writer(broker_id))
+            await workers.coordination(run_steps, coordination, checked)
 
     async def _start_scrubber(self, workers: Workers, logs: LogManager) -> None:
         config = ScrubConfig(self._config.log_scrub_bytes_per_second, self._config.log_scrub_interval_ms)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +17,6 @@ from uuid import uuid4
 from ..errors import BrokerError, CoordinationError, ErrorCode
 from ..interfaces.coordination import (
     BadVersionError,
-    Coordination,
     CoordinationUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -27,10 +25,10 @@ from ..interfaces.coordination import (
 from ..records.partition import TopicPartition
 from ..replication.leader import ProposalOutcome
 from ..replication.partition_state import PartitionState
-from .changes import MOST_STATES, RING_SIZE, MetadataStates, StoredState, change_operations, read_change
+from .changes import MOST_STATES, RING_SIZE, StoredState, change_operations, read_change
 from .image import ClusterImage
 from .tree.nodes import TopicNode
-from .tree.steps import run_steps
+from .tree.steps import Session, Steps, pause, transact
 
 _log = logging.getLogger(__name__)
 MOST_BYTES: Final = 1_000_000
@@ -54,11 +52,17 @@ class Plan:
     operations: Sequence[Operation] = ()
 
 
-Guard = Callable[[bool], Sequence[Operation]]
+Guard = Callable[[bool], Steps[Sequence[Operation]]]
 """Returns the checks that hold while the writer may write; raises `BrokerError` if it may not any more. The argument is
 true if the last attempt was refused, perhaps by these checks."""
-Planner = Callable[[ClusterImage], Plan | None]
+Planner = Callable[[ClusterImage], Steps[Plan | None]]
 """Returns the change from an image; None if nothing is to be changed; raises `BrokerError` if it cannot be made."""
+
+
+def no_guard(_: bool) -> Steps[Sequence[Operation]]:
+    """The guard of changes that any broker may make, or that have checks of their own."""
+    yield from ()
+    return ()
 
 
 def name_of_writer(broker_id: int) -> str:
@@ -73,15 +77,21 @@ def writer_of(by: str) -> int:
 
 
 class ChangeWriter:
-    """Blocking and thread-safe. `read` reads the newest image, all of it if its argument is true, and publishes it."""
+    """Without I/O. `read` reads the newest image, all of it if its argument is true, and publishes it."""
 
-    def __init__(self, coordination: Coordination, read: Callable[[bool], ClusterImage], name: str) -> None:
-        """`name` is unique to this object, in all processes."""
-        self._coordination = coordination
+    def __init__(
+        self,
+        session: Session,
+        read: Callable[[bool], Steps[ClusterImage]],
+        name: str,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        """`name` is unique to this object, in all processes; `uniform` returns a random number between two."""
+        self._session = session
+        self._uniform = uniform
         self._read = read
         self._name = name
         self._numbers = itertools.count()
-        self._stop = threading.Event()
 
     @property
     def most_states(self) -> int:
@@ -91,13 +101,9 @@ class ChangeWriter:
     @property
     def most_operations(self) -> int:
         """The number of operations that the coordination takes in one change."""
-        return self._coordination.most_operations
+        return self._session.most_operations
 
-    def stop(self) -> None:
-        """Ends pauses between attempts."""
-        self._stop.set()
-
-    def change(self, guard: Guard, plan_for: Planner, image: ClusterImage | None = None) -> ClusterImage | None:
+    def change(self, guard: Guard, plan_for: Planner, image: ClusterImage | None = None) -> Steps[ClusterImage | None]:
         """Makes a change and returns the image after it; None if there was nothing to change. `image`, if given, is
         what the first attempt is planned from; else it is read.
 
@@ -105,38 +111,39 @@ class ChangeWriter:
         other changes are first at every attempt.
         """
         unanswered: dict[str, int] = {}
-        image = image or self._read(False)
+        image = image or (yield from self._read(False))
         refusal: CoordinationError | None = None
         for attempt in range(_ATTEMPTS):
-            if self._was_made(unanswered, image.version):
+            if (yield from self._was_made(unanswered, image.version)):
                 return image
-            plan = plan_for(image)
+            plan = yield from plan_for(image)
             if plan is None:
                 return None
             by = self._next_name()
-            operations = self._operations(guard(refusal is not None), image, plan, by)
+            operations = self._operations((yield from guard(refusal is not None)), image, plan, by)
             refusal = None
             try:
-                self._coordination.transaction(operations)
+                yield from transact(*operations)
             except CoordinationUnavailableError:
                 unanswered[by] = image.version
             except (BadVersionError, NoNodeError, NodeExistsError) as error:
                 refusal = error
             else:
-                return self._read(False)
-            self._pause(attempt)
+                return (yield from self._read(False))
+            longest = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+            yield from pause(self._uniform(0, longest))
             before = image
-            image = self._read(False)
+            image = yield from self._read(False)
             if refusal is not None and image.version == before.version:
-                image = self._read_again(before, refusal)
+                image = yield from self._read_again(before, refusal)
         raise CoordinationUnavailableError(f"the metadata kept changing for {_ATTEMPTS} attempts to change them")
 
-    def attempt(self, guard: Sequence[Operation], image: ClusterImage, plan: Plan) -> ProposalOutcome:
+    def attempt(self, guard: Sequence[Operation], image: ClusterImage, plan: Plan) -> Steps[ProposalOutcome]:
         """Makes one attempt, on condition that the image is still the newest. REFUSED: it was not made and never will
         be. Raises `BrokerError` if the change is too large."""
         operations = self._operations(guard, image, plan, self._next_name())
         try:
-            self._coordination.transaction(operations)
+            yield from transact(*operations)
         except (BadVersionError, NoNodeError, NodeExistsError):
             return ProposalOutcome.REFUSED
         except CoordinationError as error:
@@ -148,18 +155,18 @@ class ChangeWriter:
     def _next_name(self) -> str:
         return f"{self._name}/{next(self._numbers)}"
 
-    def _read_again(self, before: ClusterImage, refusal: CoordinationError) -> ClusterImage:
+    def _read_again(self, before: ClusterImage, refusal: CoordinationError) -> Steps[ClusterImage]:
         """Reads the whole tree, which differs from an image of the same version only if something wrote past the order
         of changes."""
-        image = self._read(True)
+        image = yield from self._read(True)
         if image == before:
             raise refusal
         return image
 
-    def _was_made(self, unanswered: Mapping[str, int], version: int) -> bool:
+    def _was_made(self, unanswered: Mapping[str, int], version: int) -> Steps[bool]:
         """Returns True if one of these attempts, each with the version that it was made from, has become a change."""
         for base in sorted({base for base in unanswered.values() if base < version}):
-            made = run_steps(self._coordination, read_change(base + 1))
+            made = yield from read_change(base + 1)
             if made is None and version - base > RING_SIZE:  # its entry may have been overwritten
                 raise CoordinationUnavailableError(
                     f"a change of version {base + 1} was not answered, and {version - base} later changes hide its fate"
@@ -176,7 +183,8 @@ class ChangeWriter:
                 stored[tp] = StoredState(partition.state, partition.path_version)
         operations = change_operations(
             guard,
-            MetadataStates(image.version, stored),
+            image.version,
+            stored,
             plan.states,
             by,
             operations=plan.operations,
@@ -197,7 +205,3 @@ class ChangeWriter:
                 f"the change takes {size} bytes in the coordination, {MOST_BYTES} at most; make it in smaller steps",
             )
         return operations
-
-    def _pause(self, attempt: int) -> None:
-        longest = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
-        self._stop.wait(random.uniform(0, longest))

@@ -17,31 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..errors import CoordinationError
-from ..interfaces.coordination import (
-    BadVersionError,
-    Check,
-    CoordinationUnavailableError,
-    Create,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    SessionExpiredError,
-    Set,
-    Stat,
-)
+from ..interfaces.coordination import Check, Create, Operation, Set, Stat
 from ..records.partition import TopicPartition
-from ..replication.leader import ProposalOutcome
 from ..replication.partition_state import PartitionState
 from .tree import paths
 from .tree.nodes import MetadataVersionNode, TopicNode
-from .tree.steps import Steps, find, get, transact
+from .tree.steps import Steps, find, get
 
 CHANGES: Final = paths.CHANGES
 INCARNATIONS: Final = paths.INCARNATIONS
 RING_SIZE: Final = 64
 MOST_STATES: Final = 500
 """Maximum number of existing partitions in one change."""
-_READS: Final = 5
 
 
 class StoredState(NamedTuple):
@@ -52,15 +39,6 @@ class StoredState(NamedTuple):
 
 
 States = Mapping[TopicPartition, StoredState]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataStates:
-    """Every partition's state at one version of the metadata. `by`: the change that led to it, where that was read."""
-
-    version: int
-    states: States
-    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +133,8 @@ def leader_guard(incarnation: str, added: Sequence[str] = ()) -> list[Operation]
 
 def change_operations(
     guard: Sequence[Operation],
-    base: MetadataStates,
+    base_version: int,
+    base: States,
     states: Mapping[TopicPartition, PartitionState],
     by: str,
     *,
@@ -163,15 +142,16 @@ def change_operations(
     topics: Mapping[str, TopicNode | None] | None = None,
     configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Operation]:
-    """Returns the transaction that changes `states` from `base`; a state that `base` does not have is created.
+    """Returns the transaction that changes `states` from those at `base_version`; a state that `base` does not have is
+    created.
 
     `operations` make the rest of the change, which `topics` and `configs` describe; they come before the states.
     """
-    versions = {tp: base.states[tp].path_version if tp in base.states else None for tp in states}
+    versions = {tp: base[tp].path_version if tp in base else None for tp in states}
     stored = {
         tp: StoredState(state, 0 if (before := versions[tp]) is None else before + 1) for tp, state in states.items()
     }
-    change = MetadataChange(base.version + 1, by, stored, topics or {}, configs or {})
+    change = MetadataChange(base_version + 1, by, stored, topics or {}, configs or {})
     touched = sorted({tp.topic for tp in states}.union(change.topics, change.configs))
     marker = json.dumps({"version": 1, "by": by, "topics": touched}).encode()
     written = [operation for tp, state in states.items() for operation in _write_state(tp, state, versions[tp])]
@@ -179,7 +159,7 @@ def change_operations(
         *guard,
         *operations,
         *written,
-        Set(paths.METADATA_VERSION, marker, base.version),
+        Set(paths.METADATA_VERSION, marker, base_version),
         Set(ring_path(change.version), change.encode()),
     ]
 
@@ -189,66 +169,6 @@ def _write_state(tp: TopicPartition, state: PartitionState, path_version: int | 
     if path_version is not None:
         return [Set(path, state.encode(), path_version)]
     return [Create(paths.partition(tp.topic, tp.partition)), Create(path, state.encode())]
-
-
-def write_change(operations: Sequence[Operation]) -> Steps[ProposalOutcome]:
-    """Makes one attempt. After UNKNOWN the caller reads the metadata until their version has passed the change's
-    base.
-    """
-    try:
-        yield from transact(*operations)
-    except (BadVersionError, NoNodeError, NodeExistsError, SessionExpiredError):
-        return ProposalOutcome.REFUSED
-    except CoordinationUnavailableError:
-        return ProposalOutcome.UNKNOWN
-    return ProposalOutcome.APPLIED
-
-
-def read_states(known: MetadataStates | None, partitions: Sequence[TopicPartition]) -> Steps[MetadataStates]:
-    """Reads the newest states: from the ring those after `known`, or all of `partitions` if the ring does not reach
-    back so far.
-
-    Registrations that these states are judged by are read afterwards (R10).
-    """
-    for _ in range(_READS):
-        _, stat = yield from get(paths.METADATA_VERSION)
-        if known is not None and stat.version - known.version < RING_SIZE:
-            caught_up = yield from _read_ring(known, stat.version)
-            if caught_up is not None:
-                return caught_up
-        states = yield from _read_all(partitions)
-        # A change during the read is applied from the ring at the next read: its entries are complete states.
-        known = MetadataStates(stat.version, states)
-    assert known is not None
-    return known
-
-
-def _read_ring(known: MetadataStates, version: int) -> Steps[MetadataStates | None]:
-    """Reads the changes from the ring; returns None if it does not have them all."""
-    changes = yield from read_changes(known.version, version)
-    if changes is None:
-        return None
-    states = dict(known.states)
-    for change in changes:
-        for tp, stored in change.states.items():
-            if tp not in states or stored.path_version > states[tp].path_version:
-                states[tp] = stored
-    return MetadataStates(version, states)
-
-
-def read_changes(after: int, version: int) -> Steps[list[MetadataChange] | None]:
-    """Reads the changes after version `after`, up to `version`, from the ring.
-
-    Returns None if the ring does not have them all: an entry has been overwritten since, or an older release, which
-    writes none, made a change.
-    """
-    changes = []
-    for number in range(after + 1, version + 1):
-        change = yield from read_change(number)
-        if change is None:
-            return None
-        changes.append(change)
-    return changes
 
 
 def read_change(version: int) -> Steps[MetadataChange | None]:
@@ -274,13 +194,3 @@ def change_at(version: int, found: tuple[bytes, Stat] | None) -> MetadataChange 
         return None
     change = MetadataChange.decode(ring_path(version), found[0])
     return change if change.version == version else None
-
-
-def _read_all(partitions: Sequence[TopicPartition]) -> Steps[dict[TopicPartition, StoredState]]:
-    states = {}
-    for tp in partitions:
-        path = paths.partition_state(tp.topic, tp.partition)
-        found = yield from find(path)
-        if found is not None:
-            states[tp] = StoredState(PartitionState.decode(path, found[0]), found[1].version)
-    return states

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..interfaces.coordination import Coordination, CoordinationUnavailableError, NoNodeError, Stat
@@ -24,9 +25,9 @@ from .tree.nodes import (
     TopicNode,
 )
 from .tree.states import UNKNOWN_DATA, decode_state
-from .tree.steps import run_steps
+from .tree.steps import Steps, children, get, get_many, run_steps
 
-__all__ = ["MetadataWentBackError", "metadata_version", "read_features", "read_image"]
+__all__ = ["MetadataWentBackError", "image_steps", "metadata_version", "read_features", "read_image"]
 
 _ATTEMPTS = 5
 
@@ -44,6 +45,11 @@ class _Topics(NamedTuple):
 
 
 def read_image(coordination: Coordination, previous: ClusterImage | None = None) -> ClusterImage:
+    """Reads the image on the calling thread: see `image_steps`."""
+    return run_steps(coordination, image_steps(previous))
+
+
+def image_steps(previous: ClusterImage | None = None) -> Steps[ClusterImage]:
     """Returns the present image; without `previous` the whole tree is read.
 
     Registrations are read after the states (R10). If older releases, which write no ring, change the metadata all the
@@ -51,14 +57,12 @@ def read_image(coordination: Coordination, previous: ClusterImage | None = None)
 
     Raises `MetadataWentBackError` if the coordination is older than `previous`.
     """
-    found = _read_topics(
-        coordination, None if previous is None else _Topics(previous.version, previous.topics, previous.by)
-    )
-    brokers = [f"{paths.BROKER_IDS}/{name}" for name in coordination.children(paths.BROKER_IDS)]
-    configs = [f"{paths.BROKER_CONFIGS}/{name}" for name in _children(coordination, paths.BROKER_CONFIGS)]
-    data = _get_many(
-        coordination, [paths.CLUSTER_ID, paths.CONTROLLER, paths.RESTORED, paths.FEATURES, *brokers, *configs]
-    )
+    known = None if previous is None else _Topics(previous.version, previous.topics, previous.by)
+    found = yield from _read_topics(known)
+    brokers = [f"{paths.BROKER_IDS}/{name}" for name in (yield from children(paths.BROKER_IDS))]
+    configs = [f"{paths.BROKER_CONFIGS}/{name}" for name in (yield from _children(paths.BROKER_CONFIGS))]
+    fixed = (paths.CLUSTER_ID, paths.CONTROLLER, paths.RESTORED, paths.FEATURES)
+    data = yield from get_many([*fixed, *brokers, *configs])
     if paths.CLUSTER_ID not in data:
         raise NoNodeError(f"{paths.CLUSTER_ID} does not exist")
     controller = data.get(paths.CONTROLLER)
@@ -75,9 +79,9 @@ def read_image(coordination: Coordination, previous: ClusterImage | None = None)
     )
 
 
-def read_features(coordination: Coordination) -> FinalizedFeatures:
+def read_features() -> Steps[FinalizedFeatures]:
     """Reads the finalized feature levels alone."""
-    return _features(_get_many(coordination, [paths.FEATURES]).get(paths.FEATURES))
+    return _features((yield from get_many([paths.FEATURES])).get(paths.FEATURES))
 
 
 def _features(found: tuple[bytes, Stat] | None) -> FinalizedFeatures:
@@ -95,55 +99,46 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _children(coordination: Coordination, path: str) -> list[str]:
+def _children(path: str) -> Steps[list[str]]:
     try:
-        return coordination.children(path)
+        return (yield from children(path))
     except NoNodeError:
         return []  # a tree of an older release
 
 
-def _get_many(coordination: Coordination, wanted: Sequence[str]) -> dict[str, tuple[bytes, Stat]]:
-    """Reads the paths; those that do not exist are left out, such as those deleted after they were listed."""
-    found = zip(wanted, coordination.get_many(wanted), strict=True)
-    return {path: data for path, data in found if data is not None}
-
-
-def _read_topics(coordination: Coordination, previous: _Topics | None) -> _Topics:
+def _read_topics(previous: _Topics | None) -> Steps[_Topics]:
     known = previous
     for _ in range(_ATTEMPTS):
-        version, by = metadata_version(coordination)
+        version, by = yield from metadata_version()
         if known is not None and 0 <= version - known.version < RING_SIZE:
-            caught_up = _catch_up(coordination, known, version, by)
+            caught_up = yield from _catch_up(known, version, by)
             if caught_up is not None:
                 return caught_up
-        if (
-            previous is not None
-            and known is previous
-            and run_steps(coordination, lacks_change(previous.version, previous.by))
-        ):
+        if previous is not None and known is previous and (yield from lacks_change(previous.version, previous.by)):
             raise MetadataWentBackError(
                 f"the coordination does not have change {previous.version} of the metadata any more: it was restored "
                 "from an older backup"
             )
         # What changes during this read is in the ring, in whole topics and states, and is applied in the next round.
-        known = _Topics(version, _read_all(coordination), by)
+        known = _Topics(version, (yield from _read_all()), by)
     assert known is not None
     return known
 
 
-def metadata_version(coordination: Coordination) -> tuple[int, str]:
+def metadata_version() -> Steps[tuple[int, str]]:
     """Returns the version of the metadata, and the name of the change that led to it."""
-    data, stat = coordination.get(paths.METADATA_VERSION)
+    data, stat = yield from get(paths.METADATA_VERSION)
     return stat.version, MetadataVersionNode.decode(paths.METADATA_VERSION, data or b"{}").by
 
 
-def _catch_up(coordination: Coordination, known: _Topics, version: int, by: str) -> _Topics | None:
+def _catch_up(known: _Topics, version: int, by: str) -> Steps[_Topics | None]:
     """Applies the changes since `known`; returns None if the ring does not have them all, or has another change than
     the one that led to `known`."""
     if version == known.version:
         return known if by == known.by else None
     numbers = range(known.version, version + 1)
-    entries = coordination.get_many([ring_path(number) for number in numbers])
+    found = yield from get_many([ring_path(number) for number in numbers])
+    entries = [found.get(ring_path(number)) for number in numbers]
     last = change_at(known.version, entries[0])
     if last is not None and last.by != known.by:
         return None
@@ -207,17 +202,18 @@ def _partitions(node: TopicNode, states: Mapping[int, StoredState]) -> dict[int,
 def _brokers(found: Mapping[str, tuple[bytes, Stat]]) -> dict[int, BrokerNode]:
     brokers = {}
     for path, (data, stat) in found.items():
-        number = int(_name(path))
-        brokers[number] = _broker_node(number, BrokerIdNode.decode(path, data), stat)
+        brokers[int(_name(path))] = _broker_node(path, data, stat.creation_id, stat.ephemeral_owner)
     return dict(sorted(brokers.items()))
 
 
-def _broker_node(broker_id: int, node: BrokerIdNode, stat: Stat) -> BrokerNode:
+@lru_cache(maxsize=1024)
+def _broker_node(path: str, data: bytes, creation_id: int, session_id: int) -> BrokerNode:
     """Returns the image of a registration. A broker of an older release has an endpoint of its own fields only, and
-    unknown data."""
+    unknown data. All registrations are read again after each change, and are mostly the same as before."""
+    broker_id, node = int(_name(path)), BrokerIdNode.decode(path, data)
     registration = BrokerRegistration(
         broker_id,
-        stat.creation_id,
+        creation_id,
         node.incarnation,
         node.data or (UNKNOWN_DATA,),
         leaving=node.state == "leaving",
@@ -239,24 +235,22 @@ def _broker_node(broker_id: int, node: BrokerIdNode, stat: Stat) -> BrokerNode:
         node.rack,
         node.directory_id,
         {name: (levels.get("min_version", 0), levels.get("max_version", 0)) for name, levels in node.features.items()},
-        stat.ephemeral_owner,
+        session_id,
         node.timestamp,
     )
 
 
-def _read_all(coordination: Coordination) -> dict[str, TopicImage]:
+def _read_all() -> Steps[dict[str, TopicImage]]:
     """Reads all topics; one that is not there whole, since it is being deleted, is left out."""
-    names = coordination.children(paths.TOPICS)
-    data = _get_many(coordination, [path for name in names for path in (paths.topic(name), paths.topic_config(name))])
+    names = yield from children(paths.TOPICS)
+    data = yield from get_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
     nodes = {
         name: TopicNode.decode(path, data[path][0])
         for name in names
         if (path := paths.topic(name)) in data and paths.topic_config(name) in data
     }
-    states = _get_many(
-        coordination,
-        [paths.partition_state(name, number) for name, node in nodes.items() for number in node.partitions],
-    )
+    wanted_states = [paths.partition_state(name, number) for name, node in nodes.items() for number in node.partitions]
+    states = yield from get_many(wanted_states)
     topics = {}
     for name, node in nodes.items():
         wanted = {number: paths.partition_state(name, number) for number in node.partitions}

@@ -11,15 +11,10 @@ from __future__ import annotations
 import logging
 
 from ..errors import CoordinationError
-from ..interfaces.coordination import (
-    BadVersionError,
-    Coordination,
-    CoordinationUnavailableError,
-    NodeExistsError,
-    NoNodeError,
-)
+from ..interfaces.coordination import BadVersionError, CoordinationUnavailableError, NodeExistsError, Set
 from .tree import paths
 from .tree.nodes import ProducerIdBlockNode
+from .tree.steps import Steps, create_below, find, transact
 
 BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
@@ -30,35 +25,34 @@ _ATTEMPTS = 100
 _log = logging.getLogger(__name__)
 
 
-def allocate_block(coordination: Coordination, broker_id: int, highest_used: int = -1, *, floor: int = 0) -> range:
+def allocate_block(broker_id: int, highest_used: int = -1, *, floor: int = 0) -> Steps[range]:
     """Returns the next `BLOCK_SIZE` ids, above `highest_used` and not below `floor`. A block whose claim got no
     response is never used."""
     for _ in range(_ATTEMPTS):
-        last, version = _last_allocated(coordination)
+        last, version = yield from _last_allocated()
         start = max(_above(last, highest_used) + 1, floor)
-        if _claim(coordination, broker_id, range(start, start + BLOCK_SIZE), version):
+        if (yield from _claim(broker_id, range(start, start + BLOCK_SIZE), version)):
             return range(start, start + BLOCK_SIZE)
     raise _kept_changing()
 
 
-def skip_used(coordination: Coordination, broker_id: int, highest_used: int) -> None:
+def skip_used(broker_id: int, highest_used: int) -> Steps[None]:
     """Makes the next block begin above `highest_used`, if it would not otherwise."""
     for _ in range(_ATTEMPTS):
-        last, version = _last_allocated(coordination)
+        last, version = yield from _last_allocated()
         if last >= highest_used:
             return
-        if _claim(coordination, broker_id, range(last + 1, _above(last, highest_used) + 1), version):
+        if (yield from _claim(broker_id, range(last + 1, _above(last, highest_used) + 1), version)):
             return
     raise _kept_changing()
 
 
-def _last_allocated(coordination: Coordination) -> tuple[int, int | None]:
+def _last_allocated() -> Steps[tuple[int, int | None]]:
     """Returns the last allocated id (-1: none) and the version of the path (None: it does not exist)."""
-    try:
-        data, stat = coordination.get(paths.PRODUCER_ID_BLOCK)
-    except NoNodeError:
+    found = yield from find(paths.PRODUCER_ID_BLOCK)
+    if found is None:
         return -1, None
-    return ProducerIdBlockNode.decode(paths.PRODUCER_ID_BLOCK, data).block_end, stat.version
+    return ProducerIdBlockNode.decode(paths.PRODUCER_ID_BLOCK, found[0]).block_end, found[1].version
 
 
 def _above(last: int, highest_used: int) -> int:
@@ -74,16 +68,16 @@ def _above(last: int, highest_used: int) -> int:
     return skipped_to
 
 
-def _claim(coordination: Coordination, broker_id: int, block: range, version: int | None) -> bool:
+def _claim(broker_id: int, block: range, version: int | None) -> Steps[bool]:
     """Returns whether this broker got the block; False if another broker changed the path first."""
     if block.stop > MAX_PRODUCER_ID:
         raise CoordinationError(f"{paths.PRODUCER_ID_BLOCK}: all producer ids are used up")
     node = ProducerIdBlockNode(broker=broker_id, block_start=block.start, block_end=block.stop - 1)
     try:
         if version is None:
-            coordination.create(paths.PRODUCER_ID_BLOCK, node.encode(), make_parents=True)
+            yield from create_below(paths.PRODUCER_ID_BLOCK, node.encode())
         else:
-            coordination.set(paths.PRODUCER_ID_BLOCK, node.encode(), version)
+            yield from transact(Set(paths.PRODUCER_ID_BLOCK, node.encode(), version))
     except (BadVersionError, NodeExistsError):
         return False
     return True

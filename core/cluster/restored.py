@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable
 
 from ..errors import CoordinationError
-from ..interfaces.coordination import Coordination, Create
+from ..interfaces.coordination import Create
 from ..log.state.seen_metadata import SeenChange
 from ..records.partition import TopicPartition, counted, some_of
 from ..replication.elections import has_live_leader
 from ..replication.partition_state import PartitionState
 from ..replication.registrations import DOUBTED, Registrations
-from .change_writer import ChangeWriter, Plan, name_of_writer
+from .change_writer import ChangeWriter, Plan, no_guard
 from .changes import lacks_change
 from .image import ClusterImage
-from .image_reader import read_image
+from .image_reader import image_steps
 from .tree import paths
 from .tree.nodes import RestoredNode
-from .tree.steps import run_steps
+from .tree.steps import Session, Steps, pause
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.1
@@ -35,10 +35,10 @@ class RestoredError(CoordinationError):
     """The coordination is older than the logs, and others lead already by what it says."""
 
 
-def is_older(coordination: Coordination, seen: SeenChange) -> bool:
+def is_older(seen: SeenChange) -> Steps[bool]:
     """Returns True if the coordination does not have the change `seen`; False as well if it has had so many changes
     since that it cannot tell."""
-    return run_steps(coordination, lacks_change(seen.version, seen.by))
+    return lacks_change(seen.version, seen.by)
 
 
 def highest_epoch(before: ClusterImage, now: ClusterImage) -> int:
@@ -47,35 +47,36 @@ def highest_epoch(before: ClusterImage, now: ClusterImage) -> int:
 
 
 def check_history(
-    coordination: Coordination,
+    session: Session,
     broker_id: int,
     seen: SeenChange | None,
-    sleep: Callable[[float], object] = time.sleep,
+    name: str,
+    monotonic: Callable[[], float] = time.monotonic,
     *,
     in_session: bool = False,
-) -> bool:
+) -> Steps[bool]:
     """Makes `/admin/restored` if the coordination is older than what this broker has seen; returns whether it is.
-    `sleep` waits for some seconds. `in_session`: the backup has the session that this broker still has, and perhaps
-    those of other brokers that are running: live leaders are then of the time before the restore.
+    `name` is unique, of the change that makes it. `in_session`: the backup has the session that this broker still has,
+    and perhaps those of other brokers that are running: live leaders are then of the time before the restore.
 
     Raises `RestoredError` if partitions of this broker have got leaders since the restore: they were elected by what
     the backup says, and this broker's logs would be cut to theirs. Such a state has a leader epoch that is higher than
     any that this broker has seen (it follows the clock), or a live leader. Leaders that the backup has as live are gone
     within one session time-out and a half, which this waits for unless `in_session`.
     """
-    if seen is None or not is_older(coordination, seen):
+    if seen is None or not (yield from is_older(seen)):
         return False
-    image = read_image(coordination)
-    deadline = time.monotonic() + coordination.session_timeout_s * 1.5
-    while not in_session and _live_leaders(image, broker_id) and time.monotonic() < deadline:
-        sleep(_LOOK_S)
-        image = read_image(coordination)
+    image = yield from image_steps()
+    deadline = monotonic() + session.session_timeout_s * 1.5
+    while not in_session and _live_leaders(image, broker_id) and monotonic() < deadline:
+        yield from pause(_LOOK_S)
+        image = yield from image_steps()
 
     older = True
 
-    def plan(found: ClusterImage) -> Plan | None:
+    def plan(found: ClusterImage) -> Steps[Plan | None]:
         nonlocal older
-        older = is_older(coordination, seen)  # again, now that the image was read: one read may have been old itself
+        older = yield from is_older(seen)  # again, now that the image was read: one read may have been old itself
         if not older:
             return None
         elected = _elected_since(found, broker_id, seen.leader_epoch)
@@ -88,8 +89,7 @@ def check_history(
         node = RestoredNode(broker=broker_id, seen=seen.version, found=found.version, leader_epoch=seen.leader_epoch)
         return Plan(operations=[Create(paths.RESTORED, node.encode())])
 
-    name = name_of_writer(broker_id)
-    ChangeWriter(coordination, lambda _: read_image(coordination), name).change(lambda _: [], plan, image)
+    yield from ChangeWriter(session, lambda _: image_steps(), name).change(no_guard, plan, image)
     if not older:
         return False
     _log.error(

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, ErrorCode
-from ..interfaces.coordination import Coordination, Create, Delete, NoNodeError, Operation, Set
+from ..interfaces.coordination import Create, Delete, NoNodeError, Operation, Set
 from ..records.partition import TopicPartition, counted
 from ..replication.partition_state import PartitionState
 from . import clock_floors
@@ -24,6 +24,7 @@ from .image import ClusterImage, TopicImage
 from .topic_names import check_no_collision, check_topic_name
 from .tree import paths
 from .tree.nodes import ConfigNode, DeletedTopicNode, TopicNode, encode_uuid
+from .tree.steps import Steps, children, get_many, plain, transact
 
 MAX_PARTITIONS_A_CHANGE = 1000
 """Maximum number of new partitions in one request, so that its transaction stays below the coordination's limit of 1
@@ -36,7 +37,6 @@ class TopicChanges:
 
     def __init__(
         self,
-        coordination: Coordination,
         controller: Controller,
         writer: ChangeWriter,
         random_index: Callable[[int], int],
@@ -44,7 +44,6 @@ class TopicChanges:
         clock: Callable[[], float],
         defaults: Callable[[], TopicConfig],
     ) -> None:
-        self._coordination = coordination
         self._controller = controller
         self._writer = writer
         self._random_index = random_index
@@ -59,7 +58,7 @@ class TopicChanges:
         replication_factor: int,
         configs: Mapping[str, str],
         replicas: Replicas | None = None,
-    ) -> UUID:
+    ) -> Steps[UUID]:
         """Creates a topic and returns its id.
 
         `replicas` is a result of `checked_assignment`; without it the live brokers get replicas in turn. Raises
@@ -81,7 +80,7 @@ class TopicChanges:
             return Plan(self._new_states(image, name, assigned), {name: node}, {name: dict(configs)}, operations)
 
         self._controller.epoch()  # not the controller: nothing is read
-        self._writer.change(self._controller.guard, plan)
+        yield from self._writer.change(self._controller.guard, plain(plan))
         return topic_id
 
     def _new_states(self, image: ClusterImage, name: str, assigned: Replicas) -> dict[TopicPartition, PartitionState]:
@@ -106,7 +105,7 @@ class TopicChanges:
             raise BrokerError(ErrorCode.invalid_partitions, f"topic {name!r} needs at least 1 partition, not {count}")
         _check_count(name, count)
 
-    def delete(self, name: str, topic_id: UUID | None = None) -> UUID:
+    def delete(self, name: str, topic_id: UUID | None = None) -> Steps[UUID]:
         """Deletes a topic and returns its id. Raises `BrokerError` UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and
         UNKNOWN_TOPIC_ID if `topic_id` is given and the topic of this name has another."""
         deleted: list[UUID] = []
@@ -133,7 +132,7 @@ class TopicChanges:
 
         self._controller.epoch()
         while not deleted:
-            self._writer.change(self._controller.guard, plan)
+            yield from self._writer.change(self._controller.guard, plain(plan))
         return deleted[-1]
 
     def _most_deleted(self, name: str) -> int:
@@ -141,23 +140,20 @@ class TopicChanges:
         bytes_each = 2 * (len(paths.partition_state(name, 99_999)) + BYTES_AN_OPERATION)
         return min((self._writer.most_operations - 8) // 2, MOST_BYTES // 2 // bytes_each)
 
-    def deleted(self) -> dict[UUID, str]:
+    def deleted(self) -> Steps[dict[UUID, str]]:
         """Returns the deleted topics whose deletion is not finished: their names by id."""
         found = {}
-        for child in self._coordination.children(paths.DELETED_TOPICS):
-            path = paths.deleted_topic(child)
-            try:
-                node = DeletedTopicNode.decode(path, self._coordination.get(path)[0])
-            except NoNodeError:
-                continue  # finished after the listing
+        names = yield from children(paths.DELETED_TOPICS)
+        for path, (data, _) in (yield from get_many([paths.deleted_topic(name) for name in names])).items():
+            node = DeletedTopicNode.decode(path, data)
             found[node.topic_id] = node.name
         return found
 
-    def deletion_finished(self, topic_id: UUID) -> None:
+    def deletion_finished(self, topic_id: UUID) -> Steps[None]:
         with suppress(NoNodeError):
-            self._coordination.delete(paths.deleted_topic(encode_uuid(topic_id)))
+            yield from transact(Delete(paths.deleted_topic(encode_uuid(topic_id))))
 
-    def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
+    def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> Steps[None]:
         """Adds partitions until the topic has `total`, with `replicas` as in `create`. Raises `BrokerError`
         INVALID_PARTITIONS unless `total` is more than the present number."""
 
@@ -184,9 +180,9 @@ class TopicChanges:
             return Plan(self._new_states(image, name, assigned), {name: grown}, {}, operations)
 
         self._controller.epoch()
-        self._writer.change(self._controller.guard, plan)
+        yield from self._writer.change(self._controller.guard, plain(plan))
 
-    def alter_config(self, name: str, changes: Mapping[str, str | None], incarnation: str) -> None:
+    def alter_config(self, name: str, changes: Mapping[str, str | None], incarnation: str) -> Steps[None]:
         """Sets configuration keys; `None` resets a key to its default. If the minimum of in-sync replicas becomes
         lower, eligible leader replicas (ELR) that would not be eligible any more are removed with it (R6).
 
@@ -212,9 +208,9 @@ class TopicChanges:
 
         done: list[bool] = []
         while not done:
-            self._writer.change(lambda _: leader_guard(incarnation), plan)
+            yield from self._writer.change(plain(lambda _: leader_guard(incarnation)), plain(plan))
 
-    def raise_leader_epochs(self, broker_id: int, incarnation: str, begun: Mapping[TopicPartition, int]) -> None:
+    def raise_leader_epochs(self, broker_id: int, incarnation: str, begun: Mapping[TopicPartition, int]) -> Steps[None]:
         """Raises the leader epochs of partitions that `broker_id` leads above the epochs in its logs (`begun`), at
         least to the clock's floor. The leader itself writes them, as it writes its in-sync replicas."""
 
@@ -232,7 +228,7 @@ class TopicChanges:
                     break
             return Plan(raised) if raised else None
 
-        while self._writer.change(lambda _: leader_guard(incarnation), plan):
+        while (yield from self._writer.change(plain(lambda _: leader_guard(incarnation)), plain(plan))) is not None:
             pass
 
 

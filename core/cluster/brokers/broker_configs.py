@@ -7,37 +7,34 @@ from collections.abc import Callable, Mapping
 
 from ...interfaces.coordination import (
     BadVersionError,
-    Coordination,
     CoordinationUnavailableError,
     NodeExistsError,
     NoNodeError,
+    Set,
 )
 from ..tree import paths
 from ..tree.nodes import ConfigNode
+from ..tree.steps import Steps, create_below, find, transact
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Returns the new configuration for the present one; raises to refuse the change."""
 _ATTEMPTS = 10
 
 
-def alter_broker_config(coordination: Coordination, broker_id: int | None, change: Change) -> None:
+def alter_broker_config(broker_id: int | None, change: Change) -> Steps[None]:
     """Changes the configuration of one broker, or of all (None). Raises `CoordinationUnavailableError` if concurrent
     changes win every attempt."""
     path = paths.broker_config(broker_id)
     for _ in range(_ATTEMPTS):
+        found = yield from find(path)
+        before = {} if found is None else ConfigNode.decode(path, found[0]).config
+        node = ConfigNode(config=dict(change(before)))
         try:
-            data, stat = coordination.get(path)
-        except NoNodeError:
-            node = ConfigNode(config=dict(change({})))
-            try:
-                coordination.create(path, node.encode(), make_parents=True)
-            except NodeExistsError:
-                continue
-            return
-        node = ConfigNode(config=dict(change(ConfigNode.decode(path, data).config)))
-        try:
-            coordination.set(path, node.encode(), stat.version)
-        except (BadVersionError, NoNodeError):
+            if found is None:
+                yield from create_below(path, node.encode())
+            else:
+                yield from transact(Set(path, node.encode(), found[1].version))
+        except (BadVersionError, NoNodeError, NodeExistsError):
             continue
         return
     raise CoordinationUnavailableError(f"{path} kept changing")

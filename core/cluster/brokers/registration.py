@@ -10,8 +10,6 @@ same id. Every new registration has a new incarnation; one that the controller e
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +19,6 @@ from ...errors import BrokerError, ErrorCode
 from ...interfaces.coordination import (
     BadVersionError,
     Check,
-    Coordination,
     Delete,
     NodeExistsError,
     NoNodeError,
@@ -36,6 +33,7 @@ from ..feature_levels import SUPPORTED
 from ..image import Endpoint
 from ..tree import paths
 from ..tree.nodes import BrokerIdNode
+from ..tree.steps import Session, Steps, await_change, exists, find, transact
 from .incarnations import register_operations, state_of
 
 _log = logging.getLogger(__name__)
@@ -74,18 +72,18 @@ class OwnRegistration:
 
 
 class Registration:
-    """Registers one broker. `clock` returns seconds since 1970, `new_id` a new incarnation."""
+    """Registers one broker; without I/O. `clock` returns seconds since 1970, `new_id` a new incarnation."""
 
     def __init__(
         self,
-        coordination: Coordination,
+        session: Session,
         identity: BrokerIdentity,
         clock: Callable[[], float],
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
         if not identity.data_ids or not identity.endpoints:
             raise ValueError("a broker has at least one data id and one endpoint")
-        self._coordination = coordination
+        self._session = session
         self._identity = identity
         self._clock = clock
         self._new_id = new_id
@@ -99,9 +97,9 @@ class Registration:
     def own(self) -> OwnRegistration | None:
         """The last registration that this broker knows to have made; None once its session is over."""
         own = self._own
-        return own if own is not None and own.session_id == self._coordination.session_id else None
+        return own if own is not None and own.session_id == self._session.session_id else None
 
-    def register(self) -> int:
+    def register(self) -> Steps[int]:
         """Registers the broker and returns the broker epoch.
 
         Raises `BrokerError` DUPLICATE_BROKER_REGISTRATION if a live broker has this id, and `DisplacedError` if this
@@ -109,47 +107,47 @@ class Registration:
         """
         waited = False
         for _ in range(_ATTEMPTS):
-            found = self._found()
+            found = yield from self._found()
             if found is None:
-                self._make(())
+                yield from self._make(())
                 continue  # to read what was made
             node, stat = found
-            if stat.ephemeral_owner == self._coordination.session_id and self._has_incarnation(node, stat):
-                if self._renew(node, stat):
+            if stat.ephemeral_owner == self._session.session_id and (yield from self._has_incarnation(node, stat)):
+                if (yield from self._renew(node, stat)):
                     return self._mine(node, stat)
-            elif stat.ephemeral_owner in (*self._sessions, self._coordination.session_id) or (
+            elif stat.ephemeral_owner in (*self._sessions, self._session.session_id) or (
                 not self._sessions and self._same_directory(node)
             ):
-                self._replace(node, stat)
+                yield from self._replace(node, stat)
             elif self._sessions:
                 raise self._displaced(node)
             elif not waited:
                 waited = True
-                self._wait_for_expiry(node)
+                yield from self._wait_for_expiry(node)
             else:
                 raise self._taken(node)
         raise BrokerError(
             ErrorCode.duplicate_broker_registration, f"{self._path} kept changing; another broker claims this id too"
         )
 
-    def _has_incarnation(self, node: BrokerIdNode, stat: Stat) -> bool:
+    def _has_incarnation(self, node: BrokerIdNode, stat: Stat) -> Steps[bool]:
         """Returns True if the registration's other path is there and of the same session."""
         if not node.incarnation:
             return False
-        found = self._coordination.exists(incarnation_path(node.incarnation))
-        return found is not None and found.ephemeral_owner == stat.ephemeral_owner
+        found = yield from find(incarnation_path(node.incarnation))
+        return found is not None and found[1].ephemeral_owner == stat.ephemeral_owner
 
-    def _renew(self, node: BrokerIdNode, stat: Stat) -> bool:
+    def _renew(self, node: BrokerIdNode, stat: Stat) -> Steps[bool]:
         """Writes this broker's present data to the registration that is there, if it does not have them."""
         wanted = self._node(node.incarnation)
         if wanted.model_copy(update={"timestamp": node.timestamp}) == node:
             return True
-        return self._write(node, wanted, stat)
+        return (yield from self._write(node, wanted, stat))
 
-    def _write(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> bool:
+    def _write(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> Steps[bool]:
         """Changes the registration `node`; returns False if it was replaced or changed meanwhile."""
         try:
-            self._coordination.transaction(self._changes(node, wanted, stat))
+            yield from transact(*self._changes(node, wanted, stat))
         except (NoNodeError, BadVersionError):
             return False
         return True
@@ -163,12 +161,12 @@ class Registration:
         change = Set(self._path, wanted.encode(), stat.version)
         return [Check(incarnation_path(node.incarnation)), change] if node.incarnation else [change]
 
-    def _make(self, before: tuple[Operation, ...]) -> None:
+    def _make(self, before: tuple[Operation, ...]) -> Steps[None]:
         """Tries once to make a registration; the caller reads the result."""
         incarnation = str(self._new_id())
         creates = register_operations(self._identity.broker_id, incarnation, self._node(incarnation).encode(), None)
         try:
-            self._coordination.transaction([*before, *creates])
+            yield from transact(*before, *creates)
         except (NodeExistsError, NoNodeError, BadVersionError):
             _log.info("%s changed in the meantime", self._path)
 
@@ -180,46 +178,46 @@ class Registration:
     def _same_directory(self, node: BrokerIdNode) -> bool:
         return self._identity.directory_id != "" and node.directory_id == self._identity.directory_id
 
-    def holds(self, epoch: int) -> bool:
+    def holds(self, epoch: int) -> Steps[bool]:
         """Returns whether the path, read now, is this session's registration of that epoch."""
-        stat = self._coordination.exists(self._path)
-        return stat is not None and self._is_mine(stat, epoch)
+        found = yield from find(self._path)
+        return found is not None and self._is_mine(found[1], epoch)
 
     def _is_mine(self, stat: Stat, epoch: int) -> bool:
-        return stat.ephemeral_owner == self._coordination.session_id and stat.creation_id == epoch
+        return stat.ephemeral_owner == self._session.session_id and stat.creation_id == epoch
 
-    def renew(self, epoch: int) -> bool:
+    def renew(self, epoch: int) -> Steps[bool]:
         """Returns whether this session still has the registration of that epoch. It writes the path, since only a write
         is certain to be refused to an expired session."""
-        found = self._found()
+        found = yield from self._found()
         if found is None or not self._is_mine(found[1], epoch):
             return False
         node, stat = found
-        return self._write(node, node, stat)
+        return (yield from self._write(node, node, stat))
 
-    def leave(self) -> list[Operation]:
+    def leave(self) -> Steps[list[Operation]]:
         """Returns the operations that mark the registration as leaving, which it stays when it is made anew; empty if
         it is marked already or there is none. They apply to this registration alone: a later one
         is left as it is."""
         self._leaving = True
-        return self._change_state()
+        return (yield from self._change_state())
 
-    def mark_full(self, full: bool) -> list[Operation]:
+    def mark_full(self, full: bool) -> Steps[list[Operation]]:
         """Does as `leave` for a broker whose disk is full, or is no more. Raises `SessionExpiredError` while there is
         no registration: one that is being made may have been written with the state before."""
         self._full = full
-        if self._own_node() is None:
+        if (yield from self._own_node()) is None:
             raise SessionExpiredError("this broker is not registered, so nobody can be told of its disk")
-        return self._change_state()
+        return (yield from self._change_state())
 
-    def _own_node(self) -> tuple[BrokerIdNode, Stat] | None:
+    def _own_node(self) -> Steps[tuple[BrokerIdNode, Stat] | None]:
         """Returns the registration that `own` is, if it is still there."""
-        found = self._found()
+        found = yield from self._found()
         own = self.own
         return None if found is None or own is None or not self._is_mine(found[1], own.epoch) else found
 
-    def _change_state(self) -> list[Operation]:
-        found = self._own_node()
+    def _change_state(self) -> Steps[list[Operation]]:
+        found = yield from self._own_node()
         if found is None:
             return []
         node, stat = found
@@ -230,27 +228,27 @@ class Registration:
     def _state(self) -> str:
         return state_of(leaving=self._leaving, full=self._full)
 
-    def begin_anew(self) -> None:
+    def begin_anew(self) -> Steps[None]:
         """Deletes the registration if it is this session's, and forgets all sessions: the coordination is another one
         since it was restored from a backup, and may have a registration of any of this broker's processes."""
-        self.unregister()
+        yield from self.unregister()
         self._own = None
         self._sessions.clear()
 
-    def unregister(self) -> None:
+    def unregister(self) -> Steps[None]:
         """Deletes the registration if it is this session's."""
-        found = self._found()
-        if found is None or found[1].ephemeral_owner != self._coordination.session_id:
+        found = yield from self._found()
+        if found is None or found[1].ephemeral_owner != self._session.session_id:
             return
         try:
-            self._coordination.transaction(self._deletes(*found))
+            yield from transact(*(yield from self._deletes(*found)))
         except (NoNodeError, BadVersionError):
             _log.info("%s was replaced or deleted by another", self._path)
 
-    def _deletes(self, node: BrokerIdNode, stat: Stat) -> tuple[Operation, ...]:
+    def _deletes(self, node: BrokerIdNode, stat: Stat) -> Steps[tuple[Operation, ...]]:
         """Returns the deletion of a registration, which of an older release is one path."""
         delete = Delete(self._path, stat.version)
-        if not node.incarnation or self._coordination.exists(incarnation_path(node.incarnation)) is None:
+        if not node.incarnation or not (yield from exists(incarnation_path(node.incarnation))):
             return (delete,)
         return Delete(incarnation_path(node.incarnation)), delete
 
@@ -272,36 +270,24 @@ class Registration:
             inter_broker_listener=identity.inter_broker_listener or first.listener,
         )
 
-    def _found(self) -> tuple[BrokerIdNode, Stat] | None:
-        try:
-            data, stat = self._coordination.get(self._path)
-        except NoNodeError:
-            return None
-        return BrokerIdNode.decode(self._path, data), stat
+    def _found(self) -> Steps[tuple[BrokerIdNode, Stat] | None]:
+        found = yield from find(self._path)
+        return None if found is None else (BrokerIdNode.decode(self._path, found[0]), found[1])
 
-    def _replace(self, node: BrokerIdNode, stat: Stat) -> None:
+    def _replace(self, node: BrokerIdNode, stat: Stat) -> Steps[None]:
         _log.info("replacing %s of this broker's dead session %#x", self._path, stat.ephemeral_owner)
-        self._make(self._deletes(node, stat))
+        yield from self._make((yield from self._deletes(node, stat)))
 
-    def _wait_for_expiry(self, node: BrokerIdNode) -> None:
+    def _wait_for_expiry(self, node: BrokerIdNode) -> Steps[None]:
         """Waits until the path is deleted, at most one session time-out and a half."""
-        timeout_s = self._coordination.session_timeout_s * 1.5
+        timeout_s = self._session.session_timeout_s * 1.5
         _log.warning(
             "%s is registered by %s; waiting up to %.1f s for its session to expire",
             self._path,
             Address(node.host, node.port),
             timeout_s,
         )
-        changed = threading.Event()
-        watch = self._coordination.watch(self._path, changed.set)
-        deadline = time.monotonic() + timeout_s
-        try:
-            while self._coordination.exists(self._path) is not None:
-                if not changed.wait(max(0.0, deadline - time.monotonic())):
-                    return
-                changed.clear()
-        finally:
-            watch.cancel()
+        yield from await_change(self._path, timeout_s)
 
     def _displaced(self, node: BrokerIdNode) -> DisplacedError:
         own = self._identity.directory_id

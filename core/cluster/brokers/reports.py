@@ -17,7 +17,6 @@ from typing import Any, Final
 from ...errors import CoordinationError
 from ...interfaces.coordination import (
     BadVersionError,
-    Coordination,
     CoordinationUnavailableError,
     Create,
     Delete,
@@ -28,6 +27,7 @@ from ...interfaces.coordination import (
 from ...records.partition import TopicPartition
 from ...replication.elections import RecoveredEnd
 from ..tree import paths
+from ..tree.steps import Session, Steps, children, find, get_many, transact
 
 _ATTEMPTS = 10
 _PART_BYTES: Final = 500_000
@@ -44,32 +44,33 @@ class Reports:
     offline: Mapping[int, Collection[TopicPartition]] = field(default_factory=dict)
 
 
-def report_recovered(coordination: Coordination, broker_id: int, ends: Mapping[TopicPartition, RecoveredEnd]) -> None:
+def report_recovered(session: Session, broker_id: int, ends: Mapping[TopicPartition, RecoveredEnd]) -> Steps[None]:
     rows = [
         [tp.topic, tp.partition, end.leader_epoch, end.data_id, end.last_epoch, end.end_offset, end.high_watermark]
         for tp, end in sorted(ends.items())
     ]
-    _report(coordination, paths.RECOVERED, broker_id, rows)
+    return _report(session, paths.RECOVERED, broker_id, rows)
 
 
-def report_offline(coordination: Coordination, broker_id: int, partitions: Collection[TopicPartition]) -> None:
-    _report(coordination, paths.OFFLINE, broker_id, [[tp.topic, tp.partition] for tp in sorted(partitions)])
+def report_offline(session: Session, broker_id: int, partitions: Collection[TopicPartition]) -> Steps[None]:
+    return _report(session, paths.OFFLINE, broker_id, [[tp.topic, tp.partition] for tp in sorted(partitions)])
 
 
-def report_suspect(coordination: Coordination, broker_id: int, incarnation: str) -> None:
+def report_suspect(broker_id: int, incarnation: str) -> Steps[None]:
     """`broker_id`: the one that suspects."""
+    data = json.dumps({"by": broker_id}).encode()
     with suppress(NodeExistsError):  # another broker suspects it too
-        coordination.create(paths.suspect(incarnation), json.dumps({"by": broker_id}).encode(), ephemeral=True)
+        yield from transact(Create(paths.suspect(incarnation), data, ephemeral=True))
 
 
-def _report(coordination: Coordination, parent: str, broker_id: int, rows: Sequence[list[object]]) -> None:
+def _report(session: Session, parent: str, broker_id: int, rows: Sequence[list[object]]) -> Steps[None]:
     """Replaces the broker's report, whose parts are below `parent`; nothing to report is no path."""
     wanted = {f"{broker_id}-{n}" if n else str(broker_id): part for n, part in enumerate(_parts(rows))}
     for name, data in wanted.items():
-        _replace(coordination, f"{parent}/{name}", data)
-    for name in coordination.children(parent):
+        yield from _replace(session, f"{parent}/{name}", data)
+    for name in (yield from children(parent)):
         if name.partition("-")[0] == str(broker_id) and name not in wanted:
-            _replace(coordination, f"{parent}/{name}", None)
+            yield from _replace(session, f"{parent}/{name}", None)
 
 
 def _parts(rows: Sequence[list[object]]) -> Iterator[bytes]:
@@ -89,61 +90,57 @@ def _encode(rows: Sequence[list[object]]) -> bytes:
     return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
 
 
-def _replace(coordination: Coordination, path: str, data: bytes | None) -> None:
+def _replace(session: Session, path: str, data: bytes | None) -> Steps[None]:
     """Deletes the path and, unless `data` is None, creates it again, which watches of its parent report.
 
     A path that is left from an earlier session is replaced: it would vanish with that session (R7).
     """
     for _ in range(_ATTEMPTS):
-        try:
-            found, stat = coordination.get(path)
-        except NoNodeError:
-            operations: list[Operation] = []
-        else:
-            if found == data and stat.ephemeral_owner == coordination.session_id:
+        operations: list[Operation] = []
+        found = yield from find(path)
+        if found is not None:
+            if found[0] == data and found[1].ephemeral_owner == session.session_id:
                 return
-            operations = [Delete(path, stat.version)]
+            operations.append(Delete(path, found[1].version))
         if data is not None:
             operations.append(Create(path, data, ephemeral=True))
         if not operations:
             return
         try:
-            coordination.transaction(operations)
+            yield from transact(*operations)
         except (NoNodeError, NodeExistsError, BadVersionError):
             continue  # the earlier session has ended in the meantime
         return
     raise CoordinationUnavailableError(f"{path} kept changing for {_ATTEMPTS} attempts")
 
 
-def read_reports(coordination: Coordination) -> Reports:
+def read_reports() -> Steps[Reports]:
     """Reads all reports; call it after the states and registrations that they are judged by."""
     recovered: dict[TopicPartition, dict[int, RecoveredEnd]] = {}
-    for broker_id, rows in _read(coordination, paths.RECOVERED):
+    for broker_id, rows in (yield from _read(paths.RECOVERED)):
         for topic, partition, *end in rows:
             leader_epoch, data_id, *offsets = end
             found = RecoveredEnd(int(leader_epoch), str(data_id), *map(int, offsets))
             recovered.setdefault(TopicPartition(topic, partition), {})[broker_id] = found
     offline: dict[int, set[TopicPartition]] = {}
-    for broker_id, rows in _read(coordination, paths.OFFLINE):
+    for broker_id, rows in (yield from _read(paths.OFFLINE)):
         offline.setdefault(broker_id, set()).update(TopicPartition(topic, partition) for topic, partition in rows)
     return Reports(recovered, offline)
 
 
-def read_suspects(coordination: Coordination) -> list[str]:
+def read_suspects() -> Steps[list[str]]:
     """Returns the incarnations that are suspected."""
-    return coordination.children(paths.SUSPECTS)
+    return children(paths.SUSPECTS)
 
 
-def _read(coordination: Coordination, parent: str) -> list[tuple[int, list[list[Any]]]]:
-    """Returns the broker and the rows of each part."""
+def _read(parent: str) -> Steps[list[tuple[int, list[list[Any]]]]]:
+    """Returns the broker and the rows of each part; of one that was deleted after the listing none."""
     found = []
-    names = coordination.children(parent)
-    wanted = [f"{parent}/{name}" for name in names]
-    for name, path, read in zip(names, wanted, coordination.get_many(wanted) if names else (), strict=True):
-        if read is None:
-            continue  # deleted after the listing
+    names = yield from children(parent)
+    for path, (data, _) in (yield from get_many([f"{parent}/{name}" for name in names])).items():
+        broker_id = int(path.rpartition("/")[2].partition("-")[0])
         try:
-            found.append((int(name.partition("-")[0]), list(json.loads(read[0])["partitions"])))
+            found.append((broker_id, list(json.loads(data)["partitions"])))
         except (ValueError, KeyError, TypeError) as error:
             raise CoordinationError(f"{path} holds no report: {error!r}") from error
     return found

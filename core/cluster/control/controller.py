@@ -7,14 +7,12 @@ Rules: one transaction creates `/controller` and increases `/controller_epoch`. 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import BrokerError, CoordinationError, ErrorCode
 from ...interfaces.coordination import (
     BadVersionError,
-    Coordination,
     CoordinationUnavailableError,
     Create,
     Delete,
@@ -27,6 +25,7 @@ from ...interfaces.coordination import (
 from ..changes import controller_guard
 from ..tree import paths
 from ..tree.nodes import ControllerNode
+from ..tree.steps import Mutex, Session, Steps, find, get, holding, transact
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10
@@ -43,89 +42,99 @@ class ControllerLease:
 
 
 class Controller:
-    """One broker's part in the election, and its writes while it is the controller. Thread-safe."""
+    """One broker's part in the election, and its writes while it is the controller; without I/O. Its steps may be
+    carried out by several threads."""
 
     def __init__(
         self,
-        coordination: Coordination,
+        session: Session,
         broker_id: int,
         clock: Callable[[], float],
+        mutex: Mutex,
         on_not_controller: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_not_controller` is called whenever this broker is asked for a controller's write and has no lease, or
-        no longer: the owner should `elect` if `/controller` names it."""
-        self._coordination = coordination
+        """`mutex`: of elections. `on_not_controller` is called whenever this broker is asked for a controller's write
+        and has no lease, or no longer: the owner should `elect` if `/controller` names it."""
+        self._session = session
         self._broker_id = broker_id
         self._clock = clock
         self._on_not_controller = on_not_controller
-        self._lock = threading.Lock()
+        self._mutex = mutex
         self._lease: ControllerLease | None = None
+        self._refused: ControllerLease | None = None
+        """The last lease that has ended, as a write that was made under it has shown; not one that was taken since."""
 
     @property
     def lease(self) -> ControllerLease | None:
         """The lease as far as this broker knows; only a write makes sure that it is still valid."""
         lease = self._lease
-        return lease if lease is not None and lease.session_id == self._coordination.session_id else None
+        ended = lease is None or lease is self._refused or lease.session_id != self._session.session_id
+        return None if ended else lease
 
-    def elect(self) -> bool:
+    def elect(self) -> Steps[bool]:
         """Becomes the controller if there is none; returns whether this broker is the controller.
 
         Call it when `/controller` changes, and only while this broker is registered: a `/controller` path of its own
         dead session is replaced at once.
         """
-        with self._lock:
-            for _ in range(_ATTEMPTS):
-                found = self._found()
-                if found is not None and found[1].ephemeral_owner == self._coordination.session_id:
-                    if self.lease is not None:
-                        return True
-                    # Created by a transaction whose response was lost. The lease is read before the path once more:
-                    # the version of a successor's lease must not be taken for that of this one.
-                    lease, still = self._read_lease(), self._found()
-                    if still is not None and still[1].creation_id == found[1].creation_id:
-                        self._lease = lease
-                        return True
-                    continue
-                self._lease = None
-                if found is not None and found[0].brokerid != self._broker_id:
-                    return False
-                self._take(found[1] if found else None)
-            raise CoordinationUnavailableError(f"{paths.CONTROLLER} kept changing during {_ATTEMPTS} elections")
+        return holding(self._mutex, self._elect())
 
-    def guard(self, refused: bool = False) -> list[Operation]:
+    def _elect(self) -> Steps[bool]:
+        for _ in range(_ATTEMPTS):
+            found = yield from self._found()
+            if found is not None and found[1].ephemeral_owner == self._session.session_id:
+                if self.lease is not None:
+                    return True
+                # Created by a transaction whose response was lost. The lease is read before the path once more: the
+                # version of a successor's lease must not be taken for that of this one.
+                lease = yield from self._read_lease()
+                still = yield from self._found()
+                if still is not None and still[1].creation_id == found[1].creation_id:
+                    self._lease = lease
+                    return True
+                continue
+            self._lease = None
+            if found is not None and found[0].brokerid != self._broker_id:
+                return False
+            yield from self._take(found[1] if found else None)
+        raise CoordinationUnavailableError(f"{paths.CONTROLLER} kept changing during {_ATTEMPTS} elections")
+
+    def guard(self, refused: bool = False) -> Steps[Sequence[Operation]]:
         """Returns the checks that hold while this broker is the controller. Raises `BrokerError` NOT_CONTROLLER if it
         is not the controller, or no longer, as is read after a write was `refused`."""
         lease = self.lease
         if lease is None:
             raise self._not_controller()
-        if refused and self._read_lease().version != lease.version:
-            with self._lock:
-                if self._lease is lease:  # not one that this broker has taken since
-                    self._lease = None
+        if refused and (yield from self._read_lease()).version != lease.version:
+            self._refused = lease
             raise self._not_controller()
         return controller_guard(lease.version)
 
-    def take_over(self, suspect_id: int) -> bool:
+    def take_over(self, suspect_id: int) -> Steps[bool]:
         """Becomes the controller in the place of a broker that refuses connections; returns whether this broker is the
         controller. Safe at any time: every write of the other one is then refused."""
-        with self._lock:
-            found = self._found()
-            if found is not None and found[0].brokerid == suspect_id != self._broker_id:
-                self._lease = None  # one of before the suspect's: `elect` would keep it if this is not answered
-                self._take(found[1])
-        return self.elect()
+        return holding(self._mutex, self._take_over(suspect_id))
 
-    def resign(self) -> None:
+    def _take_over(self, suspect_id: int) -> Steps[bool]:
+        found = yield from self._found()
+        if found is not None and found[0].brokerid == suspect_id != self._broker_id:
+            self._lease = None  # one of before the suspect's: `elect` would keep it if this is not answered
+            yield from self._take(found[1])
+        return (yield from self._elect())
+
+    def resign(self) -> Steps[None]:
         """Deletes `/controller` if it is this session's."""
-        with self._lock:
-            self._lease = None
-            found = self._found()
-            if found is None or found[1].ephemeral_owner != self._coordination.session_id:
-                return
-            try:
-                self._coordination.delete(paths.CONTROLLER, found[1].version)
-            except NoNodeError:
-                _log.info("%s was already deleted", paths.CONTROLLER)
+        return holding(self._mutex, self._resign())
+
+    def _resign(self) -> Steps[None]:
+        self._lease = None
+        found = yield from self._found()
+        if found is None or found[1].ephemeral_owner != self._session.session_id:
+            return
+        try:
+            yield from transact(Delete(paths.CONTROLLER, found[1].version))
+        except NoNodeError:
+            _log.info("%s was already deleted", paths.CONTROLLER)
 
     def epoch(self) -> int:
         """Returns the controller epoch. Raises `BrokerError` NOT_CONTROLLER if this broker is not the controller."""
@@ -134,31 +143,28 @@ class Controller:
             raise self._not_controller()
         return lease.epoch
 
-    def _found(self) -> tuple[ControllerNode, Stat] | None:
-        try:
-            data, stat = self._coordination.get(paths.CONTROLLER)
-        except NoNodeError:
-            return None
-        return ControllerNode.decode(paths.CONTROLLER, data), stat
+    def _found(self) -> Steps[tuple[ControllerNode, Stat] | None]:
+        found = yield from find(paths.CONTROLLER)
+        return None if found is None else (ControllerNode.decode(paths.CONTROLLER, found[0]), found[1])
 
-    def _read_lease(self) -> ControllerLease:
-        data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
-        return ControllerLease(_epoch(data), stat.version, self._coordination.session_id)
+    def _read_lease(self) -> Steps[ControllerLease]:
+        data, stat = yield from get(paths.CONTROLLER_EPOCH)
+        return ControllerLease(_epoch(data), stat.version, self._session.session_id)
 
-    def _take(self, dead: Stat | None) -> None:
+    def _take(self, dead: Stat | None) -> Steps[None]:
         """Tries once to become the controller, replacing the path of this broker's dead session if there is one. The
         caller reads the result."""
         node = ControllerNode(brokerid=self._broker_id, timestamp=int(self._clock() * 1000))
-        data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
+        data, stat = yield from get(paths.CONTROLLER_EPOCH)
         epoch = _epoch(data) + 1
-        session_id = self._coordination.session_id
+        session_id = self._session.session_id
         operations: list[Operation] = [Delete(paths.CONTROLLER, dead.version)] if dead else []
         operations += [
             Create(paths.CONTROLLER, node.encode(), ephemeral=True),
             Set(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version),
         ]
         try:
-            self._coordination.transaction(operations)
+            yield from transact(*operations)
         except (NodeExistsError, NoNodeError, BadVersionError):
             return  # another broker was elected
         self._lease = ControllerLease(epoch, stat.version + 1, session_id)

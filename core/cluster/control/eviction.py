@@ -12,30 +12,25 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from ...interfaces.coordination import Coordination, NoNodeError
+from ...interfaces.coordination import Delete, NoNodeError
 from ..brokers.reports import read_suspects
 from ..image import BrokerNode, ClusterImage
 from ..tree import paths
+from ..tree.steps import Session, Steps, connects, transact
 
 _log = logging.getLogger(__name__)
 
 
 class Evictions:
-    """The controller's part; `monotonic` returns seconds. Not thread-safe."""
+    """The controller's part; `monotonic` returns seconds. One sequence at a time."""
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        is_reachable: Callable[[BrokerNode], bool],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._coordination = coordination
-        self._is_reachable = is_reachable
+    def __init__(self, session: Session, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
         self._monotonic = monotonic
         self._evicted: dict[int, float] = {}
         """By session: when its broker was evicted."""
 
-    def confirmed(self, image: ClusterImage) -> Mapping[int, BrokerNode]:
+    def confirmed(self, image: ClusterImage) -> Steps[Mapping[int, BrokerNode]]:
         """Returns the suspected brokers that refuse this broker's connections too, and drops every other suspicion.
 
         A process is evicted at most once in a session time-out: one that is suspected again and again, though it lives,
@@ -43,15 +38,15 @@ class Evictions:
         """
         found = {}
         by_incarnation = {node.registration.incarnation: node for node in image.brokers.values()}
-        for incarnation in read_suspects(self._coordination):
+        for incarnation in (yield from read_suspects()):
             node = by_incarnation.get(incarnation)
-            if node is not None and not self._is_recent(node) and not self._is_reachable(node):
+            if node is not None and not self._is_recent(node) and not (yield from connects(node)):
                 found[node.id] = node
             else:
-                self._forget(incarnation)
+                yield from self._forget(incarnation)
         return found
 
-    def evicted(self, node: BrokerNode) -> None:
+    def evicted(self, node: BrokerNode) -> Steps[None]:
         """Notes that the broker was evicted now."""
         if node.registration.leaving:
             _log.info("broker %d has stopped listening, as it leaves: its registration is ended", node.id)
@@ -59,14 +54,14 @@ class Evictions:
             _log.warning("broker %d refuses connections: its registration is ended before its session", node.id)
         self._evicted = {session: at for session, at in self._evicted.items() if self._is_within_time_out(at)}
         self._evicted[node.session_id] = self._monotonic()
-        self._forget(node.registration.incarnation)
+        yield from self._forget(node.registration.incarnation)
 
     def _is_recent(self, node: BrokerNode) -> bool:
         return self._is_within_time_out(self._evicted.get(node.session_id, float("-inf")))
 
     def _is_within_time_out(self, evicted_at: float) -> bool:
-        return self._monotonic() - evicted_at < self._coordination.session_timeout_s
+        return self._monotonic() - evicted_at < self._session.session_timeout_s
 
-    def _forget(self, incarnation: str) -> None:
+    def _forget(self, incarnation: str) -> Steps[None]:
         with suppress(NoNodeError):  # the session of the broker that suspected is over
-            self._coordination.delete(paths.suspect(incarnation))
+            yield from transact(Delete(paths.suspect(incarnation)))

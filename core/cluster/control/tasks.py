@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ...config.sections.topic import TopicConfig
 from ...errors import BrokerError, ErrorCode
-from ...interfaces.coordination import Coordination, Delete, Operation, Set
+from ...interfaces.coordination import Delete, Operation, Set
 from ...records.partition import TopicPartition, counted, some_of
 from ...replication.partition_state import PartitionState
 from .. import clock_floors, features
@@ -23,6 +23,7 @@ from ..reassignment import Reassigned, ReplicaAssignment, begin, cancelled, chec
 from ..tree import paths
 from ..tree.nodes import TopicNode
 from ..tree.states import has_unknown_data
+from ..tree.steps import Session, Steps, get_many, plain
 from .cold_start import ColdStart
 from .controller import Controller
 from .eviction import Evictions
@@ -58,48 +59,47 @@ class ControllerTasks:
 
     def __init__(
         self,
-        coordination: Coordination,
+        session: Session,
         controller: Controller,
         writer: ChangeWriter,
-        is_reachable: Callable[[BrokerNode], bool],
         clock: Callable[[], float],
         defaults: Callable[[], TopicConfig],
         cold_start: ColdStart,
         on_elected: OnElected = lambda *_: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._coordination = coordination
         self._controller = controller
         self._writer = writer
-        self._evictions = Evictions(coordination, is_reachable)
+        self._evictions = Evictions(session, monotonic)
         self._clock = clock
         self._defaults = defaults
         self._cold_start = cold_start
         self._on_elected = on_elected
 
-    def suspects(self, image: ClusterImage) -> Collection[BrokerNode]:
+    def suspects(self, image: ClusterImage) -> Steps[Collection[BrokerNode]]:
         """Returns the brokers to be evicted; connects to each broker that is suspected."""
-        return self._evictions.confirmed(image).values()
+        return (yield from self._evictions.confirmed(image)).values()
 
-    def catch_up(self, read: ClusterImage, evicted: Collection[BrokerNode]) -> None:
+    def catch_up(self, read: ClusterImage, evicted: Collection[BrokerNode]) -> Steps[None]:
         """Ends the registrations of `evicted`, and writes what follows from the registrations, configurations and
         reports, beginning with the image that was just `read`, in changes of `ChangeWriter.most_states` partitions."""
         for node in evicted:
-            self._evict(node)
+            yield from self._evict(node)
         image: ClusterImage | None = None if evicted else read
-        while (image := self._change(self._next_step, image)) is not None:
+        while (image := (yield from self._change(self._next_step, image))) is not None:
             pass
 
     def holds_elections(self, image: ClusterImage) -> bool:
         """Returns True if elections wait for brokers that have not come back yet."""
         return self._controller.lease is not None and holds_elections(image, self._terms())
 
-    def _next_step(self, image: ClusterImage) -> Plan | None:
+    def _next_step(self, image: ClusterImage) -> Steps[Plan | None]:
         if image.restored is not None:
             return self._doubt(image, image.restored)
         finalized = features.newest_levels(image)
         if finalized is not None:
             return finalized
-        changed = self._first_elections(image, image.brokers)
+        changed = yield from self._first_elections(image, image.brokers)
         if changed:
             self._log_taken_over(image, changed)
             return Plan(changed)
@@ -129,36 +129,39 @@ class ControllerTasks:
                 counted(len(older), "partition"), older[0],
             )  # fmt: skip
 
-    def _first_elections(self, image: ClusterImage, live: Collection[int]) -> dict[TopicPartition, PartitionState]:
+    def _first_elections(
+        self, image: ClusterImage, live: Collection[int]
+    ) -> Steps[dict[TopicPartition, PartitionState]]:
         registrations = {number: found for number, found in image.registrations.items() if number in live}
-        return first_elections(image, registrations, self._reports(), self._terms(), self._writer.most_states)
+        reports = yield from read_reports()
+        return first_elections(image, registrations, reports, self._terms(), self._writer.most_states)
 
-    def _evict(self, node: BrokerNode) -> None:
+    def _evict(self, node: BrokerNode) -> Steps[None]:
         """Ends a registration, and elects in the same change, if the states are not of an older backup (R13)."""
 
-        def plan(image: ClusterImage) -> Plan | None:
+        def plan(image: ClusterImage) -> Steps[Plan | None]:
             found = image.registrations.get(node.id)
             if found is None or found.incarnation != node.registration.incarnation:
                 return None  # it has registered again, or its session is over
             live = set(image.brokers) - {node.id}
-            changed = self._first_elections(image, live) if image.restored is None else {}
+            changed = (yield from self._first_elections(image, live)) if image.restored is None else {}
             return Plan(changed, operations=evict_operations(found))
 
-        if self._change(plan):
-            self._evictions.evicted(node)
+        if (yield from self._change(plan)) is not None:
+            yield from self._evictions.evicted(node)
 
-    def _change(self, plan_for: Planner, image: ClusterImage | None = None) -> ClusterImage | None:
+    def _change(self, plan_for: Planner, image: ClusterImage | None = None) -> Steps[ClusterImage | None]:
         """Makes a change as the controller, as `ChangeWriter.change` does, and reports the elections in it."""
         begun = time.perf_counter_ns()
         planned: list[tuple[ClusterImage, Plan]] = []
 
-        def plan(image: ClusterImage) -> Plan | None:
-            found = plan_for(image)
+        def plan(image: ClusterImage) -> Steps[Plan | None]:
+            found = yield from plan_for(image)
             if found is not None:
                 planned[:] = [(image, found)]
             return found
 
-        after = self._writer.change(self._controller.guard, plan, image)
+        after = yield from self._writer.change(self._controller.guard, plan, image)
         if after is not None and planned:
             elected, unclean = count_elections(planned[0][0], planned[0][1].states)
             if elected:
@@ -167,12 +170,12 @@ class ControllerTasks:
 
     # -- what administrators ask
 
-    def elect(self, asked: Sequence[TopicPartition], *, unclean: bool) -> Refusals:
+    def elect(self, asked: Sequence[TopicPartition], *, unclean: bool) -> Steps[Refusals]:
         """Elects the preferred replica of each partition, or with `unclean` any live replica where there is no
         leader."""
 
-        def plan(image: ClusterImage, part: Sequence[TopicPartition], results: Refusals) -> Plan | None:
-            reports, states = self._reports() if unclean else Reports(), {}
+        def plan(image: ClusterImage, part: Sequence[TopicPartition], results: Refusals) -> Steps[Plan | None]:
+            reports, states = (yield from read_reports()) if unclean else Reports(), {}
             for tp in part:
                 elected = self._elected(image, tp, reports, unclean=unclean)
                 if isinstance(elected, PartitionState):
@@ -180,7 +183,7 @@ class ControllerTasks:
                 results[tp] = _DONE if isinstance(elected, PartitionState) else elected
             return Plan(states) if states else None
 
-        return self._in_parts(asked, plan)
+        return (yield from self._in_parts(asked, plan))
 
     def _elected(
         self, image: ClusterImage, tp: TopicPartition, reports: Reports, *, unclean: bool
@@ -205,7 +208,7 @@ class ControllerTasks:
 
     def alter_reassignments(
         self, asked: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
-    ) -> Refusals:
+    ) -> Steps[Refusals]:
         """Begins the reassignment of each partition to the given replicas; None cancels the one in progress."""
 
         def plan(image: ClusterImage, part: Sequence[TopicPartition], results: Refusals) -> Plan | None:
@@ -221,9 +224,9 @@ class ControllerTasks:
                     changed[tp] = altered
             return _reassigned(image, changed) if changed else None
 
-        return self._in_parts(list(asked), plan)
+        return (yield from self._in_parts(list(asked), plain(plan)))
 
-    def unregister(self, broker_id: int) -> None:
+    def unregister(self, broker_id: int) -> Steps[None]:
         """Removes what is stored of a broker that is gone for good: the record of its log directory, its configuration.
 
         Raises `BrokerError` BROKER_ID_NOT_REGISTERED if nothing is stored, and INVALID_REQUEST while the broker is live
@@ -231,7 +234,7 @@ class ControllerTasks:
         """
         stored = (paths.log_directory(broker_id), paths.broker_config(broker_id))
 
-        def plan(image: ClusterImage) -> Plan:
+        def plan(image: ClusterImage) -> Steps[Plan | None]:
             if broker_id in image.brokers:
                 raise BrokerError(
                     ErrorCode.invalid_request,
@@ -244,15 +247,15 @@ class ControllerTasks:
                     ErrorCode.invalid_request,
                     f"broker {broker_id} has replicas of {some_of(has)}: reassign them first (klamm cluster drain)",
                 )
-            there = [path for path in stored if self._coordination.exists(path) is not None]
+            there = yield from get_many(stored)
             if not there:
                 raise BrokerError(ErrorCode.broker_id_not_registered, f"there is no broker {broker_id}")
             return Plan(operations=[Delete(path) for path in there])
 
         self._controller.epoch()
-        self._change(plan)
+        yield from self._change(plan)
 
-    def update_features(self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool) -> None:
+    def update_features(self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool) -> Steps[None]:
         """Raises what `features.update` does."""
         self._controller.epoch()
 
@@ -260,7 +263,7 @@ class ControllerTasks:
             found = features.update(image, updates)
             return None if validate_only else found
 
-        self._change(plan)
+        yield from self._change(plain(plan))
 
     def _altered(
         self, image: ClusterImage, tp: TopicPartition, target: Sequence[int] | None, *, may_change_factor: bool
@@ -305,25 +308,22 @@ class ControllerTasks:
     def _in_parts(
         self,
         asked: Sequence[TopicPartition],
-        plan: Callable[[ClusterImage, Sequence[TopicPartition], Refusals], Plan | None],
-    ) -> Refusals:
+        plan: Callable[[ClusterImage, Sequence[TopicPartition], Refusals], Steps[Plan | None]],
+    ) -> Steps[Refusals]:
         """Changes as many partitions at a time as one change may have; each part is planned again when another change
         was first."""
         self._controller.epoch()
         results: Refusals = {}
         left, part = list(asked), list[TopicPartition]()
 
-        def plan_part(image: ClusterImage) -> Plan | None:
+        def plan_part(image: ClusterImage) -> Steps[Plan | None]:
             part[:] = in_one_change(image, left, self._most_reassigned)
             return plan(image, part, results)
 
         while left:
-            self._change(plan_part)
+            yield from self._change(plan_part)
             del left[: len(part)]
         return results
-
-    def _reports(self) -> Reports:
-        return read_reports(self._coordination)
 
     def _terms(self) -> Terms:
         floor = clock_floors.leader_epoch_floor(self._clock())

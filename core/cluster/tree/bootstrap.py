@@ -9,9 +9,15 @@ from ...interfaces.coordination import Coordination, Create, NodeExistsError
 from ..changes import RING_SIZE
 from . import paths
 from .nodes import ClusterIdNode, FeaturesNode, MetadataVersionNode, encode_uuid
+from .steps import Steps, children, create_if_missing, get_many, run_steps, transact
 
 
 def create_base_paths(coordination: Coordination, new_id: Callable[[], UUID]) -> None:
+    """Creates the paths on the calling thread: see `base_paths`."""
+    run_steps(coordination, base_paths(new_id))
+
+
+def base_paths(new_id: Callable[[], UUID]) -> Steps[None]:
     """Creates the paths that are missing, the cluster id included; existing paths stay as they are."""
     wanted = dict.fromkeys(paths.PERSISTENT, b"")
     wanted |= {
@@ -20,25 +26,16 @@ def create_base_paths(coordination: Coordination, new_id: Callable[[], UUID]) ->
         paths.FEATURES: FeaturesNode().encode(),
         paths.CLUSTER_ID: ClusterIdNode(id=encode_uuid(new_id())).encode(),
     }
+    there = yield from get_many(list(wanted))
     for path, data in wanted.items():
-        if coordination.exists(path) is None:
-            _create(coordination, path, data)
-    present = set(coordination.children(paths.CHANGES))
+        if path not in there:
+            yield from create_if_missing(path, data)
+    present = set((yield from children(paths.CHANGES)))
     missing = [f"{paths.CHANGES}/{number}" for number in range(RING_SIZE) if str(number) not in present]
-    if missing:
-        _create_all(coordination, missing)
-
-
-def _create_all(coordination: Coordination, missing: list[str]) -> None:
+    if not missing:
+        return
     try:
-        coordination.transaction([Create(path) for path in missing])
+        yield from transact(*(Create(path) for path in missing))
     except NodeExistsError:
         for path in missing:
-            _create(coordination, path, b"")
-
-
-def _create(coordination: Coordination, path: str, data: bytes) -> None:
-    try:
-        coordination.create(path, data, make_parents=True)
-    except NodeExistsError:
-        return  # another broker created it first
+            yield from create_if_missing(path, b"")

@@ -8,29 +8,23 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.cluster.brokers.incarnations import (
-    evict_operations,
-    read_registration,
-    read_registrations,
-    register_operations,
-)
+from klamm.core.cluster.brokers.incarnations import evict_operations, register_operations
+from klamm.core.cluster.change_writer import ChangeWriter, Plan
 from klamm.core.cluster.changes import (
-    CHANGES,
     INCARNATIONS,
     RING_SIZE,
     MetadataChange,
-    MetadataStates,
     StoredState,
-    change_operations,
     controller_guard,
     incarnation_path,
     leader_guard,
-    read_states,
     ring_path,
-    write_change,
 )
+from klamm.core.cluster.image import ClusterImage, PartitionImage
+from klamm.core.cluster.image_reader import image_steps, read_image
 from klamm.core.cluster.tree import paths
-from klamm.core.cluster.tree.nodes import TopicNode
+from klamm.core.cluster.tree.bootstrap import create_base_paths
+from klamm.core.cluster.tree.nodes import BrokerIdNode, ConfigNode, TopicNode
 from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Operation
@@ -47,32 +41,46 @@ STATE = PartitionState(0, 5, 100, (0, 1), (), {0: "a0", 1: "a1"}, 1)
 def coordination() -> SimCoordination:
     made = SimCoordination(SimTree(lambda: 1_800_000_000_000))
     made.start()
-    for path in (paths.BROKER_IDS, INCARNATIONS, CHANGES):
-        made.create(path, make_parents=True)
-    for number in range(RING_SIZE):
-        made.create(f"{CHANGES}/{number}", b"{}")
-    made.create(paths.METADATA_VERSION)
-    made.create(paths.CONTROLLER_EPOCH, b"1")
-    made.create(paths.partition_state("t", 0), STATE.encode(), make_parents=True)
+    create_base_paths(made, lambda: UUID(int=7))
+    made.create(paths.topic("t"), TopicNode(topic_id=UUID(int=1), partitions={0: (0, 1), 1: (0, 1)}).encode())
+    made.create(paths.topic_config("t"), ConfigNode().encode())
+    for number in (0, 1):
+        made.create(paths.partition_state("t", number), STATE.encode(), make_parents=True)
     return made
 
 
-def read(coordination: SimCoordination, known: MetadataStates | None = None) -> MetadataStates:
-    return run_steps(coordination, read_states(known, [TP]))
+def read(coordination: SimCoordination, known: ClusterImage | None = None) -> ClusterImage:
+    return read_image(coordination, known)
 
 
-def write(coordination: SimCoordination, base: MetadataStates, isr: tuple[int, ...]) -> ProposalOutcome:
-    state = replace(base.states[TP].state, isr=isr, data_ids={member: f"a{member}" for member in isr})
-    operations = change_operations(controller_guard(0), base, {TP: state}, "test")
-    return run_steps(coordination, write_change(operations))
+def stored(image: ClusterImage, tp: TopicPartition = TP) -> PartitionImage:
+    found = image.partition(tp)
+    assert found is not None
+    return found
+
+
+def attempt(
+    coordination: SimCoordination,
+    guard: list[Operation],
+    base: ClusterImage,
+    state: PartitionState,
+    tp: TopicPartition = TP,
+) -> ProposalOutcome:
+    writer = ChangeWriter(coordination, lambda _: image_steps(), "test")
+    return run_steps(coordination, writer.attempt(guard, base, Plan({tp: state})))
+
+
+def write(coordination: SimCoordination, base: ClusterImage, isr: tuple[int, ...]) -> ProposalOutcome:
+    state = replace(stored(base).state, isr=isr, data_ids={member: f"a{member}" for member in isr})
+    return attempt(coordination, controller_guard(0), base, state)
 
 
 def test_a_change_is_read_from_the_ring(coordination: SimCoordination) -> None:
     base = read(coordination)
-    assert (base.version, base.states[TP]) == (0, (STATE, 0))
+    assert (base.version, stored(base).state, stored(base).path_version) == (0, STATE, 0)
     assert write(coordination, base, (0,)) is ProposalOutcome.APPLIED
     after = read(coordination, base)
-    assert (after.version, after.states[TP].state.isr, after.states[TP].path_version) == (1, (0,), 1)
+    assert (after.version, stored(after).isr, stored(after).path_version) == (1, (0,), 1)
     assert read(coordination) == after, "as when all is read"
 
 
@@ -80,7 +88,7 @@ def test_who_has_not_read_the_newest_change_writes_nothing(coordination: SimCoor
     base = read(coordination)
     write(coordination, base, (0,))
     assert write(coordination, base, (1,)) is ProposalOutcome.REFUSED
-    assert read(coordination).states[TP].state.isr == (0,)
+    assert stored(read(coordination)).isr == (0,)
 
 
 def test_all_is_read_when_the_ring_does_not_reach_back(coordination: SimCoordination) -> None:
@@ -95,11 +103,11 @@ def test_a_leader_that_was_evicted_or_adds_one_that_was_is_refused(coordination:
     for name in ("mine", "theirs"):
         coordination.create(incarnation_path(name), ephemeral=True)
     base = read(coordination)
-    operations = change_operations(leader_guard("mine", ["theirs"]), base, {TP: STATE}, "mine")
+    guard = leader_guard("mine", ["theirs"])
     coordination.delete(incarnation_path("theirs"))
-    assert run_steps(coordination, write_change(operations)) is ProposalOutcome.REFUSED
+    assert attempt(coordination, guard, base, STATE) is ProposalOutcome.REFUSED
     coordination.create(incarnation_path("theirs"))
-    assert run_steps(coordination, write_change(operations)) is ProposalOutcome.APPLIED
+    assert attempt(coordination, guard, base, STATE) is ProposalOutcome.APPLIED
 
 
 class LosesAnswers(SimCoordination):
@@ -116,25 +124,26 @@ def test_a_write_whose_answer_was_lost_is_found_in_the_ring(coordination: SimCoo
     base = read(coordination)
     assert write(loses, base, (0,)) is ProposalOutcome.UNKNOWN
     change = MetadataChange.decode(ring_path(1), coordination.get(ring_path(1))[0])
-    assert (change.version, change.by, change.states[TP].state.isr) == (1, "test", (0,))
+    assert (change.version, change.by, change.states[TP].state.isr) == (1, "test/0", (0,))
 
 
 def test_a_registration_is_two_paths_that_come_and_go_together(coordination: SimCoordination) -> None:
-    data = b'{"incarnation":"one","data":["a0"],"state":"serving"}'
+    data = BrokerIdNode(
+        host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp=1, incarnation="one", data=("a0",)
+    ).encode()  # fmt: skip
     coordination.transaction(register_operations(0, "one", data, None))
-    first = run_steps(coordination, read_registration(0))
-    assert first is not None
+    first = read(coordination).brokers[0]
     assert first.session_id == coordination.session_id
     again = data.replace(b"one", b"two")
     coordination.transaction(register_operations(0, "two", again, first.registration))
-    second = run_steps(coordination, read_registrations())[0]
+    second = read(coordination).registrations[0]
     assert (second.incarnation, second.data_ids, second.leaving) == ("two", ("a0",), False)
-    assert second.epoch > first.registration.epoch
+    assert second.epoch > first.epoch
     assert coordination.children(INCARNATIONS) == ["two"]
     with pytest.raises(CoordinationError):
         coordination.transaction(evict_operations(first.registration))
     coordination.transaction(evict_operations(second))
-    assert run_steps(coordination, read_registrations()) == {}
+    assert read(coordination).brokers == {}
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"leader":"x"}'])
@@ -147,8 +156,8 @@ def test_a_damaged_state_is_one_clear_line(coordination: SimCoordination, data: 
 
 def test_a_damaged_registration_is_one_clear_line(coordination: SimCoordination) -> None:
     coordination.transaction([Create(paths.broker(0), b'{"incarnation":"one","data":[]}')])
-    with pytest.raises(CoordinationError, match="/brokers/ids/0 holds no registration"):
-        run_steps(coordination, read_registrations())
+    with pytest.raises(CoordinationError, match="/brokers/ids/0 holds no BrokerIdNode"):
+        read(coordination)
 
 
 def test_a_change_is_stored_whole() -> None:
@@ -169,12 +178,11 @@ def test_a_damaged_change_is_one_clear_line(data: bytes) -> None:
 
 
 def test_states_that_do_not_exist_are_created(coordination: SimCoordination) -> None:
-    base = read(coordination)
-    new = TopicPartition("t", 1)
-    operations = change_operations(controller_guard(0), base, {new: STATE}, "test")
-    assert run_steps(coordination, write_change(operations)) is ProposalOutcome.APPLIED
-    assert coordination.get(paths.partition_state("t", 1))[0] == STATE.encode()
-    assert read(coordination, base).states[new] == StoredState(STATE, 0)
+    base, new = read(coordination), TopicPartition("t", 2)
+    assert attempt(coordination, controller_guard(0), base, STATE, new) is ProposalOutcome.APPLIED
+    path = ring_path(base.version + 1)
+    assert coordination.get(paths.partition_state("t", 2))[0] == STATE.encode()
+    assert MetadataChange.decode(path, coordination.get(path)[0]).states[new] == StoredState(STATE, 0)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", None])
@@ -187,4 +195,4 @@ def test_a_ring_that_holds_nothing_yet_is_not_used(coordination: SimCoordination
         coordination.set(ring_path(1), data)
     coordination.set(paths.partition_state("t", 0), replace(STATE, leader_epoch=9).encode())
     coordination.set(paths.METADATA_VERSION, b"{}")
-    assert read(coordination, base).states[TP].state.leader_epoch == 9
+    assert stored(read(coordination, base)).leader_epoch == 9

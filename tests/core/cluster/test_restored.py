@@ -10,16 +10,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from klamm.core.cluster.change_writer import ChangeWriter, Plan
+from klamm.core.cluster.change_writer import ChangeWriter, Plan, no_guard
 from klamm.core.cluster.changes import incarnation_path
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.leadership import Terms, doubted
 from klamm.core.cluster.image import ClusterImage, Endpoint, PartitionImage, TopicImage
-from klamm.core.cluster.image_reader import MetadataWentBackError, read_image
+from klamm.core.cluster.image_reader import MetadataWentBackError, image_steps, read_image
 from klamm.core.cluster.restored import is_older
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.cluster.tree.nodes import RestoredNode
+from klamm.core.cluster.tree.steps import plain, run_steps
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.interfaces.coordination import Coordination, Create, Delete, Operation, Set
 from klamm.core.log.state.seen_metadata import SEEN_METADATA, SeenChange, SeenMetadata
@@ -34,9 +35,9 @@ from klammtest.zookeeper import CoordinationCase
 
 def test_a_change_that_is_not_there_tells(coordination: Coordination) -> None:
     create_base_paths(coordination, uuid4)
-    writer = ChangeWriter(coordination, lambda _: read_image(coordination), "w")
+    writer = ChangeWriter(coordination, lambda _: image_steps(), "w")
     for _ in range(3):
-        assert writer.change(lambda _: [], lambda _: Plan()) is not None
+        assert run_steps(coordination, writer.change(no_guard, plain(lambda _: Plan()))) is not None
     image = read_image(coordination)
     assert (image.version, image.by) == (3, "w/2")
     for seen, older in (
@@ -46,10 +47,10 @@ def test_a_change_that_is_not_there_tells(coordination: Coordination) -> None:
         (SeenChange(2, "x/8", 5), True),
         (SeenChange(4, "w/3", 5), True),
     ):
-        assert is_older(coordination, seen) is older, seen
+        assert run_steps(coordination, is_older(seen)) is older, seen
     for _ in range(70):
-        writer.change(lambda _: [], lambda _: Plan())
-    assert not is_older(coordination, SeenChange(2, "x/8", 5)), "the ring does not reach back"
+        run_steps(coordination, writer.change(no_guard, plain(lambda _: Plan())))
+    assert not run_steps(coordination, is_older(SeenChange(2, "x/8", 5))), "the ring does not reach back"
 
 
 def registration(broker: int) -> BrokerRegistration:
@@ -87,17 +88,17 @@ def test_states_that_were_made_since_are_not_doubted() -> None:
 def test_metadata_that_went_back_are_not_read_as_changes(coordination: Coordination) -> None:
     """Also when other changes have brought them to the version again that was read."""
     create_base_paths(coordination, uuid4)
-    writer = ChangeWriter(coordination, lambda _: read_image(coordination), "w")
+    writer = ChangeWriter(coordination, lambda _: image_steps(), "w")
     for _ in range(2):
-        writer.change(lambda _: [], lambda _: Plan())
+        run_steps(coordination, writer.change(no_guard, plain(lambda _: Plan())))
     before = read_image(coordination)
     coordination.transaction([Delete(paths.METADATA_VERSION), Create(paths.METADATA_VERSION, b"{}")])
-    other = ChangeWriter(coordination, lambda _: read_image(coordination), "x")
+    other = ChangeWriter(coordination, lambda _: image_steps(), "x")
     for version in range(4):
         with pytest.raises(MetadataWentBackError):
             read_image(coordination, before)
         assert read_image(coordination).version == version
-        other.change(lambda _: [], lambda _: Plan())
+        run_steps(coordination, other.change(no_guard, plain(lambda _: Plan())))
 
 
 class Members:
@@ -267,7 +268,8 @@ def test_an_eviction_elects_nobody_by_the_states_of_a_backup(join: Joined) -> No
         join.before_connecting = lambda: None
         node = RestoredNode(broker=2, seen=99, found=9, leader_epoch=before.leader_epoch)
         plan = Plan(operations=[Create(paths.RESTORED, node.encode())])
-        ChangeWriter(tree, lambda _: read_image(tree), "w").change(lambda _: [], lambda _: plan)
+        writer = ChangeWriter(tree, lambda _: image_steps(), "w")
+        run_steps(tree, writer.change(no_guard, plain(lambda _: plan)))
 
     join.kill(1)
     join.unreachable.add(1)

@@ -12,13 +12,14 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.core.cluster import cluster, producer_ids
+from klamm.core.cluster import node, producer_ids
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import Endpoint
 from klamm.core.cluster.producer_ids import SKIPPED, allocate_block
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.cluster.tree.nodes import ProducerIdBlockNode
+from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.log.state.given_producer_ids import GIVEN_PRODUCER_IDS, GivenProducerIds
@@ -37,12 +38,12 @@ def set_back(coordination: Coordination, last: int) -> None:
 
 
 def test_a_block_begins_above_what_is_used(coordination: Coordination, caplog: pytest.LogCaptureFixture) -> None:
-    assert allocate_block(coordination, 0) == range(1000)
-    assert allocate_block(coordination, 0, highest_used=999) == range(1000, 2000)
+    assert run_steps(coordination, allocate_block(0)) == range(1000)
+    assert run_steps(coordination, allocate_block(0, highest_used=999)) == range(1000, 2000)
     assert "backup" not in caplog.text
     set_back(coordination, 999)
     begin = 1700 + SKIPPED + 1
-    assert allocate_block(coordination, 0, highest_used=1700) == range(begin, begin + 1000)
+    assert run_steps(coordination, allocate_block(0, highest_used=1700)) == range(begin, begin + 1000)
     (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert "allocated producer id is 999, but the log directory has 1700" in line
     assert f"the next id is {begin}" in line
@@ -50,11 +51,11 @@ def test_a_block_begins_above_what_is_used(coordination: Coordination, caplog: p
 
 def test_a_broker_that_joins_has_the_others_go_on_above_its_logs(coordination: Coordination) -> None:
     create_base_paths(coordination, uuid4)
-    assert allocate_block(coordination, 1) == range(1000)
+    assert run_steps(coordination, allocate_block(1)) == range(1000)
     joining = Cluster(coordination, 0, [Endpoint("127.0.0.1", 9092)], data_ids=("d",), highest_producer_id=lambda: 5000)
     joining.register()
     try:
-        assert allocate_block(coordination, 1).start == 5000 + SKIPPED + 1
+        assert run_steps(coordination, allocate_block(1)).start == 5000 + SKIPPED + 1
     finally:
         joining.close()
 
@@ -113,7 +114,7 @@ def believe_the_coordination(patch: pytest.MonkeyPatch) -> None:
 
 @guarantee("D14", "a coordination from an older backup gives no producer id again", plant=believe_the_coordination)
 def test_new_producers_are_not_taken_for_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "producer_id_floor", lambda _: 0)  # a clock that is behind: the logs alone tell
+    monkeypatch.setattr(node, "producer_id_floor", lambda _: 0)  # a clock that is behind: the logs alone tell
     with broker(tmp_path) as wire:
         create_topic(wire, "t")
     backup = (tmp_path / "tree.db").read_bytes()
@@ -125,7 +126,7 @@ def test_new_producers_are_not_taken_for_old_ones(tmp_path: Path, monkeypatch: p
 
 
 def forget_the_clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cluster, "producer_id_floor", lambda _: 0)
+    patch.setattr(node, "producer_id_floor", lambda _: 0)
 
 
 @guarantee("D14", "nor do logs and coordination from one backup", plant=forget_the_clock)

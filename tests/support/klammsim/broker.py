@@ -1,92 +1,44 @@
-"""A broker of the simulation: the production state machines, and the code that carries their requests."""
+"""A broker of the simulation: `ClusterNode` and the state machines of replication, and what carries their requests."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
-from operator import is_
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from klamm.core.cluster.brokers.incarnations import (
-    read_registration,
-    read_registrations,
-    register_operations,
-    registration_fields,
-)
-from klamm.core.cluster.changes import (
-    MetadataStates,
-    change_operations,
-    controller_guard,
-    incarnation_path,
-    lacks_change,
-    leader_guard,
-    read_states,
-    write_change,
-)
-from klamm.core.cluster.control.cold_start import ColdStart
-from klamm.core.cluster.control.leadership import Terms, above_floor, doubted_state, is_held
-from klamm.core.cluster.reassignment import (
-    Reassigned,
-    ReplicaAssignment,
-    begin,
-    cancelled,
-    check_target,
-    completed,
-    effective_min_isr,
-)
-from klamm.core.cluster.restored import elected_since, is_led_by_another
-from klamm.core.cluster.tree import paths
-from klamm.core.cluster.tree.nodes import MetadataVersionNode, RestoredNode
-from klamm.core.cluster.tree.steps import Steps, children, find, get, transact
-from klamm.core.config.sections.topic import TopicConfig
-from klamm.core.errors import BrokerError
-from klamm.core.interfaces.coordination import (
-    BadVersionError,
-    Check,
-    CoordinationUnavailableError,
-    Create,
-    Delete,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-    Watch,
-)
+from klamm.core.cluster.brokers.incarnations import evict_operations
+from klamm.core.cluster.brokers.registration import BrokerIdentity
+from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
+from klamm.core.cluster.node import ClusterNode
+from klamm.core.cluster.reassignment import ReplicaAssignment, effective_min_isr
+from klamm.core.cluster.restored import RestoredError
+from klamm.core.cluster.tree.steps import run_steps
+from klamm.core.errors import KlammError
+from klamm.core.interfaces.coordination import Watch
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity
 from klamm.core.log.state.seen_metadata import SeenChange
-from klamm.core.records.partition import TopicPartition
-from klamm.core.replication.elections import RecoveredEnd, elect
+from klamm.core.replication.elections import RecoveredEnd
 from klamm.core.replication.follower import FetchResult
 from klamm.core.replication.leader import ProposalOutcome, ReplicationSettings
 from klamm.core.replication.partition import Partition
-from klamm.core.replication.partition_state import NO_LEADER, PartitionState
-from klamm.core.replication.registrations import DOUBTED, BrokerRegistration, Standing, standing
+from klamm.core.replication.partition_state import NO_LEADER
+from klamm.core.replication.registrations import BrokerRegistration, Standing, standing
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
-from .coordination import SimCoordination
+from .coordination import SimCoordination, SimTree
 from .crashing_log import CrashingLog
-from .scene import (
-    ASSIGNMENT,
-    RECOVERED,
-    REPLICAS,
-    SESSION_TIMEOUT,
-    TOPIC_PATH,
-    TP,
-    decode_assignment,
-    encode_assignment,
-)
+from .scene import SESSION_TIMEOUT, TICKS_PER_S, TP
 
 if TYPE_CHECKING:
     from .world import World
 
 TICK: Final = 8.0
+RETRY: Final = 10.0
+"""Ticks until a broker tries again what the coordination did not answer."""
 Target = tuple[int, ...] | None
 """The replicas that a reassignment asks for; None cancels the one in progress."""
-_DEFAULTS: Final = TopicConfig()
 
 
 class Waiter(NamedTuple):
@@ -96,40 +48,33 @@ class Waiter(NamedTuple):
     offset: int
 
 
-class Lease(NamedTuple):
-    epoch: int
-    version: int
+class SeenInMemory:
+    """The last change of the metadata that a broker has seen: a file in the log directory (R13)."""
+
+    def __init__(self) -> None:
+        self.last: SeenChange | None = None
+
+    def note(self, seen: SeenChange) -> None:
+        self.last = seen
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The metadata that a broker has read: first the states, then the registrations by which it judges them (R10)."""
+class BrokerSession(SimCoordination):
+    """A broker's session, whose end it learns of by its next request, if that reaches the coordination."""
 
-    states: MetadataStates
-    registrations: dict[int, BrokerRegistration]
-    recovered: dict[int, RecoveredEnd]
-    controller: str | None
-    """The incarnation of the controller."""
-    lease: Lease | None
-    """This broker's lease, if it is the controller."""
-    begun: float
-    restored: int | None = None
-    """The leader epoch in `/admin/restored`, if that is there."""
-    assignment: ReplicaAssignment = ASSIGNMENT
+    def __init__(self, tree: SimTree) -> None:
+        super().__init__(tree, SESSION_TIMEOUT / TICKS_PER_S)
 
+    def expired(self, session_id: int) -> None:
+        """Nobody tells the broker."""
 
-class Seen(NamedTuple):
-    """A view that was read while nothing changed in the tree."""
+    def look(self) -> None:
+        """Notices the end of the session."""
+        if self._session_id and not self._expired and not self._tree.is_live(self._session_id):
+            super().expired(self._session_id)
 
-    view: View
-    session_id: int
-    changes: int
-    """Of the tree: see `SimTree.changes`."""
-
-
-def renew_operations(broker_id: int, incarnation: str, data: bytes) -> list[Operation]:
-    """Returns the first change of a registration, which no later registration of the broker takes."""
-    return [Check(incarnation_path(incarnation)), Set(paths.broker(broker_id), data, 0)]
+    def _live(self) -> int:
+        self.look()
+        return super()._live()
 
 
 class SimBroker:
@@ -143,6 +88,8 @@ class SimBroker:
         self.paused = False
         self.cut_off = False
         """From the coordination."""
+        self.refuses = False
+        """True while it refuses connections, though it lives."""
         self.leaving = False
         self.full = False
         """True while the disk has no room for records."""
@@ -151,41 +98,47 @@ class SimBroker:
         self.log = self._new_log()
         self.boot = 0
         self._data_ids_drawn = 0
+        self._directories = 0
         self.identity = DataIdentity((self._draw_data_id(),), "boot-0")
         self._data_lost = False
-        self._incarnations = 0
         self._queue: list[Callable[[], None]] = []
-        self.coordination = SimCoordination(world.tree)
-        self.seen_change: SeenChange | None = None
-        """The last change of the metadata that it has seen: a file in the log directory (R13)."""
+        self.seen = SeenInMemory()
         self._start()
 
     def _start(self) -> None:
+        world = self.world
+        self.coordination = BrokerSession(world.tree)
+        identity = BrokerIdentity(
+            self.id, (Endpoint(f"host{self.id}", 9092),), self.identity.data_ids, f"directory-{self._directories}"
+        )
+        self.node = ClusterNode(
+            self.coordination,
+            identity,
+            mutex=world.mutex,
+            on_news=self._on_news,
+            wake=self._wake,
+            name=f"{self.id}-{self.process}",
+            clock=world.clock,
+            monotonic=world.monotonic,
+            uniform=world.random.uniform,
+            random_index=world.random.randrange,
+            new_id=world.new_id,
+            defaults=lambda: world.defaults,
+            seen=self.seen,
+        )
+        self.coordination.on_session(self.node.on_session)
         self.partition: Partition[Waiter] | None = None
-        self.view: View | None = None
-        self._seen: Seen | None = None
-        self._elected_none: tuple[object, ...] | None = None
-        self.own: BrokerRegistration | None = None
-        self.incarnation = ""
-        self._registered_at: float | None = None
-        self._says_full = self._restating = self._restated = False
-        self._registering = self._looking = self._look_again = self._electing = self._writing = False
+        self.image: ClusterImage = EMPTY_IMAGE
+        """As it was applied last."""
+        self._joined = self._working = self._look_again = self._proposing = False
+        self._is_cold = True
+        """Of `ColdStart`: the worker thread waits for its end."""
+        self._says_full = False
+        self._restating = False
         self._fetch_sent = float("-inf")
         self._reported: tuple[int, str] | None = None
-        self._checked = not self.world.restorable
-        """True once the coordination is known not to be older than what the broker has seen."""
-        self._first_look = True
-        """Of a session: it finds what it finds."""
-        self._history = 0
-        """How often the coordination was found to be older: what was asked before is not believed."""
-        self._asked: list[Target] = []
-        """The reassignments that this broker, as the controller, was asked for and has not begun."""
-        self._doubts = False
-        """True from when it was found to be older until the broker has registered anew."""
-        name = f"incarnation-{self.id}-"
-        self._cold_start = ColdStart(name, lambda: 2 * SESSION_TIMEOUT, lambda: self.world.now)
         self._watches: list[Watch] = []
-        self._tick_due = self.world.now
+        self._tick_due = world.now
 
     def __str__(self) -> str:
         role = "-"
@@ -197,6 +150,16 @@ class SimBroker:
             f"broker {self.id} up={self.up} {role} end={self.log.log_end_offset} hw={self.log.high_watermark} "
             f"epochs={self.log.epoch_entries()} own={self.own and self.own.epoch} data={self.identity.data_ids}"
         )
+
+    @property
+    def own(self) -> BrokerRegistration | None:
+        """Its registration as it knows it."""
+        return self.node.own_registration if self.up else None
+
+    @property
+    def seen_change(self) -> SeenChange | None:
+        """The last change of the metadata that it has seen."""
+        return self.seen.last
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -226,42 +189,18 @@ class SimBroker:
     def start(self) -> None:
         if self.up:
             return
-        self.up, self.paused, self.cut_off, self.leaving = True, False, False, False
+        self.up, self.paused, self.cut_off, self.leaving, self.refuses = True, False, False, False, False
         self.process += 1
         self._queue = []
-        self._start()
         self.identity = data_ids.identity_at_start(
             self.identity, f"boot-{self.boot}", self._draw_data_id, recovery_cut=self.log.recovery_cut_more
         )
         self._data_lost = False
-        if not self.world.reassigning:  # else it learns from the metadata whether it has the partition
-            self.partition = Partition(self.id, self.log, REPLICAS, self.world.settings)
-        self.coordination = SimCoordination(self.world.tree)
+        self._start()
         self.coordination.start()
-        self._open_session()
         self.world.check_members()
+        self._work()
         self.later(self.world.random.random() * 5, self._tick)
-
-    def _open_session(self) -> None:
-        self._watches = [
-            self.coordination.watch(path, lambda: self.later(self.world.delay(), self.look))
-            for path in (paths.METADATA_VERSION, paths.BROKER_IDS, paths.CONTROLLER, RECOVERED)
-        ]
-        self._registered_at, self._registering, self._electing = None, False, False
-        self._checked = not self.world.restorable
-        self._new_incarnation()
-        self._register()
-
-    def _new_incarnation(self) -> None:
-        self._incarnations += 1
-        self._restating = self._restated = False
-        self.incarnation = f"incarnation-{self.id}-{self._incarnations}"
-
-    def register_again(self) -> None:
-        """Replaces the registration by a new one, as after an eviction to which no other broker has reacted yet."""
-        self._registered_at = None
-        self._new_incarnation()
-        self._register()
 
     def kill(self) -> None:
         """`kill -9`: the page cache survives."""
@@ -285,9 +224,10 @@ class SimBroker:
         self.kill()
         self.log = self._new_log()
         self.full = False
+        self._directories += 1
         self.identity = DataIdentity((self._draw_data_id(),), f"boot-{self.boot}")
         self.tainted = True
-        self.seen_change = None
+        self.seen = SeenInMemory()
 
     def _lost_data(self, records: int) -> None:
         self._data_lost = self.tainted = True
@@ -310,271 +250,105 @@ class SimBroker:
         for action in queue:
             self.act(process, action)
 
-    def session_over(self) -> None:
-        """Tells the broker that its session has expired: it stops leading, and registers under a new one."""
-        if self.coordination.session_id != 0:
-            return
-        self.own = None
-        self._take_metadata()
-        self.coordination.restart()
-        self._looking = self._writing = False
-        self._open_session()
+    # -- membership: what `Cluster` does on its worker thread --------------------------------------------------------
 
-    # -- registration --------------------------------------------------------------------------------------------
+    def set_watches(self, wanted: Sequence[str]) -> None:
+        for watch in self._watches:
+            watch.cancel()
+        self._watches = [
+            self.coordination.watch(path, lambda: self.later(self.world.delay(), self._wake)) for path in wanted
+        ]
 
-    def _register(self) -> None:
-        if self._registering or self._registered_at is not None:
+    def _wake(self) -> None:
+        self._look_again = True
+        if self._joined and not self._working:
+            self._work()
+
+    def _work(self) -> None:
+        """Joins, or reacts to whatever has happened; again if something happened meanwhile."""
+        self._working, self._look_again = True, False
+
+        def done(_: None) -> None:
+            self._joined, self._working = True, False
+            if self._look_again:
+                self._work()
+
+        self.world.converse(self, self.node.catch_up() if self._joined else self.node.join(), done, self._work_failed)
+
+    def _work_failed(self, error: KlammError) -> None:
+        if isinstance(error, RestoredError):
+            self.world.violated(f"broker {self.id} comes after others have led by an older state: {error}")
+        if self._joined:
+            self.later(RETRY, self._work)
             return
-        self._registering = True
+        self.kill()  # a broker that cannot join ends, and is started again
         session_id = self.coordination.session_id
+        if session_id and not self.cut_off:
+            self.world.tree.end_session(session_id)
+        elif session_id:
+            self.world.at(SESSION_TIMEOUT, lambda: self.world.tree.expire(session_id))
+        process = self.process
+        self.world.at(RETRY, lambda: self.start() if self.process == process else None)
 
-        def done(registered: bool) -> None:
-            if session_id != self.coordination.session_id:
-                return
-            self._registering = False
-            if registered and self._checked:
-                self._registered_at = self.world.now
-                self.look()
-            else:
-                self.later(5, self._register)
-
-        self.world.converse(self, self._register_steps(self.incarnation), done, lambda: done(False))
-
-    def _register_steps(self, incarnation: str) -> Steps[bool]:
-        if not self._checked and not (yield from self._check_history_steps()):
-            return False
-        found = yield from read_registration(self.id)
-        if found is not None and found.registration.incarnation == incarnation:
-            return True
-        fields = registration_fields(incarnation, self.identity.data_ids, leaving=self.leaving, full=self._says_full)
-        replaced = None if found is None else found.registration
-        try:
-            yield from transact(*register_operations(self.id, incarnation, json.dumps(fields).encode(), replaced))
-        except (NodeExistsError, NoNodeError):
-            return False
-        return True
+    def register_again(self) -> None:
+        """Replaces the registration by a new one, as after an eviction to which no other broker has reacted yet."""
+        assert self.own is not None
+        self.world.tree.apply(evict_operations(self.own), 0)
+        self.node.broker_epoch = run_steps(self.coordination, self.node.registration.register())
+        self._wake()
 
     def leave(self) -> None:
         """Takes the first step of a controlled shutdown: the registration says that the broker leaves."""
-        if self.own is None or self.leaving:
-            return
-        self.leaving = True
-        if self._restated:
-            self._restate()
-            return
-        fields = registration_fields(self.incarnation, self.identity.data_ids, leaving=True)
-
-        def steps() -> Steps[None]:
-            yield from transact(*renew_operations(self.id, self.incarnation, json.dumps(fields).encode()))
-
-        self.world.converse(self, steps(), lambda _: None, lambda: None)
+        if self.own is not None and not self.leaving:
+            self.leaving = True
+            self.world.converse(self, self.node.set_leaving())
 
     def _ran_out_of_room(self) -> None:
         """Called for each write that fails for lack of room."""
-        self._says_full = True
-        self._restate()
+        self._set_full(True)
 
-    def _restate(self) -> None:
-        """Writes to the registration whether the disk is full, or that the broker leaves, if it does not say so."""
-        own = self.own
-        if own is None or self._restating or (own.full, own.leaving) == (self._says_full, self.leaving):
+    def _set_full(self, full: bool) -> None:
+        """Says whether the disk is full, if it did not say so."""
+        if self._says_full is full or self._restating or self.own is None:
             return
-        self._restating = self._restated = True
-        incarnation = self.incarnation
-        fields = registration_fields(incarnation, self.identity.data_ids, leaving=self.leaving, full=self._says_full)
+        self._restating = True
 
-        def steps() -> Steps[None]:
-            found = yield from find(paths.broker(self.id))
-            if found is None or json.loads(found[0])["incarnation"] != incarnation:
-                return
-            change = Set(paths.broker(self.id), json.dumps(fields).encode(), found[1].version)
-            try:
-                yield from transact(Check(incarnation_path(incarnation)), change)
-            except (NoNodeError, BadVersionError):
-                return
+        def done(said: bool) -> None:
+            self._restating = False
+            self._says_full = full if said else not full
 
-        def done() -> None:
-            if self.incarnation == incarnation:
-                self._restating = False
+        self.world.converse(self, self.node.set_full(full), lambda _: done(True), lambda _: done(False))
 
-        self.world.converse(self, steps(), lambda _: done(), done)
+    def ask(self, *targets: Target) -> None:
+        """Asks this broker, if it is the controller, for reassignments, one after the other."""
+        for target in targets if self.node.is_controller else ():
+            self.world.counts.struck("reassign")
+            self.world.converse(self, self.node.changing(self.node.tasks.alter_reassignments({TP: target})))
 
-    # -- a coordination that was restored from an older state (R13) ------------------------------------------------
+    def suspect(self, other: SimBroker) -> None:
+        """Says that the other broker refuses connections."""
+        found = self.node.image.registrations.get(other.id)
+        if found is not None and not found.leaving:
+            self.world.converse(self, self.node.suspect(other.id, found.incarnation))
 
-    def _check_history_steps(self) -> Steps[bool]:
-        """Makes `/admin/restored` if the coordination is older than what this broker has seen; returns False if the
-        broker must not register yet. See `klamm.core.cluster.restored.check_history`.
-        """
-        seen = self.seen_change
-        if seen is not None and (yield from lacks_change(seen.version, seen.by)):
-            states = yield from read_states(None, [TP])
-            registrations = yield from read_registrations()
-            state = states.states[TP].state
-            if elected_since(state, seen.leader_epoch):
-                self.world.violated(f"broker {self.id} comes after others have led by an older state: {state}")
-            if not self._doubts and is_led_by_another(state, registrations, self.id):
-                return False
-            if (yield from find(paths.RESTORED)) is None:
-                node = RestoredNode(
-                    broker=self.id, seen=seen.version, found=states.version, leader_epoch=seen.leader_epoch
-                )
-                made = Create(paths.RESTORED, node.encode())
-                by = f"{self.incarnation}/r{self.world.now}"
-                try:
-                    yield from transact(*change_operations([], states, {}, by, operations=[made]))
-                except (BadVersionError, NodeExistsError):
-                    return False
-            if self._doubts:
-                yield from self._resign_steps()
-            assert self.partition is not None
-            self.partition.forget_metadata()
-            self.view = None
-            self._history += 1
-        self._checked, self._doubts, self._first_look = True, False, True
-        return True
+    # -- roles ---------------------------------------------------------------------------------------------------
 
-    def _resign_steps(self) -> Steps[None]:
-        """Ends the lease of the controller that the older state has of this session."""
-        controller = yield from find(paths.CONTROLLER)
-        if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
-            yield from transact(Delete(paths.CONTROLLER, controller[1].version))
-
-    def _has_gone_back_steps(self) -> Steps[bool]:
-        seen = None if self._first_look else self.seen_change
-        return seen is not None and (yield from lacks_change(seen.version, seen.by))
-
-    def _went_back(self) -> None:
-        """Gives up all roles, and registers anew in the session, which the older state has as well."""
-        self.own, self.view = None, None
-        assert self.partition is not None
-        self.partition.forget_metadata()
-        self._checked, self._doubts = False, True
-        self.register_again()
-
-    # -- reading the metadata ------------------------------------------------------------------------------------
-
-    def look(self) -> None:
-        """Reads the metadata; reads once more if asked again meanwhile."""
-        if self._looking:
-            self._look_again = True
-            return
-        self._looking, self._look_again = True, False
-        session_id = self.coordination.session_id
-
-        def done(view: View | None) -> None:
-            if session_id != self.coordination.session_id:
-                return
-            self._looking = False
-            if view is not None and history == self._history:
-                self._see(view)
-            if (self._look_again or history != self._history) and self.up:
-                self.look()
-
-        if not self._checked:
-            self._looking = False
-            return  # what it reads might be older than what it has seen
-        whole = self.view is None or (self.world.restorable and self._first_look)
-        known, history = None if whole or self.view is None else self.view.states, self._history
-        steps = self._look_steps(known)
-        self.world.converse(self, steps, done, lambda: done(None), lambda: self._known_view(known))
-
-    def _known_view(self, known: MetadataStates | None) -> tuple[View, int] | None:
-        """Returns what `_look_steps` would read now, and the number of its requests; None if it has to be read.
-
-        If the last view was read while the tree was as it is now, and its states are those to begin with, then the
-        requests are the version of the metadata, which is still that of the states, so that no change is read; both
-        lists of children with all their paths; the epoch and the holder of the controller's lease. The tree and the
-        session determine the answers. The session is live and within reach, so that no request fails but that for a
-        lease which nobody holds, and the steps handle that.
-        """
-        seen = self._seen
-        if (
-            seen is None
-            or self.world.restorable
-            or self.world.reassigning
-            or known is not seen.view.states
-            or seen.changes != self.world.tree.changes
-            or seen.session_id != self.coordination.session_id
-            or self.cut_off
-        ):
-            return None
-        view = seen.view
-        again = View(view.states, view.registrations, view.recovered, view.controller, view.lease, self.world.now)
-        return again, 5 + len(view.registrations) + len(view.recovered)
-
-    def _look_steps(self, known: MetadataStates | None) -> Steps[View]:
-        begun = self.world.now
-        changes, session_id, self._seen = self.world.tree.changes, self.coordination.session_id, None
-        states, assignment = yield from self._read_states_steps(known)
-        restored = None
-        if self.world.restorable:
-            if (yield from self._has_gone_back_steps()):
-                self._went_back()
-                raise CoordinationUnavailableError("the coordination was restored from an older state")
-            if (found := (yield from find(paths.RESTORED))) is not None:
-                restored = RestoredNode.decode(paths.RESTORED, found[0]).leader_epoch
-        registrations = yield from read_registrations()
-        recovered = {}
-        for name in (yield from children(RECOVERED)):
-            node = yield from find(f"{RECOVERED}/{name}")
-            if node is not None:
-                recovered[int(name)] = RecoveredEnd(*json.loads(node[0]))
-        epoch, stat = yield from get(paths.CONTROLLER_EPOCH)
-        controller = yield from find(paths.CONTROLLER)
-        lease = None
-        if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
-            lease = Lease(int(epoch), stat.version)  # read before the broker saw that the lease is its own
-        holder = controller[0].decode() if controller is not None else None
-        view = View(states, registrations, recovered, holder, lease, begun, restored, assignment)
-        if self.world.restorable or self.world.reassigning:
-            return view
-        if changes == self.world.tree.changes and session_id == self.coordination.session_id != 0:
-            self._seen = Seen(view, session_id, changes)
-        return view
-
-    def _read_states_steps(self, known: MetadataStates | None) -> Steps[tuple[MetadataStates, ReplicaAssignment]]:
-        """Reads the states and, where that matters, the name of the last change, and the assignment of their
-        version."""
-        assignment = ASSIGNMENT
-        while True:
-            states = yield from read_states(known, [TP])
-            if not self.world.restorable and not self.world.reassigning:
-                return states, assignment
-            if self.world.reassigning:
-                assignment = decode_assignment((yield from get(TOPIC_PATH))[0])
-            data, stat = yield from get(paths.METADATA_VERSION)
-            if stat.version == states.version:
-                by = MetadataVersionNode.decode(paths.METADATA_VERSION, data or b"{}").by
-                return MetadataStates(states.version, states.states, by), assignment
-
-    def _see(self, view: View) -> None:
-        if self.world.restorable:
-            last, state = self.seen_change, view.states.states[TP].state
-            epoch = max(state.leader_epoch, last.leader_epoch if last is not None else -1)
-            self.seen_change, self._first_look = SeenChange(view.states.version, view.states.by, epoch), False
-        self.view = view
-        own = view.registrations.get(self.id)
-        self.own = own if own is not None and own.incarnation == self.incarnation else None
-        if self.own is None and self._registered_at is not None and view.begun > self._registered_at:
-            self.register_again()  # the broker was evicted
-        if self.own is not None and self.own.epoch != self._cold_start.broker_epoch:
-            self._cold_start.registered(self.own.epoch, view.states.version)
-        by = view.states.by
-        writers = (each.epoch for each in view.registrations.values() if by.startswith(each.incarnation))
-        self._cold_start.saw(view.states.version, by, next(writers, None))
-        self._take_metadata()
-        self._report_recovered_end()
-        self._control()
-        self._propose()
+    def _on_news(self, _: bool) -> None:
+        self.later(0, self._take_metadata)
 
     def _take_metadata(self) -> None:
-        if self.view is None or not self._has_partition(self.view.assignment):
+        image = self.node.image
+        if image.history != self.image.history and self.partition is not None:
+            self.partition.forget_metadata()
+        self.image = image
+        found = image.partition(TP)
+        if found is None or not self._has_partition(found.assignment):
             return
         assert self.partition is not None
-        stored = self.view.states.states[TP].state
+        stored = found.state
         before, followed = self.partition.leader, self.partition.follower
-        own = self.own if self.view.restored is None else None
-        self.partition.on_metadata(stored, self.view.states.version, own, self.world.now)
+        own = self.own if image.restored is None else None
+        self.partition.on_metadata(stored, image.version, own, self.world.now)
         leader = self.partition.leader
         if leader is not None and leader is not before:
             self.world.on_leading(self, leader.epoch)
@@ -584,11 +358,11 @@ class SimBroker:
             self.fetch()
         if self.own is not None and stored.data_ids.get(self.id) == self.own.data_id and self.id in stored.isr:
             self.tainted = self._data_lost
+        self._report_recovered_end()
+        self._propose()
 
     def _has_partition(self, assignment: ReplicaAssignment) -> bool:
         """Returns whether this broker has the partition; one that has it no more deletes its log."""
-        if not self.world.reassigning:
-            return self.partition is not None
         if self.id not in assignment.replicas:
             if self.partition is not None:
                 self.partition.rest()
@@ -611,9 +385,8 @@ class SimBroker:
 
     def _report_recovered_end(self) -> None:
         """Reports, unless it is a sound member, where its log ends, once nothing is appended in this epoch (R7)."""
-        assert self.view is not None
-        state = self.view.states.states[TP].state
-        if self.own is None or state.leader != NO_LEADER or self.partition is None:
+        state = self.partition.state if self.partition is not None else None
+        if self.own is None or state is None or state.leader != NO_LEADER:
             return
         if standing(self.own, state.data_ids.get(self.id)) is Standing.SOUND:
             return
@@ -624,124 +397,12 @@ class SimBroker:
             state.leader_epoch, self.own.data_id, self.log.last_record_epoch, self.log.log_end_offset,
             self.log.high_watermark,
         )  # fmt: skip
-        data = json.dumps(astuple(end)).encode()
 
-        def steps() -> Steps[bool]:
-            path = f"{RECOVERED}/{self.id}"
-            found = yield from find(path)
-            if found is not None and found[0] == data and found[1].ephemeral_owner == self.coordination.session_id:
-                return True
-            replaced = [Delete(path, found[1].version)] if found is not None else []
-            try:
-                yield from transact(*replaced, Create(path, data, ephemeral=True))
-            except (NodeExistsError, NoNodeError, BadVersionError):
-                return False
-            return True
-
-        def done(reported: bool) -> None:
-            self._reported = key if reported else None
+        def failed(_: KlammError) -> None:
+            self._reported = None
 
         self._reported = key
-        self.world.converse(self, steps(), done, lambda: done(False))
-
-    # -- controller ----------------------------------------------------------------------------------------------
-
-    def _control(self) -> None:
-        view = self.view
-        if view is None or self.own is None or self._electing:
-            return
-        if view.controller is None:
-            self._electing = True
-            self.world.converse(self, self._take_controller_steps(), self._elected, lambda: self._elected(None))
-            return
-        if view.lease is None:
-            return
-        judged = (view.states, view.registrations, view.recovered, view.lease)
-        if self._elected_none is not None and all(map(is_, judged, self._elected_none)):
-            return  # the same objects: `elect` is a function of them, and has returned None
-        self._elected_none = None
-        state = view.states.states[TP].state
-        if self.world.restorable and self._control_restored(view, view.lease, state):
-            return
-        elected = elect(
-            state,
-            view.assignment.replicas,
-            view.registrations,
-            view.recovered,
-            self._settings(view.assignment).min_insync_replicas,
-            view.lease.epoch,
-        )
-        if elected is None:
-            if self.world.reassigning:  # what there is to do then depends on more than what was judged
-                self._reassign(view, view.lease, state)
-            else:
-                self._elected_none = judged
-            return
-        self._write_as_controller(view, view.lease, {TP: above_floor(state, elected, self.world.epoch_floor)})
-
-    def ask(self, *targets: Target) -> None:
-        """Asks this broker, if it is the controller, for reassignments, one after the other."""
-        if self.view is not None and self.view.lease is not None:
-            self._asked = list(targets)
-            self.look()
-
-    def _reassign(self, view: View, lease: Lease, state: PartitionState) -> None:
-        """Completes the reassignment that is in progress, or begins or cancels one as it was asked."""
-        minimum = self.world.settings.min_insync_replicas
-        found = completed(view.assignment, state, view.registrations, minimum)
-        if found is None and self._asked:
-            live = [number for number, known in view.registrations.items() if not known.leaving]
-            target = self._asked.pop(0)
-            try:
-                if target is None:
-                    found = cancelled(view.assignment, state, view.registrations, minimum)
-                else:
-                    check_target(view.assignment, target, live)
-                    found = Reassigned(begin(view.assignment, target), state)
-            except BrokerError:
-                return
-        if found is None:
-            return
-        states = {} if found.state == state else {TP: replace(found.state, controller_epoch=lease.epoch)}
-        self.world.counts.struck("reassign")
-        self._write_as_controller(view, lease, states, Set(TOPIC_PATH, encode_assignment(found.assignment)))
-
-    def _control_restored(self, view: View, lease: Lease, state: PartitionState) -> bool:
-        """Does what R13 asks of the controller; returns True if it may not elect now."""
-        terms = Terms(lease.epoch, self.world.epoch_floor, _DEFAULTS, self._cold_start.held_below())
-        if view.restored is not None:
-            if state.leader_epoch <= view.restored and DOUBTED not in state.data_ids.values():
-                self._write_as_controller(view, lease, {TP: doubted_state(state, REPLICAS, terms)})
-            else:
-                self._write_as_controller(view, lease, {}, Delete(paths.RESTORED))
-            return True
-        return is_held(state, REPLICAS, view.registrations, terms)
-
-    def _write_as_controller(
-        self, view: View, lease: Lease, states: dict[TopicPartition, PartitionState], *operations: Operation
-    ) -> None:
-        by = f"{self.incarnation}/c{self.world.now}" if self.world.restorable else f"{self.incarnation}/c"
-        written = change_operations(controller_guard(lease.version), view.states, states, by, operations=operations)
-        self._electing = True
-        self.world.converse(self, write_change(written), self._elected, lambda: self._elected(None))
-
-    def _elected(self, outcome: ProposalOutcome | None) -> None:
-        self._electing = False
-        if outcome is ProposalOutcome.REFUSED:
-            self.world.counts.refused_writes += 1
-        self.look()
-
-    def _take_controller_steps(self) -> Steps[None]:
-        if (yield from find(paths.CONTROLLER)) is not None:
-            return
-        data, stat = yield from get(paths.CONTROLLER_EPOCH)
-        try:
-            yield from transact(
-                Create(paths.CONTROLLER, self.incarnation.encode(), ephemeral=True),
-                Set(paths.CONTROLLER_EPOCH, b"%d" % (int(data) + 1), stat.version),
-            )
-        except (NodeExistsError, BadVersionError):
-            return
+        self.world.converse(self, self.node.report_recovered({TP: end}), failed=failed)
 
     # -- leader --------------------------------------------------------------------------------------------------
 
@@ -768,34 +429,34 @@ class SimBroker:
             self.world.acknowledge(self, waiter.value, waiter.offset)
 
     def _propose(self, lateness: float = 0.0) -> None:
-        if self.partition is None or self.partition.leader is None or self.view is None or self.own is None:
+        leader = self.partition.leader if self.partition is not None else None
+        if leader is None or self._proposing or leader.version != self.image.version:
             return
-        leader = self.partition.leader
-        if leader.version != self.view.states.version:
-            return
-        proposal = leader.next_proposal(self.view.registrations, self.world.now, lateness)
+        proposal = leader.next_proposal(self.image.registrations, self.world.now, lateness)
         if proposal is None:
             return
-        guard = leader_guard(self.own.incarnation, [added.incarnation for added in proposal.added])
-        by = f"{self.own.incarnation}/l{self.world.now}" if self.world.restorable else f"{self.own.incarnation}/l"
-        operations = change_operations(guard, self.view.states, {TP: proposal.state}, by)
+        self._proposing = True
 
-        def done(outcome: ProposalOutcome) -> None:
+        def done(outcomes: list[ProposalOutcome]) -> None:
+            (outcome,) = outcomes
+            self._proposing = False
             leader.on_outcome(proposal, outcome)
             self._complete()
             if outcome is ProposalOutcome.REFUSED:
                 self.world.counts.refused_writes += 1
-            self.look()
+            self._take_metadata()
 
-        self.world.converse(self, write_change(operations), done, lambda: done(ProposalOutcome.UNKNOWN))
+        def failed(_: KlammError) -> None:
+            done([ProposalOutcome.UNKNOWN])
+
+        self.world.converse(self, self.node.propose([(TP, proposal)]), done, failed)
 
     def _serve_fetch(self, fetch: ReplicaFetch, answered: Callable[[ReplicaFetchData], None]) -> None:
         leader = self.partition.leader if self.partition is not None else None
         if leader is None:
             answer = ReplicaFetchData(ErrorCode.not_leader_or_follower)
         else:
-            known = self.view.registrations.get(fetch.replica_id) if self.view is not None else None
-            refused = leader.on_fetch(fetch, known, self.world.now)
+            refused = leader.on_fetch(fetch, self.image.registrations.get(fetch.replica_id), self.world.now)
             if refused is None:
                 records = self.log.read(fetch.fetch_offset, self.world.random.choice((1, 3, 100)))
                 refused = ReplicaFetchData(
@@ -832,8 +493,6 @@ class SimBroker:
             self.world.counts.truncations += result is FetchResult.TRUNCATED
             if result is FetchResult.TRUNCATED:
                 self.world.check_members()
-            if result is FetchResult.REFUSED:
-                self.look()
             if result is not FetchResult.REFUSED and (answer.records or result is not FetchResult.APPENDED):
                 self.fetch()
 
@@ -848,8 +507,8 @@ class SimBroker:
     def _tick(self) -> None:
         world = self.world
         chance, lateness = world.chance, world.now - self._tick_due
-        if self.coordination.session_id == 0 and not self.cut_off:
-            self.session_over()
+        if not self.cut_off:
+            self.coordination.look()
         if world.now - self._fetch_sent >= world.fetch_timeout:
             self.fetch()
         if self.partition is not None and self.partition.leader is not None:
@@ -859,13 +518,12 @@ class SimBroker:
         if chance() < 0.1:
             self.log.checkpoint()
         if chance() < 0.3:
-            self.look()
-        if self._registered_at is None:
-            self._register()
+            self._report_recovered_end()
+        if self._joined and not self._working and self._is_cold != (is_cold := self.node.cold_start.left_s() > 0):
+            self._is_cold = is_cold
+            self._wake()
         if self._says_full and not self.full:
-            self._says_full = False
-        if self._restated or self._says_full or (self.own is not None and self.own.full):
-            self._restate()
+            self._set_full(False)
         delay = TICK / 4 + chance() * TICK * 3 / 4
         self._tick_due = world.now + delay
         world.at_process(delay, self, self.process, self._tick)

@@ -308,8 +308,7 @@ class SimCoordination:
         found = self._tree.find(path)
         if found is None:
             check_path(path)  # a path in the tree was checked when it was created
-        if self._expired or self._session_id == 0:
-            self._live()
+        self._live()
         if found is None:
             raise NoNodeError(f"{path} is not there")
         return found

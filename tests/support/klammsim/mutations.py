@@ -13,14 +13,17 @@ from unittest.mock import patch
 
 from kio.schema.errors import ErrorCode
 
-from klamm.core.cluster import reassignment
-from klamm.core.cluster.brokers.incarnations import read_registrations
-from klamm.core.cluster.changes import MetadataStates, change_operations
+from klamm.core.cluster import change_writer, image_reader, node, reassignment, restored
+from klamm.core.cluster.brokers.registration import Registration
+from klamm.core.cluster.changes import change_operations
+from klamm.core.cluster.control import controller, tasks
 from klamm.core.cluster.control.cold_start import ColdStart
+from klamm.core.cluster.image import ClusterImage
+from klamm.core.cluster.image_reader import image_steps
 from klamm.core.cluster.reassignment import Reassigned, ReplicaAssignment
-from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.cluster.tree.steps import Steps
-from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set
+from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set, Stat
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity, identity_at_start
 from klamm.core.replication import elections, partition, partition_state
@@ -32,8 +35,7 @@ from klamm.core.replication.partition_state import NO_EPOCH, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration, Registrations, Standing
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
-from . import broker
-from .broker import SimBroker, View, Waiter
+from .broker import Waiter
 from .memory_log import MemoryLog
 
 Patch = tuple[object, str, object]
@@ -225,18 +227,13 @@ def _unversioned(*arguments: object, **more: object) -> list[Operation]:
             for operation in operations]  # fmt: skip
 
 
-_look_steps: Final = SimBroker._look_steps
+def _registrations_first(previous: ClusterImage | None = None) -> Steps[ClusterImage]:
+    early = yield from image_steps(previous)
+    return replace((yield from image_steps(previous)), brokers=early.brokers)
 
 
-def _registrations_first(viewer: SimBroker, known: MetadataStates | None) -> Steps[View]:
-    early = yield from read_registrations()
-    view = yield from _look_steps(viewer, known)
-    viewer._seen = None
-    return replace(view, registrations=early)
-
-
-def _renew_whatever_is_there(broker_id: int, _: str, data: bytes) -> list[Operation]:
-    return [Set(paths.broker(broker_id), data)]
+def _change_whatever_is_there(of: Registration, _: BrokerIdNode, wanted: BrokerIdNode, __: Stat) -> list[Operation]:
+    return [Set(of._path, wanted.encode())]
 
 
 def _never_lacks(*_: object) -> Steps[bool]:
@@ -301,7 +298,7 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "unversioned-state", "order of changes", "states are written whatever their version",
-            ((broker, "change_operations", _unversioned),),
+            ((change_writer, "change_operations", _unversioned),),
         ),
         Mutation(
             "elr-kept", "R6", "the ELR is kept though the watermark moves",
@@ -379,7 +376,7 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "registrations-first", "R10", "registrations are read before the states that are judged by them",
-            ((SimBroker, "_look_steps", _registrations_first),),
+            ((node, "image_steps", _registrations_first),),
             covered="a registration may change between any read and the write; the state's version and R1 decide",
         ),
         Mutation(
@@ -388,7 +385,7 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "renewal-unchecked", "registrations", "a late renewal changes a later registration of the broker",
-            ((broker, "renew_operations", _renew_whatever_is_there),),
+            ((Registration, "_changes", _change_whatever_is_there),),
         ),
         Mutation(
             "restart-in-same-epoch", "R8", "a leader that is back under a new registration keeps its epoch",
@@ -396,11 +393,12 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "controller-epoch-unchecked", "guard", "a deposed controller's write is not refused",
-            ((broker, "controller_guard", _no_guard),),
+            ((controller, "controller_guard", _no_guard),),
         ),
         Mutation(
             "restored-unchecked", "R13", "a broker takes a coordination that lacks what it has seen for the newest",
-            ((broker, "lacks_change", _never_lacks),),
+            ((restored, "lacks_change", _never_lacks), (node, "lacks_change", _never_lacks),
+             (image_reader, "lacks_change", _never_lacks)),
         ),
         Mutation(
             "cold-start-elects", "R13", "the first broker of a cluster that starts elects by what it finds",
@@ -408,7 +406,7 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "restored-while-they-run", "R13", "a broker that runs does not notice that the coordination went back",
-            ((SimBroker, "_has_gone_back_steps", _never_lacks),),
+            ((node, "lacks_change", _never_lacks), (image_reader, "lacks_change", _never_lacks)),
         ),
         Mutation(
             "removed-in-same-epoch", "R8", "a replica that is removed, and has deleted its log, ends no leader epoch",
@@ -416,7 +414,7 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "cancelled-below-minimum", "R8", "a reassignment is cancelled though too few earlier replicas are in sync",
-            ((broker, "cancelled", _cancelled_at_once),),
+            ((tasks, "cancelled", _cancelled_at_once),),
         ),
     )
 }  # fmt: skip

@@ -15,7 +15,8 @@ STATE_PATH: Final = paths.partition_state(TP.topic, TP.partition)
 TOPIC_PATH: Final = paths.topic(TP.topic)
 REPLICAS: Final = (0, 1, 2)
 ASSIGNMENT: Final = ReplicaAssignment(REPLICAS)
-RECOVERED: Final = "/brokers/recovered"
+TICKS_PER_S: Final = 1_000.0
+"""For the pauses of a broker."""
 SESSION_TIMEOUT: Final = 120.0
 """Of a session whose process has ended: within it the tree ends the session."""
 
@@ -33,4 +34,6 @@ def encode_assignment(assignment: ReplicaAssignment) -> bytes:
 
 def decode_assignment(data: bytes) -> ReplicaAssignment:
     node, number = TopicNode.decode(TOPIC_PATH, data), TP.partition
-    return ReplicaAssignment(node.partitions[number], node.adding_replicas[number], node.removing_replicas[number])
+    return ReplicaAssignment(
+        node.partitions[number], node.adding_replicas.get(number, ()), node.removing_replicas.get(number, ())
+    )

@@ -11,10 +11,6 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from klamm.core.cluster.brokers.incarnations import evict_operations
-from klamm.core.cluster.tree import paths
-from klamm.core.interfaces.coordination import Delete, Operation
-
 from .broker import SimBroker, Target
 from .coordination import TreeCopy
 from .crashing_log import CrashingLog, OnCommitted
@@ -339,14 +335,17 @@ class Schedule:
         self.world.at(self.world.random.choice((20.0, 90.0)), back)
 
     def _suspect(self, broker: SimBroker) -> None:
-        """A false suspicion: deletes the broker's registration, and `/controller` if the broker holds it."""
-        operations: list[Operation] = []
-        if broker.own is not None and self.world.tree.find(f"/brokers/incarnations/{broker.own.incarnation}"):
-            operations += evict_operations(broker.own)
-        controller = self.world.tree.find(paths.CONTROLLER)
-        if controller is not None and controller[1].ephemeral_owner == broker.coordination.session_id:
-            operations.append(Delete(paths.CONTROLLER))
-        self.world.tree.apply(operations, 0)
+        """A false suspicion: the broker refuses connections for a while. A session's lease may go over as well."""
+        world, random = self.world, self.world.random
+        broker.refuses = True
+
+        def accepts() -> None:
+            broker.refuses = False
+
+        world.at(random.choice((20.0, 60.0)), accepts)
+        for other in world.brokers:
+            if other is not broker:
+                world.at_process(world.delay(), other, other.process, partial(other.suspect, broker))
 
     def _back_up_or_restore(self, plan: Restore) -> None:
         """Restores once a broker has seen a change that the copy lacks: only then can it be noticed. Of those that
@@ -393,7 +392,7 @@ class Schedule:
         world.conditions = QUIET
         world.cuts.clear()
         for broker in world.brokers:
-            broker.cut_off = broker.full = False
+            broker.cut_off = broker.full = broker.refuses = False
             if broker.paused and broker.up:
                 broker.resume()
             if broker.up and broker.leaving:

@@ -17,8 +17,7 @@ from klamm.core.log.errors import FencedLeaderEpochError
 
 from .broker import SimBroker, Target
 from .coordination import TreeCopy
-from .scene import SESSION_TIMEOUT, STATE_PATH
-from .schedule import run_schedule
+from .scene import SESSION_TIMEOUT, STATE_PATH, TP
 from .world import Conditions, World
 
 _PATIENCE: Final = 3_000.0
@@ -80,8 +79,7 @@ class Stage:
         """Runs until the viewer knows the other broker's registration with its present data."""
 
         def seen() -> bool:
-            view = self.brokers[viewer].view
-            found = view.registrations.get(other) if view is not None else None
+            found = self.brokers[viewer].image.registrations.get(other)
             return found is not None and found.data_id == self.brokers[other].data_id_at_next_start()
 
         self.until(seen)
@@ -376,8 +374,21 @@ def role_unchecked() -> None:
 
 
 def renewal_unchecked() -> None:
-    """The random schedule that found it: the change to leaving comes after an eviction and another registration."""
-    run_schedule(16850)
+    """A change of a registration comes after an eviction, when the broker has registered again."""
+    stage = Stage()
+    world, broker = stage.world, stage.brokers[2]
+    broker.full = True
+    world.write_fate = lambda _, operations: (
+        "held" if any(isinstance(each, Set) and each.path == paths.broker(2) for each in operations) else None
+    )
+    stage.produce(0, 1)
+    stage.until(lambda: bool(world.held_writes))
+    world.write_fate = None
+    broker.register_again()
+    stage.release_writes()
+    broker.full = False
+    world.run(60)
+    stage.finish()
 
 
 def restart_in_same_epoch() -> None:
@@ -473,7 +484,7 @@ def removed_in_same_epoch() -> None:
     stage.until(lambda: stage.brokers[2].partition is None)
     stage.ask((0, 1, 2))
     stage.until_replicas(0, 1, 2)
-    stage.until(lambda: (view := stage.brokers[0].view) is not None and len(view.assignment.replicas) == 3)
+    stage.until(lambda: (found := stage.brokers[0].image.partition(TP)) is not None and len(found.replicas) == 3)
     for _, _, _, deliver in stage.world.held[:1]:
         deliver()
     stage.world.run(50)

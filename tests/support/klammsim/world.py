@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from uuid import UUID
 
-from klamm.core.cluster.changes import CHANGES, INCARNATIONS, RING_SIZE
 from klamm.core.cluster.tree import paths
-from klamm.core.cluster.tree.steps import Answer, Request, Steps, Transact, carry_out
-from klamm.core.errors import CoordinationError
-from klamm.core.interfaces.coordination import (
-    CoordinationUnavailableError,
-    Create,
-    Operation,
-    SessionExpiredError,
-    Set,
+from klamm.core.cluster.tree.bootstrap import base_paths
+from klamm.core.cluster.tree.nodes import ConfigNode
+from klamm.core.cluster.tree.steps import (
+    Acquire,
+    Answer,
+    AwaitChange,
+    Connect,
+    Pause,
+    Request,
+    SetWatches,
+    Steps,
+    Transact,
+    carry_out,
+    run_steps,
 )
+from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.errors import CoordinationError, KlammError
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Operation, Set
 from klamm.core.replication.leader import ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 
-from .coordination import SimTree, TreeCopy
+from .coordination import SimCoordination, SimTree, TreeCopy
 from .crashing_log import CrashingLog, OnCommitted
 from .memory_log import MemoryLog
-from .scene import ASSIGNMENT, RECOVERED, REPLICAS, STATE_PATH, TOPIC_PATH, TP, decode_assignment, encode_assignment
+from .scene import (
+    ASSIGNMENT,
+    REPLICAS,
+    STATE_PATH,
+    TICKS_PER_S,
+    TOPIC_PATH,
+    TP,
+    decode_assignment,
+    encode_assignment,
+)
 from .violation import ViolationError
 
 if TYPE_CHECKING:
@@ -36,7 +56,6 @@ T = TypeVar("T")
 SLOW: Final = 60.0
 """Ticks until a slow write is carried out."""
 _YEAR_2026_MS: Final = 1_767_225_600_000
-_RING: Final = [Create(f"{CHANGES}/{number}", b"{}") for number in range(RING_SIZE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +95,41 @@ class Counts:
         self.faults[fault] = self.faults.get(fault, 0) + count
 
 
+class SimMutex:
+    """A `Mutex` of one process. `resume` of who waits is called in an event of its own."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._held = False
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def acquire(self) -> bool:
+        """Returns False if another sequence holds it: then `wait`."""
+        free, self._held = not self._held, True
+        return free
+
+    def wait(self, resume: Callable[[], None]) -> None:
+        self._waiting.append(resume)
+
+    def release(self) -> None:
+        if self._waiting:
+            self._world.at(0, self._waiting.popleft())
+        else:
+            self._held = False
+
+
 class _Conversation(Generic[T]):
-    """The requests of one broker to the coordination, in order. See `World.converse`."""
+    """The steps of one broker, in order. See `World.converse`."""
 
     __slots__ = ("_broker", "_coordination", "_done", "_failed", "_process", "_steps", "_world")
 
     def __init__(
-        self, world: World, broker: SimBroker, steps: Steps[T], done: Callable[[T], None], failed: Callable[[], None]
+        self,
+        world: World,
+        broker: SimBroker,
+        steps: Steps[T],
+        done: Callable[[T], None],
+        failed: Callable[[KlammError], None],
     ) -> None:
         self._world = world
         self._broker = broker
@@ -92,31 +139,9 @@ class _Conversation(Generic[T]):
         self._done = done
         self._failed = failed
 
-    def begin(self, known: Callable[[], tuple[T, int] | None]) -> None:
-        """Does as `proceed` does, without the requests if their result is known. See `World.converse`."""
-        found = known()
-        if found is None:
-            self.proceed()
-            return
-        world, (result, reads) = self._world, found
-        chance, interleaved = world.chance, world.interleaved
-        for number in range(reads):
-            if chance() < interleaved:
-                self._read_until(number)
-                return
-        self._done(result)
-
-    def _read_until(self, number: int) -> None:
-        """Makes so many requests at once; the next is carried out after others have acted."""
-        request = self._steps.send(None)
-        for _ in range(number):
-            answer, error = self._attempt(request)
-            request = self._steps.send(answer) if error is None else self._steps.throw(error)
-        self._world.at(self._world.delay(), partial(self._execute, request))
-
     def proceed(self, answer: Answer = None, error: CoordinationError | None = None) -> None:
         """Takes the answer to the last request, and sends requests until one is to be carried out at another time."""
-        world, broker, coordination, steps = self._world, self._broker, self._coordination, self._steps
+        world, broker, steps = self._world, self._broker, self._steps
         chance, interleaved = world.chance, world.interleaved
         while True:
             try:
@@ -124,23 +149,49 @@ class _Conversation(Generic[T]):
             except StopIteration as end:
                 self._done(end.value)
                 return
-            except SessionExpiredError:
-                self._failed()
-                broker.session_over()
+            except ViolationError:
+                raise
+            except KlammError as failure:
+                self._failed(failure)
                 return
-            except CoordinationError:
-                self._failed()
+            answer = error = None
+            if isinstance(request, Acquire):
+                mutex: SimMutex = request.mutex  # type: ignore[assignment]
+                if not mutex.acquire():
+                    mutex.wait(self._later(0.0))
+                    return
+            elif isinstance(request, Pause):
+                world.at(request.seconds * TICKS_PER_S, self._later(0.0))
                 return
-            if isinstance(request, Transact) or chance() < interleaved:
+            elif isinstance(request, AwaitChange):
+                self._await_change(request.path, world.now + request.seconds * TICKS_PER_S)
+                return
+            elif isinstance(request, Connect):
+                answer = world.is_reachable(request.broker.id)
+            elif isinstance(request, SetWatches):
+                answer, error = self._set_watches(request.paths)
+            elif isinstance(request, Transact) or chance() < interleaved:
                 world.at(world.delay(), partial(self._execute, request))
                 return
-            if broker.cut_off:
+            else:
                 answer, error = self._attempt(request)
-                continue
-            try:
-                answer, error = carry_out(coordination, request), None
-            except CoordinationError as raised:
-                answer, error = None, raised
+
+    def _later(self, delay: float) -> Callable[[], None]:
+        return partial(self._world.at_process, delay, self._broker, self._process, self.proceed)
+
+    def _await_change(self, path: str, deadline: float) -> None:
+        world = self._world
+        if world.now >= deadline or (not self._broker.cut_off and world.tree.find(path) is None):
+            self.proceed()
+        else:
+            again = partial(self._await_change, path, deadline)
+            world.at_process(5.0, self._broker, self._process, again)
+
+    def _set_watches(self, wanted: Sequence[str]) -> tuple[Answer, CoordinationError | None]:
+        try:
+            return self._broker.set_watches(wanted), None
+        except CoordinationError as error:
+            return None, error
 
     def _attempt(self, request: Request) -> tuple[Answer, CoordinationError | None]:
         if self._broker.cut_off:
@@ -160,17 +211,22 @@ class _Conversation(Generic[T]):
     def _carry_out_as(self, request: Request, fate: str) -> None:
         world, broker = self._world, self._broker
         answer, error = self._attempt(request) if fate in ("answered", "applied") else (None, None)
-        if fate == "late" and not broker.cut_off:
-            world.at(world.random.random() * 40, partial(self._attempt_late, request, world.restores))
-        elif fate == "held" and not broker.cut_off:
-            world.held_writes.append(partial(self._attempt_late, request, world.restores))
+        if fate in ("late", "held") and not broker.cut_off:
+            late = partial(self._attempt_late, request, self._coordination.session_id, world.restores)
+            if fate == "late":
+                world.at(world.random.random() * 40, late)
+            else:
+                world.held_writes.append(late)
         if fate != "answered":
             answer, error = None, CoordinationUnavailableError("planted: no answer")
         world.at_process(world.delay(), broker, self._process, partial(self.proceed, answer, error))
 
-    def _attempt_late(self, request: Request, restores: int) -> None:
-        if restores == self._world.restores:  # a server that was stopped has no requests of before
-            self._attempt(request)
+    def _attempt_late(self, request: Request, session_id: int, restores: int) -> None:
+        """Carries out a write of that session; a server that was stopped has no requests of before."""
+        world = self._world
+        if restores == world.restores and world.tree.is_live(session_id) and isinstance(request, Transact):
+            with suppress(CoordinationError):
+                world.tree.apply(request.operations, session_id)
 
 
 class World:
@@ -198,11 +254,13 @@ class World:
         self.assignment = ASSIGNMENT
         """As it is stored."""
         self.restores = 0
+        self._ids = 0
         self.random = Random(seed)
         self.chance = self.random.random
         self.now = 0.0
         self.conditions = conditions
         self.settings = ReplicationSettings(min_insync_replicas, conditions.max_lag)
+        self.defaults = TopicConfig(min_insync_replicas=min_insync_replicas)
         self.counts = Counts()
         self.cuts: set[tuple[int, int]] = set()
         self.committed: list[int] = []
@@ -229,25 +287,43 @@ class World:
     def _make_paths(self) -> None:
         """Creates the paths that a first start and a CreateTopics would have created."""
         tree = self.tree
-        for path in (paths.BROKER_IDS, INCARNATIONS, CHANGES, RECOVERED, paths.partitions(TP.topic)):
-            tree.make_parents(f"{path}/x", 0)
-        tree.apply([*_RING, Create(paths.METADATA_VERSION), Create(paths.CONTROLLER_EPOCH, b"0")], 0)
+        admin = SimCoordination(tree)
+        admin.start()
+        run_steps(admin, base_paths(self.new_id))
         ids = {replica: self.brokers[replica].identity.data_ids[0] for replica in REPLICAS}
         state = PartitionState(-1, 0, -1, REPLICAS, (), ids, 0)
         tree.make_parents(STATE_PATH, 0)
-        tree.apply([Create(STATE_PATH, state.encode()), Set(TOPIC_PATH, encode_assignment(ASSIGNMENT))], 0)
+        config = Create(paths.topic_config(TP.topic), ConfigNode().encode())
+        topic = Set(TOPIC_PATH, encode_assignment(ASSIGNMENT))
+        tree.apply([Create(STATE_PATH, state.encode()), topic, config], 0)
+        admin.close()
 
     # -- backups -------------------------------------------------------------------------------------------------
-
-    @property
-    def epoch_floor(self) -> int:
-        """The least leader epoch that begins now: as in production it follows the clock, where it matters."""
-        return int(self.now) if self.restorable else 0
 
     def version(self) -> int:
         found = self.tree.find(paths.METADATA_VERSION)
         assert found is not None
         return found[1].version
+
+    def clock(self) -> float:
+        """Seconds since 1970: a tick is a second, so that leader epochs, which follow the clock, tell the ticks."""
+        return _YEAR_2026_MS / 1000 + self.now
+
+    def monotonic(self) -> float:
+        """Seconds, of `TICKS_PER_S` each."""
+        return self.now / TICKS_PER_S
+
+    def new_id(self) -> UUID:
+        self._ids += 1
+        return UUID(int=self._ids)
+
+    def mutex(self) -> SimMutex:
+        return SimMutex(self)
+
+    def is_reachable(self, broker_id: int) -> bool:
+        """Returns False if the broker refuses connections: its process has ended, or its backlog is full."""
+        broker = self.brokers[broker_id]
+        return broker.up and not broker.refuses
 
     def restore(self, copy: TreeCopy) -> list[int]:
         """Restores the coordination; returns the sessions whose owners are gone. What holds of a state is checked again
@@ -348,20 +424,13 @@ class World:
         self,
         broker: SimBroker,
         steps: Steps[T],
-        done: Callable[[T], None],
-        failed: Callable[[], None],
-        known: Callable[[], tuple[T, int] | None] | None = None,
+        done: Callable[[T], None] = lambda _: None,
+        failed: Callable[[KlammError], None] = lambda _: None,
     ) -> None:
-        """Carries out the steps, each request at a time of its own. `failed` is called if the coordination raises an
-        error that the steps do not handle.
-
-        `known` is called when the first request is due: it returns the result, and the number of requests, of steps
-        that only read, that cannot fail, and of which every answer is known as long as no other process acts. The steps
-        are carried out only if one does, between two of these requests; the chances are the same in either case.
-        """
+        """Carries out the steps, each write at a time of its own, and of the reads some. `failed` is called with the
+        error that ends the steps."""
         conversation = _Conversation(self, broker, steps, done, failed)
-        first = conversation.proceed if known is None else partial(conversation.begin, known)
-        self.at_process(self.delay(), broker, broker.process, first)
+        self.at_process(self.delay(), broker, broker.process, conversation.proceed)
 
     def fate(self, broker: SimBroker, request: Request) -> str:
         if not isinstance(request, Transact):

@@ -12,6 +12,7 @@ import pytest
 from klamm.core.broker.replication.log_reports import LogReports
 from klamm.core.cluster.brokers import reports
 from klamm.core.cluster.brokers.reports import Ends, read_reports, report_offline, report_recovered
+from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError, Create, Operation
 from klamm.core.records.partition import TopicPartition
@@ -41,16 +42,16 @@ class Cluster:
             raise CoordinationUnavailableError("planted")
 
     def report_recovered(self, ends: dict[TopicPartition, RecoveredEnd]) -> None:
-        report_recovered(self.coordination, 3, ends)
+        run_steps(self.coordination, report_recovered(self.coordination, 3, ends))
 
     def report_offline(self, partitions: frozenset[TopicPartition]) -> None:
-        report_offline(self.coordination, 3, partitions)
+        run_steps(self.coordination, report_offline(self.coordination, 3, partitions))
 
     def offline(self) -> set[TopicPartition]:
-        return set(read_reports(self.coordination).offline.get(3, ()))
+        return set(run_steps(self.coordination, read_reports()).offline.get(3, ()))
 
     def ends(self) -> Ends:
-        return read_reports(self.coordination).recovered
+        return run_steps(self.coordination, read_reports()).recovered
 
 
 @pytest.fixture

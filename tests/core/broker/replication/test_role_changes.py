@@ -14,10 +14,11 @@ import pytest
 
 from klamm.core.broker.replication.full_disk import FullDisk
 from klamm.core.broker.replication.role_changes import RoleChanges
-from klamm.core.cluster.change_writer import ChangeWriter, Plan
-from klamm.core.cluster.image_reader import read_image
+from klamm.core.cluster.change_writer import ChangeWriter, Plan, no_guard
+from klamm.core.cluster.image_reader import image_steps, read_image
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import RestoredNode
+from klamm.core.cluster.tree.steps import plain, run_steps
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination, Create
 from klamm.core.log.segment.naming import OFFSET_GAPS
@@ -146,8 +147,9 @@ def test_a_leader_that_rested_for_another_s_restore_leads_in_a_new_epoch(tmp_pat
             coordination.start()
             before = _leader_epoch(coordination)
             node = RestoredNode(broker=1, seen=1, found=1, leader_epoch=NO_EPOCH)
-            writer = ChangeWriter(coordination, lambda _: read_image(coordination), "1")
-            writer.change(lambda _: [], lambda _: Plan(operations=[Create(paths.RESTORED, node.encode())]))
+            writer = ChangeWriter(coordination, lambda _: image_steps(), "1")
+            plan = Plan(operations=[Create(paths.RESTORED, node.encode())])
+            run_steps(coordination, writer.change(no_guard, plain(lambda _: plan)))
             eventually(lambda: not coordination.exists(paths.RESTORED), "the controller has handled it")
             eventually(lambda: _is_served(address), "the partition is served again")
             assert _leader_epoch(coordination) > before

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.cluster.brokers.incarnations import evict_operations, read_registration
+from klamm.core.cluster.brokers.incarnations import evict_operations
 from klamm.core.cluster.brokers.registration import BrokerIdentity, Registration
 from klamm.core.cluster.changes import incarnation_path
 from klamm.core.cluster.image import Endpoint
@@ -16,20 +16,19 @@ from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
 from klamm.core.cluster.tree.nodes import BrokerIdNode
-from klamm.core.cluster.tree.steps import run_steps
+from klamm.core.cluster.tree.steps import plain
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination, NoNodeError, SessionExpiredError
 from klamm.core.replication.registrations import BrokerRegistration
+from klammtest.clusters.blocking import Blocking
 from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase
 
 
-def registration(
-    coordination: Coordination, directory_id: str = "", port: int = 9092, broker_id: int = 0
-) -> Registration:
+def registration(coordination: Coordination, directory_id: str = "", port: int = 9092, broker_id: int = 0) -> Blocking:
     create_base_paths(coordination, lambda: UUID(int=7))
     identity = BrokerIdentity(0, (Endpoint("127.0.0.1", port),), ("data",), directory_id)
-    return Registration(coordination, identity, lambda: 1_700_000_000.0)
+    return Blocking(coordination, Registration(coordination, identity, lambda: 1_700_000_000.0))
 
 
 def test_register_and_unregister(coordination: Coordination) -> None:
@@ -50,7 +49,7 @@ def test_a_registration_is_two_paths_with_all_that_others_need(coordination: Coo
     create_base_paths(coordination, lambda: UUID(int=7))
     endpoints = (Endpoint("a", 1, "CLIENTS"), Endpoint("::1", 2, "BROKERS"))
     identity = BrokerIdentity(3, endpoints, ("new", "old"), "dir", "rack-1", "BROKERS")
-    mine = Registration(coordination, identity, lambda: 1_700_000_000.0)
+    mine = Blocking(coordination, Registration(coordination, identity, lambda: 1_700_000_000.0))
     mine.register()
     node = read_image(coordination).brokers[3]
     own = mine.own
@@ -71,7 +70,7 @@ def test_a_registration_that_was_evicted_is_made_anew(coordination: Coordination
     epoch = mine.register()
     before = mine.own
     assert before is not None
-    found = run_steps(coordination, read_registration(0))
+    found = read_image(coordination).brokers.get(0)
     assert found is not None
     coordination.transaction(evict_operations(found.registration))
     assert not mine.holds(epoch)
@@ -89,14 +88,14 @@ def test_a_late_renewal_leaves_a_later_registration_as_it_is(
     """The version of the path begins at 0 with each registration."""
     mine = registration(coordination, "dir")
     first, found = mine.register(), mine._found()
-    evicted = run_steps(coordination, read_registration(0))
+    evicted = read_image(coordination).brokers.get(0)
     assert evicted is not None
     coordination.transaction(evict_operations(evicted.registration))
     assert mine.register() > first
     later = mine.own
     assert later is not None
     with monkeypatch.context() as patch:
-        patch.setattr(mine, "_found", lambda: found)
+        patch.setattr(mine.inner, "_found", plain(lambda: found))
         assert not mine.renew(first)
     assert BrokerIdNode.decode("", coordination.get(paths.broker(0))[0]).incarnation == later.incarnation
 
@@ -106,7 +105,7 @@ def test_a_late_leaving_leaves_a_later_registration_as_it_is(coordination: Coord
     mine = registration(coordination, "dir")
     mine.register()
     late = mine.leave()
-    evicted = run_steps(coordination, read_registration(0))
+    evicted = read_image(coordination).brokers.get(0)
     assert evicted is not None
     coordination.transaction(evict_operations(evicted.registration))
     mine.register()
@@ -221,11 +220,11 @@ def test_a_registration_says_whether_the_disk_is_full(coordination: Coordination
     coordination.transaction(mine.mark_full(False))
     assert not read_image(coordination).registrations[0].full
     coordination.transaction(mine.mark_full(True))
-    found = run_steps(coordination, read_registration(0))
+    found = read_image(coordination).brokers.get(0)
     assert found is not None
     assert (found.registration.full, found.registration.epoch) == (True, epoch)
     coordination.transaction(mine.leave())
-    found = run_steps(coordination, read_registration(0))
+    found = read_image(coordination).brokers.get(0)
     assert found is not None
     assert (found.registration.full, found.registration.leaving) == (False, True)
     assert mine.mark_full(False) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import cast
 from uuid import UUID
 
@@ -10,15 +12,20 @@ import pytest
 from klamm.core.cluster.control.controller import Controller, ControllerLease
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
+from klamm.core.cluster.tree.steps import Steps
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import BadVersionError, Coordination, CoordinationUnavailableError, Create
+from klammtest.clusters.blocking import Blocking
 from klammtest.clusters.joined import FaultyCoordination
 from klammtest.zookeeper import CoordinationCase
 
 
-def controller(coordination: Coordination, broker_id: int) -> Controller:
+def controller(
+    coordination: Coordination, broker_id: int, on_not_controller: Callable[[], None] = lambda: None
+) -> Blocking:
     create_base_paths(coordination, lambda: UUID(int=7))
-    return Controller(coordination, broker_id, lambda: 1_700_000_000.0)
+    made = Controller(coordination, broker_id, lambda: 1_700_000_000.0, threading.Lock(), on_not_controller)
+    return Blocking(coordination, made)
 
 
 def test_one_is_elected_and_the_epoch_grows(coordination_case: CoordinationCase) -> None:
@@ -80,13 +87,15 @@ def test_a_write_of_an_earlier_lease_does_not_end_the_one_that_was_taken_since(
     assert first.elect()
     read_lease = first._read_lease
 
-    def take_over_meanwhile() -> ControllerLease:
+    def take_over_meanwhile() -> Steps[ControllerLease]:
         monkeypatch.undo()
         assert second.take_over(0)
         assert first.take_over(1)
-        return read_lease()
+        yield from ()
+        lease: ControllerLease = read_lease()
+        return lease
 
-    monkeypatch.setattr(first, "_read_lease", take_over_meanwhile)
+    monkeypatch.setattr(first.inner, "_read_lease", take_over_meanwhile)
     with pytest.raises(BrokerError) as caught:
         first.guard(refused=True)
     assert caught.value.code is ErrorCode.not_controller
@@ -153,8 +162,7 @@ def test_a_take_over_whose_answer_was_lost_is_found_though_there_was_an_earlier_
 
 def test_who_asks_a_broker_without_a_lease_has_it_look(coordination: Coordination) -> None:
     asked: list[int] = []
-    create_base_paths(coordination, lambda: UUID(int=7))
-    never = Controller(coordination, 0, lambda: 1_700_000_000.0, lambda: asked.append(0))
+    never = controller(coordination, 0, lambda: asked.append(0))
     for use in (never.epoch, never.guard):
         with pytest.raises(BrokerError):
             use()

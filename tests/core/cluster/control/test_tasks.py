@@ -19,8 +19,9 @@ from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.reassignment import ReplicaAssignment
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import BrokerIdNode
+from klamm.core.cluster.tree.steps import Session, Steps, run_steps
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.interfaces.coordination import Coordination, Operation, Set, Stat
+from klamm.core.interfaces.coordination import Operation, Set, Stat
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd
 from klamm.core.replication.leader import IsrProposal, ProposalOutcome
@@ -148,11 +149,11 @@ def test_a_report_of_many_partitions_has_several_paths(join: Joined) -> None:
     tree = join.coordinations[0]
     many = [TopicPartition(f"a-topic-with-thirty-characters-{n // 4:04}", n % 4) for n in range(12_000)]
     ends = {tp: RecoveredEnd(5, "data-of-broker-0-as-long-as-a-uuid-is", 4, 10**9) for tp in many}
-    report_recovered(tree, 10, dict.fromkeys(many[:5], RecoveredEnd(5, "data-10", 4, 17)))
+    run_steps(tree, report_recovered(tree, 10, dict.fromkeys(many[:5], RecoveredEnd(5, "data-10", 4, 17))))
     for reported in (many, many[7_000:], many[7_000:7_010], many):
         cluster.report_recovered({tp: ends[tp] for tp in reported})
         cluster.report_offline(reported)
-        found = read_reports(tree)
+        found = run_steps(tree, read_reports())
         assert {tp: of[0] for tp, of in found.recovered.items() if 0 in of} == {tp: ends[tp] for tp in reported}
         assert found.offline == {0: set(reported)}
         assert all(found.recovered[tp][10].end_offset == 17 for tp in many[:5])
@@ -190,15 +191,15 @@ def test_a_report_of_a_new_session_does_not_replace_a_newer_one(join: Joined, mo
     newer = threading.Thread(target=second.report_offline, args=([],))
     tried = threading.Event()
 
-    def report(coordination: Coordination, broker_id: int, partitions: Collection[TopicPartition]) -> None:
+    def report(session: Session, broker_id: int, partitions: Collection[TopicPartition]) -> Steps[None]:
         if partitions:  # the worker's
             newer.start()
             newer.join(0.3)
-        report_offline(coordination, broker_id, partitions)
+        yield from report_offline(session, broker_id, partitions)
         if partitions:
             tried.set()
 
-    monkeypatch.setattr("klamm.core.cluster.cluster.report_offline", report)
+    monkeypatch.setattr("klamm.core.cluster.node.report_offline", report)
     join.case.expire(join.coordinations[1])
     assert tried.wait(60)
     newer.join()
@@ -237,13 +238,13 @@ def test_a_broker_is_told_of_its_registration_though_the_image_has_it_already(
     assert before is not None
     told: list[BrokerRegistration | None] = []
     third.on_change(lambda _: told.append(third.own_registration))
-    mine = third._registration._mine
+    mine = third._node.registration._mine
 
     def mine_later(node: BrokerIdNode, stat: Stat) -> int:
-        third._read()
+        third._run(third._node.read())
         return mine(node, stat)
 
-    monkeypatch.setattr(third._registration, "_mine", mine_later)
+    monkeypatch.setattr(third._node.registration, "_mine", mine_later)
     join.unreachable.add(2)
     second.suspect(2, before.incarnation)
     eventually(lambda: third.own_registration not in (None, before), "a new registration")
@@ -389,10 +390,10 @@ def test_a_proposal_is_not_written_on_a_change_that_is_read_meanwhile(
     def guard_meanwhile(*given: Any) -> list[Operation]:
         monkeypatch.undo()
         first.create_topic("u", 1, 1)
-        assert second._read().version > made.base_version
+        assert second._run(second._node.read()).version > made.base_version
         return leader_guard(*given)
 
-    monkeypatch.setattr("klamm.core.cluster.cluster.leader_guard", guard_meanwhile)
+    monkeypatch.setattr("klamm.core.cluster.node.leader_guard", guard_meanwhile)
     assert second.propose([(T0, made)]) == [ProposalOutcome.REFUSED]
     assert found(second).isr == (1, 0)
 

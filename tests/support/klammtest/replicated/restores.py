@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from klamm.core.cluster.image_reader import metadata_version
+from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.log.state.seen_metadata import SeenMetadata
@@ -173,7 +174,7 @@ class RestoredCluster:
         self.cluster.kill([stale])
         for topic in topics:
             self.in_sync(*others, topic=topic)
-        version, _ = metadata_version(self.tree)
+        version, _ = run_steps(self.tree, metadata_version())
         # Only a broker that has read the change can tell that a backup lacks it.
         eventually(lambda: all(self._has_seen(number, version) for number in others), "both have read the change")
         return others
