@@ -95,11 +95,11 @@ class Cluster:
         self.broker_id = broker_id
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._node = ClusterNode(
+        self.node = ClusterNode(
             coordination,
             BrokerIdentity(broker_id, tuple(endpoints), data_ids, directory_id, rack, inter_broker_listener),
             mutex=threading.Lock,
-            on_news=lambda changed: self._publish(always=changed),
+            on_news=self._publish,
             wake=self._wake.set,
             clock=clock,
             random_index=random_index,
@@ -110,14 +110,11 @@ class Cluster:
             seen=seen,
             on_elected=on_elected,
         )
-        self._publish_lock = threading.Lock()
         self._callbacks: list[OnChange] = []
         self._on_displaced: list[OnDisplaced] = []
         self._watches: list[Watch] = []
-        self._published: BrokerRegistration | None = None
-        """`own_registration` as the callbacks were last called with: the roles depend on it, too."""
         self._away = False
-        self._run = StepRunner(coordination, self._stop.wait, is_reachable, self._watch).run
+        self.run = StepRunner(coordination, self._stop.wait, is_reachable, self._watch).run
         self._worker = threading.Thread(target=self._work, name=f"klamm-cluster-{broker_id}", daemon=True)
 
     def register(self) -> None:
@@ -128,28 +125,28 @@ class Cluster:
         if self._coordination.session_id == 0:
             self._coordination.start()
         self._coordination.on_session(self._on_session)
-        self._run(self._node.join())
+        self.run(self.node.join())
         self._worker.start()
 
     def image(self) -> ClusterImage:
         """Returns the last image read; never blocks."""
-        return self._node.image
+        return self.node.image
 
     @property
     def broker_epoch(self) -> int:
         """The epoch of this broker's current registration; -1 before the first."""
-        return self._node.broker_epoch
+        return self.node.broker_epoch
 
     @property
     def own_registration(self) -> BrokerRegistration | None:
         """This broker's registration as the image has it, if it is of the present session; else None, and then the
         broker neither leads nor follows."""
-        return self._node.own_registration
+        return self.node.own_registration
 
     @property
     def is_controller(self) -> bool:
         """True if this broker is the controller as far as it knows; only a write makes sure."""
-        return self._node.is_controller
+        return self.node.is_controller
 
     @property
     def is_away(self) -> bool:
@@ -159,15 +156,14 @@ class Cluster:
     @property
     def is_retiring(self) -> bool:
         """True after `retire`."""
-        return self._node.is_retiring
+        return self.node.is_retiring
 
     def on_change(self, callback: OnChange) -> None:
         """Registers a callback for every new image, and for every other `own_registration`, as at the end of the
         session, with the image as it was. Callbacks run in order on the thread that read the image: the worker, or a
         thread within one of the changing methods below. A callback must return soon and may call `image` and
         `own_registration` only."""
-        with self._publish_lock:
-            self._callbacks.append(callback)
+        self._callbacks.append(callback)
 
     def on_displaced(self, callback: OnDisplaced) -> None:
         """Registers a callback, called once on the worker's thread, for the case that another broker has taken this
@@ -177,7 +173,7 @@ class Cluster:
     def confirm(self) -> int | None:
         """Returns the epoch of this broker's registration if the coordination confirms it now; None if it does not, and
         then the worker registers again. Raises any `CoordinationError`."""
-        return self._run(self._node.confirm())
+        return self.run(self.node.confirm())
 
     def create_topic(
         self,
@@ -190,39 +186,39 @@ class Cluster:
         """Creates a topic, with the given replicas or replicas assigned to the live brokers in turn, and returns its
         id. The topic is in `image` when this returns. Raises `BrokerError` with Kafka's code: see
         `TopicChanges.create`."""
-        return self._change(self._node.topics.create(name, partitions, replication_factor, configs or {}, replicas))
+        return self._change(self.node.topics.create(name, partitions, replication_factor, configs or {}, replicas))
 
     def check_create_topic(self, name: str, partitions: int) -> None:
         """Raises the errors of `create_topic` without writing (`validate_only`)."""
-        self._node.topics.check_create(self.image(), name, partitions)
+        self.node.topics.check_create(self.image(), name, partitions)
 
     def delete_topic(self, name: str, topic_id: UUID | None = None) -> UUID:
         """Deletes a topic and returns its id; with `topic_id`, only if the topic has this id. Raises `BrokerError` as
         `TopicChanges.delete` does."""
-        return self._change(self._node.topics.delete(name, topic_id))
+        return self._change(self.node.topics.delete(name, topic_id))
 
     def deleted_topics(self) -> dict[UUID, str]:
         """Returns the deleted topics whose deletion is not finished: their names by id."""
-        return self._run(self._node.topics.deleted())
+        return self.run(self.node.topics.deleted())
 
     def deletion_finished(self, topic_id: UUID) -> None:
         """Removes the record of a deletion: no group has offsets of the topic any more."""
-        self._run(self._node.topics.deletion_finished(topic_id))
+        self.run(self.node.topics.deletion_finished(topic_id))
 
     def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
         """Adds partitions to a topic until it has `total`, with the given replicas or replicas assigned to the live
         brokers in turn."""
-        self._change(self._node.topics.create_partitions(name, total, replicas))
+        self._change(self.node.topics.create_partitions(name, total, replicas))
 
     def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
         """Raises the leader epochs of partitions that this broker leads above the epochs in its logs; the new epochs
         are in `image` when this returns."""
-        self._run(self._node.raise_leader_epochs(begun))
+        self.run(self.node.raise_leader_epochs(begun))
 
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Sets configuration keys; `None` resets a key to its default. The caller has validated names and values. Any
         broker may do it, not only the controller."""
-        self._run(self._node.alter_topic_config(name, changes))
+        self.run(self.node.alter_topic_config(name, changes))
 
     def propose(self, proposals: Sequence[tuple[TopicPartition, IsrProposal]]) -> list[ProposalOutcome]:
         """Writes changes of in-sync replicas that this broker proposes as leader, in one transaction; returns the
@@ -232,22 +228,22 @@ class Cluster:
         change, and for all if a broker to be added is gone. The image is read again before this returns, unless the
         coordination is unavailable.
         """
-        return self._run(self._node.propose(proposals))
+        return self.run(self.node.propose(proposals))
 
     def report_recovered(self, ends: Mapping[TopicPartition, RecoveredEnd]) -> None:
         """Reports where the logs of this broker end, for partitions without a leader of which it is a doubtful member
         (R7). Replaces the last report; ends with the session."""
-        self._run(self._node.report_recovered(ends))
+        self.run(self.node.report_recovered(ends))
 
     def report_offline(self, partitions: Collection[TopicPartition]) -> None:
         """Reports the partitions whose log is offline here, all of them: other replicas take over. Reported again in
         every new session."""
-        self._run(self._node.report_offline(partitions))
+        self.run(self.node.report_offline(partitions))
 
     def suspect(self, broker_id: int, incarnation: str) -> None:
         """Says that a broker refused this one's connections twice: if the controller is refused too, it ends that
         registration and elects. If the broker is the controller, this broker takes its place first."""
-        self._run(self._node.suspect(broker_id, incarnation))
+        self.run(self.node.suspect(broker_id, incarnation))
 
     def elect(self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False) -> Refusals:
         """Elects the preferred replica of each partition (all if None), or with `unclean` any live replica where there
@@ -256,7 +252,7 @@ class Cluster:
         Raises `BrokerError` NOT_CONTROLLER. Among all partitions those that need no election are left out.
         """
         asked = [tp for tp, _ in self.image().partitions()] if partitions is None else list(partitions)
-        results = self._change(self._node.tasks.elect(asked, unclean=unclean))
+        results = self._change(self.node.tasks.elect(asked, unclean=unclean))
         if partitions is None:
             return {tp: found for tp, found in results.items() if found[0] is not ErrorCode.election_not_needed}
         return results
@@ -282,7 +278,7 @@ class Cluster:
     ) -> Refusals:
         """Begins the reassignment of each partition to the given replicas (KIP-455), which the controller completes
         once they are in sync; None cancels the one in progress. Returns results as `elect` does."""
-        return self._change(self._node.tasks.alter_reassignments(asked, may_change_factor=may_change_factor))
+        return self._change(self.node.tasks.alter_reassignments(asked, may_change_factor=may_change_factor))
 
     def reassignments(
         self, partitions: Collection[TopicPartition] | None = None
@@ -297,45 +293,45 @@ class Cluster:
     def unregister_broker(self, broker_id: int) -> None:
         """Removes what is stored of a broker that is gone for good. Raises `BrokerError` NOT_CONTROLLER, and as
         `ControllerTasks.unregister` does."""
-        self._change(self._node.tasks.unregister(broker_id))
+        self._change(self.node.tasks.unregister(broker_id))
 
     def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
         """Sets finalized feature levels, all or none; they are in `image` when this returns. Raises `BrokerError`
         NOT_CONTROLLER, and as `features.update` does; `validate_only` raises the same and changes nothing."""
-        self._change(self._node.tasks.update_features(updates, validate_only=validate_only))
+        self._change(self.node.tasks.update_features(updates, validate_only=validate_only))
 
     def set_leaving(self) -> None:
         """Says that this broker is leaving, in every registration from now on: the controller moves leaders off it and
         takes it out of in-sync replicas."""
-        self._run(self._node.set_leaving())
+        self.run(self.node.set_leaving())
 
     def set_full(self, full: bool) -> None:
         """Says that this broker's disk is full, or has room again, in every registration from now on. The controller
         moves leaders off a full broker and takes it out of in-sync replicas, where others have room."""
-        self._run(self._node.set_full(full))
+        self.run(self.node.set_full(full))
 
     def _change(self, steps: Steps[T]) -> T:
         """Makes one change of the metadata after the other."""
-        return self._run(self._node.changing(steps))
+        return self.run(self.node.changing(steps))
 
     def has_left(self) -> bool:
         """Returns True if no partition needs this broker: in none it is one of several in-sync replicas. It stays the
         leader of those that no other live replica can lead."""
-        return self._node.has_left()
+        return self.node.has_left()
 
     def retire(self) -> None:
         """Says that this broker is about to stop serving: if its registration or session ends from now on, it does not
         register again, and it does not become the controller. It remains the controller, if it is, until `close`."""
-        self._node.retire()
+        self.node.retire()
 
     def alter_broker_config(self, broker_id: int | None, change: Change) -> None:
         """Changes the dynamic configuration of one broker, or of all (None). It is in `image` when this returns;
         watches report it to the other brokers."""
-        self._run(self._node.alter_broker_config(broker_id, change))
+        self.run(self.node.alter_broker_config(broker_id, change))
 
     def allocate_producer_ids(self) -> range:
         """Returns a block of producer ids that were never allocated before and never will be again."""
-        return self._run(self._node.allocate_producer_ids())
+        return self.run(self.node.allocate_producer_ids())
 
     def close(self) -> None:
         """Leaves the cluster: stops the worker, resigns and unregisters. If the coordination does not answer, the end
@@ -356,32 +352,26 @@ class Cluster:
         if away or self._coordination.session_id == 0:
             return
         try:
-            self._run(self._node.leave_cluster())
+            self.run(self.node.leave_cluster())
         except KlammError as error:
             _log.warning("broker %d could not unregister: %s", self.broker_id, error)
 
     def _on_session(self, event: SessionEvent) -> None:
         self._away = event is SessionEvent.SUSPENDED
-        self._node.on_session(event)
+        self.node.on_session(event)
 
     def _watch(self, wanted: Sequence[str]) -> None:
         self._cancel_watches()
         for path in wanted:
             self._watches.append(self._coordination.watch(path, self._wake.set))
 
-    def _publish(self, *, always: bool) -> None:
-        """Calls the callbacks; unless `always`, only if this broker's registration is another one than at the last
-        call. A registration that changes from then on is followed by a read."""
-        with self._publish_lock:
-            own = self.own_registration
-            if always or own != self._published:
-                self._published = own
-                for callback in self._callbacks:
-                    _call(callback, self.image())
+    def _publish(self) -> None:
+        for callback in list(self._callbacks):
+            _call(callback, self.image())
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            self._wake.wait(self._node.cold_start.left_s() or None)
+            self._wake.wait(self.node.cold_start.left_s() or None)
             self._wake.clear()
             retrying = Retrying(
                 sleep=sleep_using_event(self._stop),
@@ -401,7 +391,7 @@ class Cluster:
 
     def _catch_up(self) -> None:
         if not self._stop.is_set():
-            self._run(self._node.catch_up())
+            self.run(self.node.catch_up())
 
     def _log_retry(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

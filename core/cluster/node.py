@@ -44,7 +44,7 @@ from .restored import check_history, highest_epoch, is_older
 from .topics import TopicChanges
 from .tree import paths
 from .tree.bootstrap import base_paths
-from .tree.steps import Mutex, Session, Steps, holding, restart, set_watches
+from .tree.steps import Acquire, Mutex, Session, Steps, holding, restart, set_watches
 
 T = TypeVar("T")
 _COLD_START_SESSIONS = 2
@@ -71,7 +71,7 @@ class ClusterNode:
         identity: BrokerIdentity,
         *,
         mutex: Callable[[], Mutex],
-        on_news: Callable[[bool], None],
+        on_news: Callable[[], None],
         wake: Callable[[], None],
         name: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -85,8 +85,9 @@ class ClusterNode:
         seen: Seen | None = None,
         on_elected: OnElected = lambda *_: None,
     ) -> None:
-        """`mutex` makes one. `on_news` is called with an image that was just read: True if it is another one than
-        before. `wake` asks for `catch_up`. `name` begins the names of this process's changes, and is unique."""
+        """`mutex` makes one. `on_news` is called after the image or `own_registration` has changed, by one
+        sequence at a time. `wake` asks for `catch_up`. `name` is unique, and begins the names of this process's
+        changes."""
         self.broker_id = identity.broker_id
         self._session = session
         self._on_news = on_news
@@ -108,6 +109,7 @@ class ClusterNode:
         )
         self._changing = mutex()
         self._reading = mutex()
+        self._publishing = mutex()
         self._reporting = mutex()
         """Held while a report of offline logs is written: an old one would replace a newer one."""
         self._offline: Collection[TopicPartition] = ()
@@ -115,6 +117,8 @@ class ClusterNode:
         """True once the coordination of this session is known not to be older than `seen`."""
         self._went_back = False
         """True from when the coordination was found to be older than `seen` until its tree is read."""
+        self._published: BrokerRegistration | None = None
+        """`own_registration` as of the last call of `on_news`."""
         self._checks = 0
         self._allocated = -1
         self._expired = False
@@ -192,7 +196,7 @@ class ClusterNode:
         """Reacts to whatever has happened: reads the image, takes part in the election, elects leaders, and rejoins
         with a new session after the last has ended. After an error it is to be called again."""
         if self._expired:
-            self._on_news(True)
+            yield from self._publish(changed=True)
             if self.is_retiring:
                 return
             yield from restart()
@@ -280,8 +284,20 @@ class ClusterNode:
         if self._seen is not None and (self._checked or first):  # the first read follows a check
             epoch = max(highest_epoch(previous, image), self._seen.last.leader_epoch if self._seen.last else -1)
             self._seen.note(SeenChange(image.version, image.by, epoch))
-        self._on_news(image != previous)
+        yield from self._publish(changed=image != previous)
         return image
+
+    def _publish(self, *, changed: bool) -> Steps[None]:
+        """Calls `on_news` if the image has `changed`, or this broker's registration is another one than at the last
+        call: the roles depend on it, too. A registration that changes from then on is followed by a read."""
+        yield Acquire(self._publishing)
+        try:
+            own = self.own_registration
+            if changed or own != self._published:
+                self._published = own
+                self._on_news()
+        finally:
+            self._publishing.release()
 
     def _newest(self, previous: ClusterImage, *, whole: bool, first: bool) -> Steps[ClusterImage]:
         if not previous.cluster_id or first:

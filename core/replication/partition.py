@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from kio.schema.errors import ErrorCode
-
+from ..errors import BrokerError, ErrorCode
+from ..records.partition import TopicPartition, counted
 from .delayed_produce import DelayedProduces
 from .follower import PartitionFollower
 from .leader import PartitionLeader, ReplicationSettings
@@ -127,11 +127,17 @@ class Partition(Generic[W]):
 
     # -- Produce -------------------------------------------------------------------------------------------------
 
-    def check_produce(self) -> ErrorCode:
-        """Returns whether records with acks=all are accepted now, as an error code."""
-        if self.leader is None:
-            return ErrorCode.not_leader_or_follower
-        return ErrorCode.not_enough_replicas if self.leader.is_under_min_isr else ErrorCode.none
+    def refusal(self, name: TopicPartition) -> BrokerError | None:
+        """Returns why records with acks=all are refused now; None if they are accepted. `name`: for the message."""
+        leader = self.leader
+        if leader is None:
+            return BrokerError(ErrorCode.not_leader_or_follower, f"{name}: this broker does not lead it")
+        if not leader.is_under_min_isr:
+            return None
+        said = (
+            f"{counted(len(leader.state.isr), 'replica')} in sync, min.insync.replicas is {leader.min_insync_replicas}"
+        )
+        return BrokerError(ErrorCode.not_enough_replicas, f"{name}: {said}")
 
     def appended(self, leader_epoch: int, end_offset: int, waiter: W) -> bool:
         """Adds a waiter for records up to `end_offset`, appended under `leader_epoch` or recognised as a retry's.

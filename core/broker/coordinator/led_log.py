@@ -13,7 +13,7 @@ from ...interfaces.offsets import LogSlice
 from ...log.errors import FencedLeaderEpochError, LogEndMovedError, OffsetOutOfRangeError, WouldBlockError
 from ...log.partition_log import AppendResult, ReadIsolation
 from ...records.codecs import CodecTable
-from ...records.partition import TopicPartition, counted
+from ...records.partition import TopicPartition
 from ..replication.replica import Replica
 from ..workers import Workers
 
@@ -95,15 +95,10 @@ class LedLog:
 
     async def _append(self, batch: bytearray, at: int | None) -> int:
         replica, epoch = self._replica, self.leader_epoch
-        leader = replica.leader
-        if leader is None or self._is_over():
+        if replica.leader is None or self._is_over():
             raise self._over()
-        if leader.is_under_min_isr:
-            raise BrokerError(
-                ErrorCode.not_enough_replicas,
-                f"{self.partition}: {counted(replica.in_sync, 'replica')} in sync, min.insync.replicas is "
-                f"{leader.min_insync_replicas}",
-            )
+        if (refused := replica.partition.refusal(self.partition)) is not None:
+            raise refused
         try:
             result = await self._stored(batch, at)
         except FencedLeaderEpochError as error:

@@ -30,7 +30,6 @@ from ...protocol.produce.request import FastProduceRequest, ProducePartition, Pr
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE, BatchHeader
-from ...records.partition import counted
 from ..append_placement import LONG_NS
 from ..delayed_reply import DelayedReply
 from ..replication.replica import Replica
@@ -241,7 +240,7 @@ def _append_now(
     if size < HEADER_SIZE:
         wrong = BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}")
         return _failed(services, led, topic, batch, wrong)
-    if acks == -1 and not led.commits_alone and (refused := _under_min_isr(led)) is not None:
+    if acks == -1 and not led.commits_alone and (refused := led.partition.refusal(led.name)) is not None:
         return _failed(services, led, topic, batch, refused)
     before = services.refused_batches
     if before.known and (code := before.behind(topic, partition, batch, led.log.last_sequence)) is not None:
@@ -275,15 +274,6 @@ def _notify(services: Services, led: Replica, batch: memoryview, result: AppendR
             log.exception("a service failed after an append to %s", led.name)
 
 
-def _under_min_isr(led: Replica) -> BrokerError | None:
-    """Returns the refusal of records with acks=all while too few replicas are in sync."""
-    leader = led.leader
-    if leader is None or not leader.is_under_min_isr:
-        return None
-    said = f"{counted(led.in_sync, 'replica')} in sync, min.insync.replicas is {leader.min_insync_replicas}"
-    return BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}")
-
-
 async def _append_later(services: Services, part: ProducePartition, acks: int) -> Appended | Produced:
     """Appends a batch that `_append_now` has accepted, on a worker thread. Time has passed, so the partition is looked
     up again. The batch is committed on the event loop, since a follower may join while the thread appends; also if the
@@ -292,7 +282,7 @@ async def _append_later(services: Services, part: ProducePartition, acks: int) -
     led = services.partitions.find(part.topic, part.partition)
     if led is None:
         return _not_led(services, part.topic, part.partition, part.batch)
-    if acks == -1 and (refused := _under_min_isr(led)) is not None:
+    if acks == -1 and (refused := led.partition.refusal(led.name)) is not None:
         return _failed(services, led, part.topic, part.batch, refused)
     epoch, appended = led.leader_epoch, partial(led.appended, len(part.batch))
     try:

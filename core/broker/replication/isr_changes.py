@@ -13,10 +13,10 @@ from typing import Final
 
 from ...cluster.cluster import Cluster
 from ...errors import KlammError, describe_error
-from ...records.partition import TopicPartition
-from ...replication.leader import IsrProposal, PartitionLeader, ProposalOutcome
+from ...replication.leader import ProposalOutcome
 from ..metrics.counters import BrokerMetrics
 from ..workers import Workers
+from .isr_proposals import IsrProposals
 from .partitions import Partitions
 from .replica import Replica, monotonic_ms
 from .role_changes import RoleChanges
@@ -24,7 +24,6 @@ from .role_changes import RoleChanges
 log = logging.getLogger(__name__)
 
 GATHERING_S: Final = 0.02
-MOST_A_TRANSACTION: Final = 500
 _BACK_OFF_S: Final = 0.1
 
 
@@ -46,7 +45,7 @@ class IsrChanges:
         self._workers = workers
         self._metrics = metrics
         self._lag_time_max_ms = lag_time_max_ms
-        self._wanted: dict[TopicPartition, None] = {}
+        self._proposals: IsrProposals[Replica] = IsrProposals(roles, lambda name: partitions.find(*name))
         self._some = asyncio.Event()
         self._lateness_ms = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,7 +61,7 @@ class IsrChanges:
 
     def caught_up(self, replica: Replica) -> None:
         """Called when a follower of the partition may join the ISR."""
-        self._wanted[replica.name] = None
+        self._proposals.want(replica.name)
         self._some.set()
 
     async def _look(self) -> None:
@@ -84,12 +83,7 @@ class IsrChanges:
 
     def _look_at(self, replica: Replica) -> None:
         try:
-            replica.look_at_followers()
-            leader = replica.leader
-            if leader is not None and leader.wants_change(
-                self._roles.image.registrations, monotonic_ms(), self._lateness_ms
-            ):
-                self._wanted[replica.name] = None
+            if self._proposals.look(replica, monotonic_ms(), self._lateness_ms):
                 self._some.set()
         except Exception as error:  # the others are looked at, or none of their dead followers would leave an ISR again
             log.exception("%s: the followers are looked at again: %s", replica.name, describe_error(error))
@@ -117,44 +111,22 @@ class IsrChanges:
 
     async def _write_some(self) -> bool:
         """Writes the proposals of at most 500 partitions; returns True if there is more to do."""
-        image = self._roles.image
-        proposals: list[tuple[TopicPartition, IsrProposal]] = []
-        leaders: list[tuple[Replica, PartitionLeader]] = []
-        for name in list(self._wanted)[:MOST_A_TRANSACTION]:
-            replica = self._partitions.find(*name)
-            del self._wanted[name]
-            leader = None if replica is None else replica.leader
-            if replica is None or leader is None:
-                continue
-            if not self._roles.has_taken(name):  # the leader knows an older state than the image has
-                self._wanted[name] = None
-                continue
-            leader.at_version(image.version)
-            replica.refresh()
-            proposal = leader.next_proposal(image.registrations, monotonic_ms(), self._lateness_ms)
-            if proposal is not None:
-                proposals.append((name, proposal))
-                leaders.append((replica, leader))
-                replica.refresh()
-        if not proposals:
-            return bool(self._wanted)
-        outcomes: list[ProposalOutcome] = [ProposalOutcome.UNKNOWN] * len(proposals)
+        made = self._proposals.make(monotonic_ms(), self._lateness_ms)
+        if not made:
+            return self._proposals.some
+        asked = [(name, proposal) for name, proposal, _, _ in made]
+        outcomes: list[ProposalOutcome] = [ProposalOutcome.UNKNOWN] * len(made)
         try:
-            outcomes = await self._workers.coordination(self._cluster.propose, proposals)
+            outcomes = await self._workers.coordination(self._cluster.propose, asked)
         finally:
-            for (name, proposal), (replica, leader), outcome in zip(proposals, leaders, outcomes, strict=True):
-                leader.on_outcome(proposal, outcome)
-                if replica.leader is leader:
-                    replica.refresh()
-                if outcome is not ProposalOutcome.APPLIED:
-                    self._metrics.failed_isr_updates += 1
-                    self._wanted[name] = None
+            self._metrics.failed_isr_updates += sum(outcome is not ProposalOutcome.APPLIED for outcome in outcomes)
+            self._proposals.written(made, outcomes)
         await self._roles.refresh()
-        for (name, proposal), outcome in zip(proposals, outcomes, strict=True):
+        for (name, proposal), outcome in zip(asked, outcomes, strict=True):
             if outcome is ProposalOutcome.APPLIED:
                 if proposal.added:
                     self._metrics.isr_expands += 1
                 else:
                     self._metrics.isr_shrinks += 1
                 log.info("%s: the in-sync replicas are %s", name, list(proposal.state.isr))
-        return bool(self._wanted)
+        return self._proposals.some

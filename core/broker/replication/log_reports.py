@@ -3,20 +3,29 @@ offline. A report is written when it changes, and again after a write whose outc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
-from ...cluster.cluster import Cluster
+from ...cluster.tree.steps import Steps
 from ...records.partition import TopicPartition
 from ...replication.elections import RecoveredEnd
 
 Ends = Mapping[TopicPartition, RecoveredEnd]
 
 
-class LogReports:
-    """`write` may be called on any thread, once at a time."""
+class Reporter(Protocol):
+    """A `ClusterNode`, as far as its broker reports by it."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def report_recovered(self, ends: Ends) -> Steps[None]: ...
+
+    def report_offline(self, partitions: Collection[TopicPartition]) -> Steps[None]: ...
+
+
+class LogReports:
+    """Without I/O; one `write` at a time."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self._incarnation = ""
         """In whose session `_recovered` was reported: that report ends with it."""
         self._recovered: Ends | None = {}
@@ -31,16 +40,16 @@ class LogReports:
         known = self._recovered if incarnation == self._incarnation else {}
         return recovered != known or self.offline_differs(offline)
 
-    def write(self, incarnation: str, recovered: Ends, offline: frozenset[TopicPartition]) -> None:
-        """Reports what has changed. `incarnation`: of the registration in force, "" without one. May block; raises
+    def write(self, incarnation: str, recovered: Ends, offline: frozenset[TopicPartition]) -> Steps[None]:
+        """Reports what has changed. `incarnation`: of the registration in force, "" without one. Raises
         `CoordinationError`, and the report may then have been written, wholly or in part."""
         if incarnation != self._incarnation:
             self._recovered, self._incarnation = {}, incarnation
         if recovered != self._recovered:
             self._recovered = None
-            self._cluster.report_recovered(recovered)
+            yield from self._reporter.report_recovered(recovered)
             self._recovered = recovered
         if offline != self._offline:
             self._offline = None
-            self._cluster.report_offline(offline)
+            yield from self._reporter.report_offline(offline)
             self._offline = offline

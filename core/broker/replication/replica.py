@@ -14,6 +14,7 @@ from collections.abc import Callable, Container
 from math import inf
 from time import monotonic
 from typing import Final, Protocol, TypeAlias
+from uuid import UUID
 
 from ...errors import ErrorCode
 from ...log.partition_log import AppendResult, PartitionLog
@@ -122,6 +123,15 @@ class Replica:
         return f"Replica({self.name}, leader_epoch={self.leader_epoch}, log={self.log!r})"
 
     # -- the role ------------------------------------------------------------------------------------------------
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.log.topic_id
+
+    @property
+    def is_offline(self) -> bool:
+        """True after an I/O error of its log."""
+        return self.log.offline is not None
 
     @property
     def leader(self) -> PartitionLeader | None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.broker.replication import role_changes
+from klamm.core.broker.replication import roles
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.cluster.tree import paths
 from klamm.core.config.sections.topic import TopicConfig
@@ -97,7 +97,7 @@ def created_again(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Clu
 
 
 def by_name_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(role_changes, "_is_kept", lambda _, wanted: wanted is not None)
+    patch.setattr(roles, "_is_kept", lambda _, wanted: wanted is not None)
 
 
 @guarantee("A2", "no broker gives a topic's new id with the records of the old one", plant=by_name_alone)

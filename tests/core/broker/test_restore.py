@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import klamm
-from klamm.core.broker.replication import role_changes
+from klamm.core.broker.replication import roles
 from klamm.core.client.cluster_client import ClusterClient, EpochEnd
 from klamm.core.cluster.clock_floors import leader_epoch_floor
 from klamm.core.cluster.topics import TopicChanges
@@ -89,7 +89,7 @@ def test_an_older_coordination_goes_on_above_the_logs_epochs(tmp_path: Path) -> 
 
 
 def believe_the_coordination(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(role_changes, "_went_back", lambda *_: False)
+    patch.setattr(roles, "_went_back", lambda *_: False)
 
 
 @guarantee("D14", "a backup restored under a running broker deletes no topic's records", plant=believe_the_coordination)

@@ -237,7 +237,7 @@ def test_a_broker_whose_work_as_controller_failed_is_told_that_it_is_registered_
         told.clear()
         raise CoordinationUnavailableError("planted")
 
-    monkeypatch.setattr(cluster._node.tasks, "suspects", fail_once)
+    monkeypatch.setattr(cluster.node.tasks, "suspects", fail_once)
     coordination_case.expire(join.coordinations[0])
     eventually(lambda: None in told, "the broker is told that it is registered no more")
     eventually(lambda: cluster.own_registration is not None, "the registration")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.leader import ReplicationSettings
 from klamm.core.replication.partition import Partition
 from klamm.core.replication.partition_state import PartitionState
@@ -13,6 +14,7 @@ from klamm.core.replication.registrations import BrokerRegistration
 from klamm.core.replication.replica_fetch import ReplicaFetch
 from klammsim.memory_log import MemoryLog
 
+TP = TopicPartition("t", 0)
 OWN = BrokerRegistration(0, 100, "i0", ("a0",))
 OTHER = BrokerRegistration(1, 101, "i1", ("a1",))
 STATE = PartitionState(0, 5, 100, (0, 1), (), {0: "a0", 1: "a1"}, 1)
@@ -27,11 +29,13 @@ def test_it_leads_only_under_the_registration_and_with_the_data_that_the_state_n
         partition = partition_of(MemoryLog("0"))
         partition.on_metadata(STATE, 1, own, 0.0)
         assert partition.leader is None
-        assert partition.check_produce() is ErrorCode.not_leader_or_follower
+        refused = partition.refusal(TP)
+        assert refused is not None
+        assert refused.code is ErrorCode.not_leader_or_follower
     partition = partition_of(MemoryLog("0"))
     partition.on_metadata(STATE, 1, OWN, 0.0)
     assert partition.leader is not None
-    assert partition.check_produce() is ErrorCode.none
+    assert partition.refusal(TP) is None
 
 
 def test_an_epoch_that_was_left_is_not_led_again() -> None:
@@ -75,7 +79,9 @@ def test_an_isr_that_fell_below_the_minimum_meanwhile_is_told() -> None:
     partition.leader.on_fetch(ReplicaFetch(1, 101, 5, 1, 5), OTHER, 1.0)
     partition.on_metadata(replace(STATE, isr=(0,), elr=(1,)), 2, OWN, 2.0)
     assert partition.take_committed() == (["waits"], ErrorCode.not_enough_replicas_after_append)
-    assert partition.check_produce() is ErrorCode.not_enough_replicas
+    refused = partition.refusal(TP)
+    assert refused is not None
+    assert refused.code is ErrorCode.not_enough_replicas
 
 
 def test_requests_fail_when_the_replica_is_deposed() -> None:

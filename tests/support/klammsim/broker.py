@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from klamm.core.broker.replication.isr_proposals import IsrProposals
+from klamm.core.broker.replication.roles import Assignment, OnDisk, Refreshing, Roles, Settled
 from klamm.core.cluster.brokers.incarnations import evict_operations
 from klamm.core.cluster.brokers.registration import BrokerIdentity
-from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
+from klamm.core.cluster.image import ClusterImage, Endpoint
 from klamm.core.cluster.node import ClusterNode
-from klamm.core.cluster.reassignment import ReplicaAssignment, effective_min_isr
 from klamm.core.cluster.restored import RestoredError
 from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import KlammError
@@ -19,12 +22,12 @@ from klamm.core.interfaces.coordination import Watch
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity
 from klamm.core.log.state.seen_metadata import SeenChange
-from klamm.core.replication.elections import RecoveredEnd
+from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.follower import FetchResult
-from klamm.core.replication.leader import ProposalOutcome, ReplicationSettings
+from klamm.core.replication.leader import PartitionLeader, ProposalOutcome, ReplicationSettings
 from klamm.core.replication.partition import Partition
-from klamm.core.replication.partition_state import NO_LEADER
-from klamm.core.replication.registrations import BrokerRegistration, Standing, standing
+from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.registrations import BrokerRegistration
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from .coordination import SimCoordination, SimTree
@@ -46,6 +49,71 @@ class Waiter(NamedTuple):
 
     value: int
     offset: int
+
+
+class SimReplica:
+    """A replica on a broker, with what `Replica` does for its role."""
+
+    name: Final = TP
+
+    def __init__(self, broker: SimBroker, assignment: Assignment) -> None:
+        self._broker = broker
+        self._world = broker.world
+        self.topic_id = assignment.topic_id
+        self.partition: Partition[Waiter] = Partition(
+            broker.id, broker.log, assignment.image.replicas, assignment.settings
+        )
+        self.leader_epoch = -1
+        self.is_offline = False
+
+    @property
+    def leader(self) -> PartitionLeader | None:
+        return self.partition.leader
+
+    def on_metadata(
+        self,
+        state: PartitionState,
+        version: int,
+        own: BrokerRegistration | None,
+        replicas: tuple[int, ...],
+        settings: ReplicationSettings,
+    ) -> None:
+        broker, before = self._broker, self.leader
+        self.partition.reconfigure(replicas, settings)
+        self.partition.on_metadata(state, version, own, self._world.now)
+        leader = self.leader
+        if leader is not None and leader is not before:
+            self._world.on_leading(broker, leader.epoch)
+        self.refresh()
+        if own is not None and state.data_ids.get(broker.id) == own.data_id and broker.id in state.isr:
+            broker.sound()
+
+    def rest(self) -> None:
+        self.partition.rest()
+        self.refresh()
+
+    def forget_metadata(self) -> None:
+        self.partition.forget_metadata()
+        self.refresh()
+
+    def refresh(self) -> None:
+        leader = self.leader
+        self.leader_epoch = -1 if leader is None else leader.epoch
+        if leader is not None:
+            leader.advance_high_watermark()
+        self.complete()
+
+    def complete(self) -> None:
+        """Acknowledges what is committed."""
+        done, error = self.partition.take_committed()
+        for waiter in done if error is ErrorCode.none else ():
+            self._world.acknowledge(self._broker, waiter.value, waiter.offset)
+
+    def look_at_deletes(self) -> None:
+        """No client deletes records."""
+
+    def look_at_followers(self) -> None:
+        """Every Fetch of a follower is taken."""
 
 
 class SeenInMemory:
@@ -127,16 +195,21 @@ class SimBroker:
             seen=self.seen,
         )
         self.coordination.on_session(self.node.on_session)
-        self.partition: Partition[Waiter] | None = None
-        self.image: ClusterImage = EMPTY_IMAGE
-        """As it was applied last."""
-        self._joined = self._working = self._look_again = self._proposing = False
+        self.hosted: SimReplica | None = None
+        self.refused: dict[TopicPartition, str] = {}
+        settings = world.settings
+        self.roles: Roles[SimReplica] = Roles(
+            self.node, self, world.defaults, lambda: settings.replica_lag_time_max_ms, self._refresh_later
+        )
+        self.proposals: IsrProposals[SimReplica] = IsrProposals(self.roles, lambda _: self.hosted)
+        self._joined = self._working = self._look_again = False
+        self._refreshing = self._refresh_again = self._gathering = False
+        self._lateness = 0.0
         self._is_cold = True
         """Of `ColdStart`: the worker thread waits for its end."""
         self._says_full = False
         self._restating = False
         self._fetch_sent = float("-inf")
-        self._reported: tuple[int, str] | None = None
         self._watches: list[Watch] = []
         self._tick_due = world.now
 
@@ -150,6 +223,11 @@ class SimBroker:
             f"broker {self.id} up={self.up} {role} end={self.log.log_end_offset} hw={self.log.high_watermark} "
             f"epochs={self.log.epoch_entries()} own={self.own and self.own.epoch} data={self.identity.data_ids}"
         )
+
+    @property
+    def image(self) -> ClusterImage:
+        """As it was applied last."""
+        return self.roles.image
 
     @property
     def own(self) -> BrokerRegistration | None:
@@ -228,6 +306,10 @@ class SimBroker:
         self.identity = DataIdentity((self._draw_data_id(),), f"boot-{self.boot}")
         self.tainted = True
         self.seen = SeenInMemory()
+
+    def sound(self) -> None:
+        """The broker is in the ISR with its present data."""
+        self.tainted = self._data_lost
 
     def _lost_data(self, records: int) -> None:
         self._data_lost = self.tainted = True
@@ -331,85 +413,102 @@ class SimBroker:
         if found is not None and not found.leaving:
             self.world.converse(self, self.node.suspect(other.id, found.incarnation))
 
-    # -- roles ---------------------------------------------------------------------------------------------------
+    # -- roles: what `RoleChanges` does ----------------------------------------------------------------------------
 
-    def _on_news(self, _: bool) -> None:
-        self.later(0, self._take_metadata)
+    @property
+    def partition(self) -> Partition[Waiter] | None:
+        return None if self.hosted is None else self.hosted.partition
 
-    def _take_metadata(self) -> None:
-        image = self.node.image
-        if image.history != self.image.history and self.partition is not None:
-            self.partition.forget_metadata()
-        self.image = image
-        found = image.partition(TP)
-        if found is None or not self._has_partition(found.assignment):
+    def _on_news(self) -> None:
+        self.later(0, self.refresh_soon)
+
+    def refresh_soon(self) -> None:
+        """Applies the newest image, again if that is asked for meanwhile."""
+        if self._refreshing:
+            self._refresh_again = True
             return
-        assert self.partition is not None
-        stored = found.state
-        before, followed = self.partition.leader, self.partition.follower
-        own = self.own if image.restored is None else None
-        self.partition.on_metadata(stored, image.version, own, self.world.now)
-        leader = self.partition.leader
-        if leader is not None and leader is not before:
-            self.world.on_leading(self, leader.epoch)
-        self._complete()
-        if self.partition.follower is not None and self.partition.follower is not followed:
-            self._fetch_sent = float("-inf")
-            self.fetch()
-        if self.own is not None and stored.data_ids.get(self.id) == self.own.data_id and self.id in stored.isr:
-            self.tainted = self._data_lost
-        self._report_recovered_end()
-        self._propose()
+        self._refreshing, self._refresh_again = True, False
+        self._refresh(self.roles.refresh())
 
-    def _has_partition(self, assignment: ReplicaAssignment) -> bool:
-        """Returns whether this broker has the partition; one that has it no more deletes its log."""
-        if self.id not in assignment.replicas:
-            if self.partition is not None:
-                self.partition.rest()
-                self.partition = None
+    def _refresh(self, steps: Refreshing, answer: object = None, error: KlammError | None = None) -> None:
+        """Carries out the steps of a refresh from the answer on."""
+        try:
+            step = steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration:
+            self._refreshing = False
+            if self._refresh_again:
+                self.refresh_soon()
+            return
+        if isinstance(step, OnDisk):
+            self.later(self.world.delay(), lambda: self._refresh(steps, step.call()))
+        else:
+            self.world.converse(
+                self, step.steps, partial(self._refresh, steps), lambda failed: self._refresh(steps, None, failed)
+            )
+
+    def _refresh_later(self) -> None:
+        self.later(RETRY, self.refresh_soon)
+
+    def replicas(self) -> list[SimReplica]:
+        return [] if self.hosted is None else [self.hosted]
+
+    def replica(self, _: TopicPartition) -> SimReplica | None:
+        return self.hosted
+
+    def led(self) -> list[SimReplica]:
+        return [replica for replica in self.replicas() if replica.leader is not None]
+
+    def applies(self, image: ClusterImage) -> None:
+        """Nothing is to be done."""
+
+    def remove(self, replicas: Collection[SimReplica]) -> None:
+        for replica in replicas:
+            replica.rest()
+            self.hosted = None
+
+    def put(self, _: TopicPartition, __: CrashingLog, assignment: Assignment) -> None:
+        if self.hosted is None:
+            self.hosted = SimReplica(self, assignment)
+
+    def fetch(self, _: SimReplica) -> None:
+        self._fetch_sent = float("-inf")
+        self.send_fetch()
+
+    def stop_fetching(self, _: SimReplica) -> None:
+        """The answers to the Fetch that is sent are stale: see `_follows`."""
+
+    def has_former_config(self, _: TopicPartition, __: Assignment) -> bool:
+        return False
+
+    def settle(
+        self,
+        image: ClusterImage,
+        _: Mapping[str, UUID],
+        wanted: Mapping[TopicPartition, Assignment],
+        left: Mapping[TopicPartition, int],
+    ) -> Settled:
+        """Opens the log for its next leader epoch; deletes that of a replica that was removed."""
+        found = image.partition(TP)
+        if found is not None and self.id not in found.replicas:
             if self.log.log_end_offset or self.log.epoch_entries():
                 self.log = self._new_log()
                 self.world.counts.struck("delete log")
             self.tainted = False  # it holds nothing that could be missed
-            return False
-        settings = self._settings(assignment)
-        if self.partition is None:
-            self.partition = Partition(self.id, self.log, assignment.replicas, settings)
-        self.partition.reconfigure(assignment.replicas, settings)
-        return True
-
-    def _settings(self, assignment: ReplicaAssignment) -> ReplicationSettings:
-        settings = self.world.settings
-        minimum = effective_min_isr(settings.min_insync_replicas, assignment)
-        return ReplicationSettings(minimum, settings.replica_lag_time_max_ms)
-
-    def _report_recovered_end(self) -> None:
-        """Reports, unless it is a sound member, where its log ends, once nothing is appended in this epoch (R7)."""
-        state = self.partition.state if self.partition is not None else None
-        if self.own is None or state is None or state.leader != NO_LEADER:
-            return
-        if standing(self.own, state.data_ids.get(self.id)) is Standing.SOUND:
-            return
-        key = (state.leader_epoch, self.own.incarnation)
-        if self._reported == key:
-            return
-        end = RecoveredEnd(
-            state.leader_epoch, self.own.data_id, self.log.last_record_epoch, self.log.log_end_offset,
-            self.log.high_watermark,
-        )  # fmt: skip
-
-        def failed(_: KlammError) -> None:
-            self._reported = None
-
-        self._reported = key
-        self.world.converse(self, self.node.report_recovered({TP: end}), failed=failed)
+        opened, over = {}, {}
+        for name, assignment in wanted.items():
+            epoch, begun = assignment.leader_epoch, self.log.leader_epoch
+            if assignment.leads and (epoch < begun or epoch <= left[name]):
+                over[name] = max(begun, left[name])
+            else:
+                opened[name] = self.log
+        return Settled(opened, over)
 
     # -- leader --------------------------------------------------------------------------------------------------
 
     def produce(self, value: int) -> None:
         """Appends a client's record with acks=all, which may have been sent before."""
         partition = self.partition
-        if partition is None or partition.leader is None or partition.check_produce() is not ErrorCode.none:
+        if partition is None or partition.leader is None or partition.refusal(TP) is not None:
             return
         epoch = partition.leader.epoch
         offset = self.log.offset_of(value)
@@ -422,41 +521,43 @@ class SimBroker:
         self._complete()
 
     def _complete(self) -> None:
-        if self.partition is None:
-            return
-        done, error = self.partition.take_committed()
-        for waiter in done if error is ErrorCode.none else ():
-            self.world.acknowledge(self, waiter.value, waiter.offset)
+        if self.hosted is not None:
+            self.hosted.complete()
 
-    def _propose(self, lateness: float = 0.0) -> None:
-        leader = self.partition.leader if self.partition is not None else None
-        if leader is None or self._proposing or leader.version != self.image.version:
+    def _write_soon(self) -> None:
+        """Writes changes of in-sync replicas, as `IsrChanges` does."""
+        if not self._gathering:
+            self._gathering = True
+            self.later(self.world.chance() * 2, self._write)
+
+    def _write(self) -> None:
+        made = self.proposals.make(self.world.now, self._lateness)
+        if not made:
+            self._gathering = False
+            if self.proposals.some:
+                self.later(RETRY / 2, self._write_soon)
             return
-        proposal = leader.next_proposal(self.image.registrations, self.world.now, lateness)
-        if proposal is None:
-            return
-        self._proposing = True
 
         def done(outcomes: list[ProposalOutcome]) -> None:
-            (outcome,) = outcomes
-            self._proposing = False
-            leader.on_outcome(proposal, outcome)
-            self._complete()
-            if outcome is ProposalOutcome.REFUSED:
-                self.world.counts.refused_writes += 1
-            self._take_metadata()
+            self._gathering = False
+            self.proposals.written(made, outcomes)
+            self.world.counts.refused_writes += outcomes.count(ProposalOutcome.REFUSED)
+            self.refresh_soon()
+            if self.proposals.some:
+                self.later(RETRY / 2, self._write_soon)
 
         def failed(_: KlammError) -> None:
-            done([ProposalOutcome.UNKNOWN])
+            done([ProposalOutcome.UNKNOWN] * len(made))
 
-        self.world.converse(self, self.node.propose([(TP, proposal)]), done, failed)
+        self.world.converse(self, self.node.propose([(name, proposal) for name, proposal, _, _ in made]), done, failed)
 
     def _serve_fetch(self, fetch: ReplicaFetch, answered: Callable[[ReplicaFetchData], None]) -> None:
         leader = self.partition.leader if self.partition is not None else None
         if leader is None:
             answer = ReplicaFetchData(ErrorCode.not_leader_or_follower)
         else:
-            refused = leader.on_fetch(fetch, self.image.registrations.get(fetch.replica_id), self.world.now)
+            known = self.image.registrations.get(fetch.replica_id)
+            refused = leader.on_fetch(fetch, known, self.world.now)
             if refused is None:
                 records = self.log.read(fetch.fetch_offset, self.world.random.choice((1, 3, 100)))
                 refused = ReplicaFetchData(
@@ -466,12 +567,14 @@ class SimBroker:
                 )
             answer = refused
             self._complete()
-            self._propose()
+            if leader.wants_member(fetch.replica_id, known, self.world.now):
+                self.proposals.want(TP)
+                self._write_soon()
         self.world.send("answer", self.id, fetch.replica_id, lambda: answered(answer))
 
     # -- follower ------------------------------------------------------------------------------------------------
 
-    def fetch(self) -> None:
+    def send_fetch(self) -> None:
         """Sends a Fetch to the leader unless one is already in flight."""
         follower = self.partition.follower if self.partition is not None else None
         if follower is None or self.own is None or self.world.now - self._fetch_sent < self.world.fetch_timeout:
@@ -494,7 +597,7 @@ class SimBroker:
             if result is FetchResult.TRUNCATED:
                 self.world.check_members()
             if result is not FetchResult.REFUSED and (answer.records or result is not FetchResult.APPENDED):
-                self.fetch()
+                self.send_fetch()
 
         self.world.send("fetch", self.id, leader.id, lambda: leader._serve_fetch(request, answered))
 
@@ -510,15 +613,15 @@ class SimBroker:
         if not self.cut_off:
             self.coordination.look()
         if world.now - self._fetch_sent >= world.fetch_timeout:
-            self.fetch()
-        if self.partition is not None and self.partition.leader is not None:
-            self._propose(lateness)
+            self.send_fetch()
+        self._lateness = lateness
+        for replica in self.led():
+            if self.proposals.look(replica, world.now, lateness):
+                self._write_soon()
         if chance() < 0.2:
             self.log.flush(world.random.randint(self.log.flushed_offset, self.log.log_end_offset))
         if chance() < 0.1:
             self.log.checkpoint()
-        if chance() < 0.3:
-            self._report_recovered_end()
         if self._joined and not self._working and self._is_cold != (is_cold := self.node.cold_start.left_s() > 0):
             self._is_cold = is_cold
             self._wake()

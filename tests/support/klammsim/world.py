@@ -141,7 +141,7 @@ class _Conversation(Generic[T]):
 
     def proceed(self, answer: Answer = None, error: CoordinationError | None = None) -> None:
         """Takes the answer to the last request, and sends requests until one is to be carried out at another time."""
-        world, broker, steps = self._world, self._broker, self._steps
+        world, steps = self._world, self._steps
         chance, interleaved = world.chance, world.interleaved
         while True:
             try:
@@ -189,9 +189,10 @@ class _Conversation(Generic[T]):
 
     def _set_watches(self, wanted: Sequence[str]) -> tuple[Answer, CoordinationError | None]:
         try:
-            return self._broker.set_watches(wanted), None
+            self._broker.set_watches(wanted)
         except CoordinationError as error:
             return None, error
+        return None, None
 
     def _attempt(self, request: Request) -> tuple[Answer, CoordinationError | None]:
         if self._broker.cut_off:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -12,12 +12,13 @@ import pytest
 from klamm.core.broker.replication.log_reports import LogReports
 from klamm.core.cluster.brokers import reports
 from klamm.core.cluster.brokers.reports import Ends, read_reports, report_offline, report_recovered
-from klamm.core.cluster.tree.steps import run_steps
+from klamm.core.cluster.tree.steps import Steps, run_steps
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError, Create, Operation
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
+from klammtest.clusters.blocking import Blocking
 
 T0 = TopicPartition("t", 0)
 NONE: frozenset[TopicPartition] = frozenset()
@@ -41,11 +42,11 @@ class Cluster:
         if self.unanswered in created:
             raise CoordinationUnavailableError("planted")
 
-    def report_recovered(self, ends: dict[TopicPartition, RecoveredEnd]) -> None:
-        run_steps(self.coordination, report_recovered(self.coordination, 3, ends))
+    def report_recovered(self, ends: Mapping[TopicPartition, RecoveredEnd]) -> Steps[None]:
+        return report_recovered(self.coordination, 3, ends)
 
-    def report_offline(self, partitions: frozenset[TopicPartition]) -> None:
-        run_steps(self.coordination, report_offline(self.coordination, 3, partitions))
+    def report_offline(self, partitions: Collection[TopicPartition]) -> Steps[None]:
+        return report_offline(self.coordination, 3, partitions)
 
     def offline(self) -> set[TopicPartition]:
         return set(run_steps(self.coordination, read_reports()).offline.get(3, ()))
@@ -69,7 +70,7 @@ def ends(topic: str, count: int) -> dict[TopicPartition, RecoveredEnd]:
 
 def test_an_offline_log_whose_report_was_not_answered_can_come_back(cluster: Cluster) -> None:
     """As a partition without room for its files, which are then there before the next attempt."""
-    told = LogReports(cast(Any, cluster))
+    told = Blocking(cluster.coordination, LogReports(cluster))
     cluster.unanswered = "/brokers/offline/3"
     with pytest.raises(CoordinationError):
         told.write("i", {}, frozenset({T0}))
@@ -85,7 +86,7 @@ def test_what_a_report_in_parts_had_before_it_failed_half_way_is_reported_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "_PART_BYTES", 120)
-    told, before = LogReports(cast(Any, cluster)), ends("z", 3)
+    told, before = Blocking(cluster.coordination, LogReports(cluster)), ends("z", 3)
     told.write("i", before, NONE)
     cluster.lost = "/brokers/recovered/3-1"
     with pytest.raises(CoordinationError):
@@ -97,7 +98,7 @@ def test_what_a_report_in_parts_had_before_it_failed_half_way_is_reported_again(
 
 
 def test_ends_are_reported_anew_in_another_session(cluster: Cluster) -> None:
-    told, found = LogReports(cast(Any, cluster)), ends("t", 1)
+    told, found = Blocking(cluster.coordination, LogReports(cluster)), ends("t", 1)
     told.write("i", found, NONE)
     assert not told.differ("i", found, NONE)
     assert told.differ("j", found, NONE)

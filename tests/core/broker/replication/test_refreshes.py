@@ -12,33 +12,37 @@ import pytest
 from klamm.core.broker.replication import role_changes
 from klamm.core.broker.replication.role_changes import RoleChanges
 from klamm.core.cluster.image import EMPTY_IMAGE
+from klamm.core.cluster.tree.steps import Steps, run_steps
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.interfaces.coordination import CoordinationUnavailableError
 from klamm.core.records.partition import TopicPartition
 
 LOOKS = 20
 OFFLINE = SimpleNamespace(
-    name=TopicPartition("t", 0), log=SimpleNamespace(offline="EIO"), partition=SimpleNamespace(state=None)
+    name=TopicPartition("t", 0), key=("t", 0), is_offline=True, partition=SimpleNamespace(state=None), leader=None
 )
 
 
 class Away:
     """A coordination that answers when `back` is set, and then with an error unless `works`."""
 
-    own_registration = None
+    broker_id, own_registration, image = 0, None, EMPTY_IMAGE
 
     def __init__(self, *, works: bool) -> None:
+        self.node = self
         self.back = asyncio.Event()
         self.attempts = 0
         self._works = works
 
-    def image(self) -> Any:
-        return EMPTY_IMAGE
+    def run(self, steps: Steps[Any]) -> Any:
+        return run_steps(cast(Any, None), steps)
 
-    def report_recovered(self, _: object) -> None:
+    def report_recovered(self, _: object) -> Steps[None]:
         """Nothing is reported."""
+        yield from ()
 
-    def report_offline(self, _: object) -> None:
+    def report_offline(self, _: object) -> Steps[None]:
+        yield from ()
         if not self._works:
             raise CoordinationUnavailableError("planted")
 

@@ -103,7 +103,7 @@ def test_a_log_whose_new_configuration_has_no_room_is_served_and_configured_late
 def test_room_that_is_found_while_an_image_is_applied_is_used_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused, full, settle = False, True, RoleChanges._settle
+    refused, full, settle = False, True, RoleChanges.settle
 
     def no_room(point: str) -> None:
         nonlocal refused
@@ -122,7 +122,7 @@ def test_room_that_is_found_while_an_image_is_applied_is_used_afterwards(
         return settled
 
     monkeypatch.setattr(FullDisk, "start", lambda _: None)  # what it writes would have the image applied again
-    monkeypatch.setattr(RoleChanges, "_settle", find_room_at_the_end)
+    monkeypatch.setattr(RoleChanges, "settle", find_room_at_the_end)
     with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tmp_path / "tree.db")}) as broker:
         address = f"127.0.0.1:{broker.advertised[0].port}"
         with WireClient(address) as wire:

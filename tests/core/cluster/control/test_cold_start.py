@@ -84,7 +84,7 @@ def test_a_partition_that_was_created_since_is_led_at_once_by_another_replica(jo
     join.unreachable.add(1)
     last.suspect(1, incarnation)
     eventually(lambda: last.image().topics["t"].partitions[0].state.leader == 2, "another leader")
-    assert last._node.cold_start.left_s() > 0
+    assert last.node.cold_start.left_s() > 0
 
 
 def test_a_change_of_a_partition_that_is_led_again_does_not_end_the_wait_of_another(join: Joined) -> None:
@@ -108,7 +108,7 @@ def test_a_change_of_a_partition_that_is_led_again_does_not_end_the_wait_of_anot
     eventually(lambda: first.image().version > version, "the controller has seen it")
     first.suspect(2, "nobody")  # the controller looks again
     eventually(lambda: join.coordinations[0].children(paths.SUSPECTS) == [], "and has looked")
-    assert first._node.cold_start.left_s() > 0
+    assert first.node.cold_start.left_s() > 0
     assert state("q") == held
 
 
@@ -141,5 +141,5 @@ def test_what_administrators_ask_does_not_end_the_wait(join: Joined) -> None:
     refused = first.elect([asked["preferred"]])[asked["preferred"]]
     assert refused == (ErrorCode.preferred_leader_not_available, WAITS)
     assert first.alter_reassignments({asked["cancelled"]: None})[asked["cancelled"]][1] == WAITS
-    assert first._node.cold_start.left_s() > 0
+    assert first.node.cold_start.left_s() > 0
     assert {name: first.image().topics[name].partitions[0] for name in asked} == before

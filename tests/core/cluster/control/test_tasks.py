@@ -238,13 +238,13 @@ def test_a_broker_is_told_of_its_registration_though_the_image_has_it_already(
     assert before is not None
     told: list[BrokerRegistration | None] = []
     third.on_change(lambda _: told.append(third.own_registration))
-    mine = third._node.registration._mine
+    mine = third.node.registration._mine
 
     def mine_later(node: BrokerIdNode, stat: Stat) -> int:
-        third._run(third._node.read())
+        third.run(third.node.read())
         return mine(node, stat)
 
-    monkeypatch.setattr(third._node.registration, "_mine", mine_later)
+    monkeypatch.setattr(third.node.registration, "_mine", mine_later)
     join.unreachable.add(2)
     second.suspect(2, before.incarnation)
     eventually(lambda: third.own_registration not in (None, before), "a new registration")
@@ -390,7 +390,7 @@ def test_a_proposal_is_not_written_on_a_change_that_is_read_meanwhile(
     def guard_meanwhile(*given: Any) -> list[Operation]:
         monkeypatch.undo()
         first.create_topic("u", 1, 1)
-        assert second._run(second._node.read()).version > made.base_version
+        assert second.run(second.node.read()).version > made.base_version
         return leader_guard(*given)
 
     monkeypatch.setattr("klamm.core.cluster.node.leader_guard", guard_meanwhile)
