@@ -47,13 +47,6 @@ def test_a_real_log_that_found_a_fault_violates_nothing_any_more(seed: int) -> N
         Schedule(plan_of(seed), make_log).run()
 
 
-@pytest.mark.parametrize("seed", [5130, 6553, 16850, 20158, 32850])
-def test_a_schedule_that_found_a_fault_violates_nothing_any_more(seed: int) -> None:
-    """Of 100,000: a late change of a registration, a proposal for a registration that is gone, and the session of a
-    killed process that outlived a power loss of all."""
-    assert run_seeds(seed, 1).violations == []
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_violates_nothing(name: str) -> None:
     SCRIPTS[name]()
