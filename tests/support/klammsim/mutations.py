@@ -8,32 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 from kio.schema.errors import ErrorCode
 
 from klamm.core.broker.replication import roles
 from klamm.core.broker.replication.log_reports import Ends, LogReports
-from klamm.core.broker.replication.roles import Member, Refreshing, Roles
-from klamm.core.cluster import change_writer, clock_floors, image_reader, node, reassignment, restored
-from klamm.core.cluster.brokers.incarnations import evict_operations
+from klamm.core.cluster import change_writer, image_reader, node, reassignment, restored
 from klamm.core.cluster.brokers.registration import Registration
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
-from klamm.core.cluster.changes import change_at, change_operations, controller_guard, leader_guard, ring_path
-from klamm.core.cluster.control import controller, leadership, tasks
+from klamm.core.cluster.changes import change_operations
+from klamm.core.cluster.control import controller, tasks
 from klamm.core.cluster.control.cold_start import ColdStart
-from klamm.core.cluster.control.controller import Controller
-from klamm.core.cluster.control.leadership import Terms
-from klamm.core.cluster.control.tasks import ControllerTasks
-from klamm.core.cluster.image import BrokerNode, ClusterImage
+from klamm.core.cluster.image import ClusterImage
 from klamm.core.cluster.image_reader import image_steps
 from klamm.core.cluster.node import ClusterNode
 from klamm.core.cluster.reassignment import Reassigned, ReplicaAssignment
-from klamm.core.cluster.topics import TopicChanges
 from klamm.core.cluster.tree.nodes import BrokerIdNode
-from klamm.core.cluster.tree.steps import Steps, get_many, plain
-from klamm.core.errors import BrokerError
+from klamm.core.cluster.tree.steps import Steps
 from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set, Stat
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity, identity_at_start
@@ -281,132 +274,14 @@ def _unanswered_is_refused(
     return ProposalOutcome.REFUSED if outcome is ProposalOutcome.UNKNOWN else outcome
 
 
-def _published_with_another_image_only(of: ClusterNode, *, changed: bool) -> Steps[None]:
-    yield from ()
-    if changed:
-        of._on_news()
-
-
-def _registered_without_another_read(of: ClusterNode) -> Steps[None]:
-    if of._expired or of.is_retiring:
-        yield from _catch_up(of)
-        return
-    image = yield from of.read()
-    if of.own_registration is None and not (yield from of.registration.holds(of.broker_epoch)):
-        of.broker_epoch = yield from of.registration.register()
-        image = yield from of.read()
-    if (yield from of.controller.elect()):
-        yield from of._control(image)
-
-
-_catch_up: Final = ClusterNode.catch_up
-
-
-def _nothing(*_: object) -> Steps[None]:
-    yield from ()
-
-
-def _changes_by_number(known: Any, version: int, by: str) -> Steps[Any]:
-    found = yield from get_many([ring_path(number) for number in range(known.version + 1, version + 1)])
-    read = dict(known.topics)
-    for number in range(known.version + 1, version + 1):
-        change = change_at(number, found.get(ring_path(number)))
-        if change is None or not image_reader._apply(read, change):
-            return None
-    return known._replace(version=version, topics=read, by=by)
-
-
 # -- the controller ----------------------------------------------------------------------------------------------
-
-
-def _newest_lease_ends(of: Controller, refused: bool = False) -> Steps[Sequence[Operation]]:
-    lease = of.lease
-    if lease is None or (refused and (yield from of._read_lease()).version != lease.version):
-        of._refused = of._lease
-        raise BrokerError(ErrorCode.not_controller, "")
-    return controller_guard(lease.version)
-
-
-def _evicted_and_elected(of: ControllerTasks, evicted: BrokerNode) -> Steps[None]:
-    def plan(image: ClusterImage) -> Steps[Plan | None]:
-        found = image.registrations.get(evicted.id)
-        if found is None or found.incarnation != evicted.registration.incarnation:
-            return None
-        changed = yield from of._first_elections(image, set(image.brokers) - {evicted.id})
-        return Plan(changed, operations=evict_operations(found))
-
-    yield from of._change(plan)
 
 
 def _never_waits(*_: object) -> bool:
     return False
 
 
-def _over_by_any_change(of: ColdStart, version: int, by: str, _: int | None) -> None:
-    if of._first is not None and version > of._first and not by.startswith(of._writer):
-        of._over = True
-
-
-def _held_for_the_absent_only(
-    state: PartitionState, replicas: Sequence[int], registrations: Registrations, terms: Terms
-) -> bool:
-    if state.leader_broker_epoch >= terms.held_below:
-        return False
-    return any(replica not in registrations for replica in replicas)
-
-
-def _raised_by_a_backup(of: TopicChanges, broker_id: int, incarnation: str, begun: Begun) -> Steps[None]:
-    def plan(image: ClusterImage) -> Plan | None:
-        raised = {
-            tp: replace(found.state, leader_epoch=max(epoch + 1, clock_floors.leader_epoch_floor(of._clock())))
-            for tp, epoch in begun.items()
-            if (found := image.partition(tp)) is not None and found.leader == broker_id and found.leader_epoch <= epoch
-        }
-        return Plan(raised) if raised else None
-
-    yield from of._writer.change(plain(lambda _: leader_guard(incarnation)), plain(plan))
-
-
 # -- roles -------------------------------------------------------------------------------------------------------
-
-_refresh: Final = Roles.refresh
-
-
-class _Unrestored:
-    """A member that does not know of a restore."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-        self._read: ClusterImage | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._member, name)
-
-    @property
-    def image(self) -> ClusterImage:
-        found = self._member.image
-        if found.restored is None:
-            return found
-        without = replace(found, restored=None)
-        if self._read != without:
-            self._read = without
-        assert self._read is not None
-        return self._read
-
-
-def _roles_by_a_backup(of: Roles[Any]) -> Refreshing:
-    if not isinstance(of._member, _Unrestored):
-        of._member = _Unrestored(of._member)
-    return _refresh(of)
-
-
-def _never_raised(of: Roles[Any]) -> Steps[bool]:
-    yield from ()
-    return not of._over
-
-
-def _always(*_: object) -> bool:
-    return True
 
 
 def _reported_by_the_attempt(
@@ -513,11 +388,12 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "reborn-leads", "R1", "a broker leads because the state names it, under whatever registration",
-            ((partition, "leads", _leads_by_name),),
+            ((partition, "leads", _leads_by_name), (roles, "leads", _leads_by_name)),
         ),
         Mutation(
             "isr-by-broker-id", "R7", "a live member of the ISR is sound, whatever its data",
-            ((elections, "standing", _sound_if_live), (partition, "leads", _leads_under_any_data)),
+            ((elections, "standing", _sound_if_live), (partition, "leads", _leads_under_any_data),
+             (roles, "leads", _leads_under_any_data)),
         ),
         Mutation(
             "doubtful-leave-early", "R7", "doubtful members leave while the others are absent",
@@ -592,68 +468,12 @@ MUTATIONS: Final = {
             ((ChangeWriter, "attempt", _unanswered_is_refused),),
         ),
         Mutation(
-            "older-state-proposed", "R5", "a leader proposes by a state that is older than the image",
-            ((Roles, "has_taken", _always),),
-        ),
-        Mutation(
-            "roles-not-taken-again", "roles", "a broker does not take its roles again with its registration alone",
-            ((ClusterNode, "_publish", _published_with_another_image_only),),
-        ),
-        Mutation(
-            "newest-lease-ends", "guard", "a refused write ends the newest lease, not that under which it was made",
-            ((Controller, "guard", _newest_lease_ends),),
-        ),
-        Mutation(
             "report-by-the-attempt", "R7", "a report whose write was not answered is not written again",
             ((LogReports, "write", _reported_by_the_attempt),),
         ),
         Mutation(
-            "left-epoch-kept", "R5", "a leader that has left its epoch begins no new one",
-            ((Roles, "_raise_epochs", _never_raised),),
-        ),
-        Mutation(
             "metadata-not-forgotten", "R13", "replicas keep what they knew when the coordination went back",
             ((roles, "_went_back", _never_waits),),
-        ),
-        Mutation(
-            "roles-by-a-backup", "R13", "the states of a backup give roles",
-            ((Roles, "refresh", _roles_by_a_backup),),
-        ),
-        Mutation(
-            "eviction-by-a-backup", "R13", "an eviction elects by the states of a backup",
-            ((ControllerTasks, "_evict", _evicted_and_elected),),
-        ),
-        Mutation(
-            "raised-by-a-backup", "R13", "a leader raises its epoch in a state of a backup",
-            ((TopicChanges, "raise_leader_epochs", _raised_by_a_backup),),
-        ),
-        Mutation(
-            "registration-of-a-backup", "R13", "a broker keeps the registration that the backup has of it",
-            ((Registration, "begin_anew", _nothing),),
-        ),
-        Mutation(
-            "first-read-unchecked", "R13", "a broker does not compare again after its first read",
-            ((node, "is_older", _never_lacks),),
-        ),
-        Mutation(
-            "registered-without-another-read", "R13", "an evicted broker registers without having compared",
-            ((ClusterNode, "catch_up", _registered_without_another_read),),
-        ),
-        Mutation(
-            "changes-by-number", "R13", "changes are read by their number alone, whoever made them",
-            ((image_reader, "_catch_up", _changes_by_number),),
-        ),
-        Mutation(
-            "any-change-ends-cold-start", "R13", "a change by a broker that starts, too, ends the wait for the others",
-            ((ColdStart, "saw", _over_by_any_change),),
-        ),
-        Mutation(
-            "backup-registrations-count", "R13", "a registration that the backup has counts as a broker that is back",
-            ((leadership, "is_held", _held_for_the_absent_only), (tasks, "is_held", _held_for_the_absent_only)),
-        ),
-        Mutation(
-            "reassigned-at-cold-start", "R13", "a reassignment ends while the cluster starts",
-            ((ControllerTasks, "_waits", _never_waits),),
         ),
     )
 }  # fmt: skip
