@@ -25,10 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from klamm.core.config.dynamic import DEFINITIONS
 from klamm.core.config.kafka_keys import BROKER_KEYS
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header
 from klamm.core.records.encode import encode_batch
 from klammbench.systems.kafka import kafka_tuned
+from klammtest.apis import SERVED
 from klammtest.broker import running_broker
 from klammtest.logs import codec_table
 from klammtest.requests import fetch_fields, produce_fields

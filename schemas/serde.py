@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.factory import ClusterAccess, open_client
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
 from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer
@@ -35,7 +35,7 @@ Decode = Callable[[io.BytesIO], Any]
 
 def open_registry(bootstrap_servers: str, context: SerdeContext, topic: str) -> SchemaRegistry:
     """Returns the registry of a cluster, with a client of its own."""
-    client = ClusterClient(bootstrap_servers, codecs=plugin_host().codec_table(), client_id="klamm-schemas")
+    client = open_client(ClusterAccess(bootstrap_servers, plugin_host().codec_table()), "schemas")
     return SchemaRegistry(TopicSchemaLog(client, topic), context.coordination)
 
 

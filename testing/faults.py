@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from klamm.core.broker.delayed_reply import DelayedReply, Reply
 from klamm.core.broker.handlers.dispatch import read_request
-from klamm.core.broker.network.connection import Dispatch
-from klamm.core.broker.request import ConnectionContext, Request
+from klamm.core.broker.handlers.table import APIS
+from klamm.core.broker.request import ConnectionContext, Dispatch, Request
 from klamm.core.errors import ErrorCode, ProtocolError
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
 from klamm.core.protocol.headers import response_frame
 from klamm.core.protocol.messages import Buffer
@@ -26,14 +26,14 @@ from klamm.core.protocol.produce.response import Produced, write_produce_respons
 
 __all__ = ["Fault", "Faults", "FaultyDispatch", "api_named", "error_named"]
 
-_BY_NAME: Final = {api.name.replace("_", "").lower(): api for api in SERVED}
+_BY_NAME: Final = {api.name.replace("_", "").lower(): api for api in APIS}
 
 
 def api_named(name: str) -> ApiKey:
     """Returns the API of this name, as Kafka's protocol guide writes it (`FindCoordinator`) or as a constant."""
     found = _BY_NAME.get(name.replace("_", "").lower())
     if found is None:
-        spelled = {"".join(word.capitalize() for word in api.name.split("_")): api for api in SERVED}
+        spelled = {"".join(word.capitalize() for word in api.name.split("_")): api for api in APIS}
         raise ValueError(f"no request {name!r} is served{_nearest(name, list(spelled))}")
     return found
 
@@ -125,7 +125,7 @@ class FaultyDispatch:
         if fault is None:
             return self._dispatch(connection, frame)
         if fault.error is not None:
-            return _refused(read_request(connection, frame), fault.error)
+            return _refused(read_request(connection, frame, APIS)[1], fault.error)
         if fault.delay_s or fault.carried_out:
             return self._carried_out(connection, frame, fault)
         raise _disconnected(fault)

@@ -217,10 +217,10 @@ def _control(
     settings: Settings, config: str, broker: Broker, faults: Faults, commands: BinaryIO, answers: BinaryIO
 ) -> None:
     """Carries out the commands until there are no more; then the process ends: nobody is left who uses the broker."""
-    from klamm.core.client.cluster_client import ClusterClient
+    from klamm.core.client.factory import open_client
 
     bootstrap = f"127.0.0.1:{broker.advertised[0].port}"
-    with ClusterClient(bootstrap, codecs=settings.codec_table(), client_id="klamm.testing") as client:
+    with open_client(settings, "testing", bootstrap_servers=bootstrap) as client:
         carry_out = Commands(settings, config, client, faults)
         _answer(answers, {"ok": None})
         for line in commands:

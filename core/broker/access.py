@@ -1,17 +1,16 @@
-"""Access control: calls the configured authenticator and authorizer, and translates their answers.
+"""Access control: calls the configured authorizer, and translates its answers.
 
-Without them every client is `User:ANONYMOUS` and may do everything that Kafka defines for the kind of resource. An
-authorizer that raises refuses; an authenticator that raises closes the connection.
+Without one every client may do everything that Kafka defines for the kind of resource. An authorizer that raises
+refuses.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
-from ..errors import BrokerError, ErrorCode, KlammError, ProtocolError
-from ..interfaces.security.authenticator import AuthenticationContext, Authenticator
+from ..errors import BrokerError, ErrorCode
 from ..interfaces.security.authorizer import (
     CLUSTER_NAME,
     AclOperation,
@@ -52,19 +51,11 @@ _ERRORS: Final = {
 }
 
 
-class Authenticated(AuthenticationContext, Protocol):
-    """A connection whose principal can be set."""
-
-    principal: str
-    authenticated: bool
-
-
 class AccessControl:
     """`enforced`: True if there is an authorizer; where a check is costly, callers test it first."""
 
     def __init__(
         self,
-        authenticator: Authenticator | None,
         authorizer: Authorizer | None,
         worth_saying: Callable[[str], str | None] = lambda _: "",
     ) -> None:
@@ -72,20 +63,8 @@ class AccessControl:
         line.
         """
         self.enforced = authorizer is not None
-        self._authenticator = authenticator
         self._authorizer = authorizer
         self._worth_saying = worth_saying
-
-    def authenticate(self, connection: Authenticated) -> None:
-        """Sets the connection's principal. Raises `ProtocolError` if its client is refused."""
-        if self._authenticator is not None:
-            try:
-                connection.principal = self._authenticator.authenticate(connection)
-            except KlammError as error:
-                raise ProtocolError(f"the client is not authenticated: {error}") from error
-            except Exception as error:  # a third party's authenticator may raise anything; its contract: refuse
-                raise ProtocolError(f"the authenticator failed: {error!r}") from error
-        connection.authenticated = True
 
     def allows(
         self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str

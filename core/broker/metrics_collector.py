@@ -21,7 +21,8 @@ import klamm
 
 from ..escaping import escaped
 from ..interfaces.service import ServiceMetric
-from ..protocol.apis import SERVED, ApiKey
+from ..protocol.apis import ApiKey
+from .handlers.table import APIS
 from .metrics.counters import RequestTimes
 from .metrics.definitions import DEFINITIONS, MetricSpec, MetricType
 from .metrics.recent_quantiles import QUANTILES, RecentTimes
@@ -121,7 +122,7 @@ def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
 
 
 def _by_api(times: Mapping[ApiKey, RequestTimes]) -> list[Times]:
-    return [((_api_name(api.name),), each) for api, each in times.items() if api in SERVED]
+    return [((_api_name(api.name),), each) for api, each in times.items() if api in APIS]
 
 
 def _api_name(name: str) -> str:

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
+from ..errors import ProtocolError
 from ..protocol.apis import ApiKey
 from ..protocol.messages import Entity, Schema
 from ..protocol.produce.request import FastProduceRequest
 from ..protocol.software import declared_codecs
+from .delayed_reply import DelayedReply, Reply
 
-__all__ = ["FIRST_ALLOWANCE", "ConnectionContext", "Request"]
+__all__ = ["FIRST_ALLOWANCE", "ConnectionContext", "Dispatch", "Request", "not_ready"]
 
 FIRST_ALLOWANCE: Final = 64 * 1024
+
+Dispatch = Callable[["ConnectionContext", bytearray], "Reply | DelayedReply | Coroutine[Any, Any, Reply]"]
+"""Handles a request frame of a connection, without its length."""
+
+
+def not_ready(context: ConnectionContext, _: bytearray) -> None:
+    """The dispatch of a connection before the broker serves."""
+    raise ProtocolError(f"connection {context.connection_id} came before the broker was ready")
 
 
 @dataclass(slots=True)
 class ConnectionContext:
     """One connection.
 
-    `principal` is the client's, set by the authenticator, which is called before the first request (`authenticated`).
-    `software_*` is what the client reports in ApiVersions. `taken`: bytes reserved for the response being built.
-    `allowance`: bytes that its next answer to a Fetch may hold; more than the event loop copies means the free room.
-    `ended`: the client sends no more, so that no request waits on its behalf; waiting requests are notified by
-    `on_end`. `on_close` is called when the connection is closed, in any way. `throttle_ms` is how long the client is
-    asked to wait before its next request.
+    `principal` is the client's, as authenticated. `dispatch` handles its requests: another one from its authentication
+    on (`handlers.authentication`). `software_*` is what the client reports in ApiVersions. `taken`: bytes reserved for
+    the response being built. `allowance`: bytes that its next answer to a Fetch may hold; more than the event loop
+    copies means the free room. `ended`: the client sends no more, so that no request waits on its behalf; waiting
+    requests are notified by `on_end`. `on_close` is called when the connection is closed, in any way. `throttle_ms` is
+    how long the client is asked to wait before its next request; `throttle` reads nothing more of the connection for so
+    many seconds.
     """
 
     connection_id: int
     listener: str
     peer: str
     principal: str = "User:ANONYMOUS"
-    authenticated: bool = False
+    dispatch: Dispatch = not_ready
     software_name: str = ""
     software_version: str = ""
     codecs: frozenset[int] = field(default_factory=frozenset)
@@ -43,6 +54,7 @@ class ConnectionContext:
     on_end: Callable[[], None] | None = None
     on_close: Callable[[], None] | None = None
     throttle_ms: int = 0
+    throttle: Callable[[float], None] | None = None
 
     @property
     def client_address(self) -> str:

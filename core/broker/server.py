@@ -34,7 +34,7 @@ from ..config.describe import kafka_keys_in
 from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig
 from ..config.settings import Settings
-from ..errors import KlammError
+from ..errors import ConfigError, KlammError
 from ..interfaces.coordination import Coordination
 from ..interfaces.offsets import OffsetsTopicSettings, OffsetsTopicStore, OffsetStore
 from ..log.cleanup.cleaner import Cleaner, CleanerConfig
@@ -60,14 +60,14 @@ from .coordinator.placement import GroupPlacement
 from .coordinator.topic_deletions import TopicDeletions
 from .dynamic_config.live_config import LiveConfig
 from .dynamic_config.reload import Reloader, ReloadOutcome
+from .handlers.authentication import Authentication
 from .handlers.dispatch import Dispatcher
 from .handlers.fetch import session_weight
 from .handlers.produce import produce_fast
-from .handlers.table import HANDLERS
+from .handlers.table import APIS
 from .internal_topics import ensure_topic
 from .metrics.counters import BrokerMetrics, BrokerState
 from .network import file_descriptors as descriptors
-from .network.connection import Dispatch
 from .network.connections import Connections
 from .network.limits import Limits
 from .network.listener import Listener, advertised
@@ -79,11 +79,11 @@ from .replication.full_disk import FullDisk
 from .replication.isr_changes import IsrChanges
 from .replication.new_leaders import NewLeaders
 from .replication.partitions import Partitions
-from .replication.replica import monotonic_ms
 from .replication.replica_fetcher import FetcherSettings
 from .replication.role_changes import RoleChanges
 from .replication.suspicions import Suspicions, is_reachable
 from .replication.throttles import ReplicationThrottles
+from .request import Dispatch
 from .service_context import LocalBrokerContext
 from .services import Services
 from .session.lease import Lease
@@ -98,6 +98,7 @@ __all__ = ["Broker"]
 
 log = logging.getLogger(__name__)
 
+_ACCEPTS: Mapping[str, Accept] = {"PLAINTEXT": accept_plaintext}
 _HAND_OVER_S = 10
 _SESSION_EVICTION_MS = 120_000.0
 """How old a fetch session is before one of another client may replace it, as in Kafka."""
@@ -191,17 +192,18 @@ class Broker:
         process_log: ProcessLog | None = None,
         *,
         accept_missing_logs: bool = False,
-        accept: Accept = accept_plaintext,
+        accepts: Mapping[str, Accept] | None = None,
         around_dispatch: Callable[[Dispatch], Dispatch] | None = None,
     ) -> None:
         """`process_log` follows the file when that is reloaded, and admin clients (KIP-412). `accept_missing_logs`:
-        partitions whose logs are missing begin again at offset 0. `accept` puts accepted sockets under a transport.
-        `around_dispatch` may put another dispatch in front of the broker's, as `klamm.testing` does for its faults.
+        partitions whose logs are missing begin again at offset 0. `accepts`: by the security protocol of their
+        listener, what puts accepted sockets under a transport. `around_dispatch` may put another dispatch in front of
+        the broker's, as `klamm.testing` does for its faults.
         """
         self._settings = settings
         self._around_dispatch = around_dispatch
         self._accept_missing_logs = accept_missing_logs
-        self._accept = accept
+        self._accepts = accepts or _ACCEPTS
         self._process_log = process_log
         self._live = LiveConfig(settings.broker, kafka_keys_in(settings.offsets.config))
         self._reloader: Reloader | None = None
@@ -298,14 +300,12 @@ class Broker:
         self._maintain(services, logs)
         background = BackgroundServices()
         lag = await self._serve_metrics(services, logs, background)
-        dispatcher: Dispatch = Dispatcher(services, HANDLERS, produce_fast)
-        if self._around_dispatch is not None:
-            dispatcher = self._around_dispatch(dispatcher)
+        dispatch = self._dispatch(services)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
         self._connections.start()
         for listener in self._listeners:
-            listener.dispatch = dispatcher
+            listener.dispatch = dispatch
             await listener.start()
         services.deletions.start()
         self._stack.push_async_callback(services.deletions.stop)
@@ -319,12 +319,27 @@ class Broker:
     # -- the parts, in order
 
     def _bind(self) -> None:
+        protocols = self._config.security_protocols()
         for address in self._config.bound():
-            listener = Listener(address.name, address.host, address.port, self._connections, self._accept)
+            accept = self._accepts.get(protocols[address.name])
+            if accept is None:
+                raise ConfigError(
+                    f"listener.security.protocol.map: {address.name}:{protocols[address.name]} is not served;"
+                    f" give the listener {' or '.join(sorted(self._accepts))}"
+                )
+            listener = Listener(address.name, address.host, address.port, self._connections, accept)
             listener.bind()
             self._stack.callback(listener.close)
             self._listeners.append(listener)
         self.advertised = advertised(self._config.advertised(), {x.name: x.port for x in self._listeners})
+
+    def _dispatch(self, services: Services) -> Dispatch:
+        """Returns the dispatch of new connections."""
+        dispatcher: Dispatch = Dispatcher(services, APIS, produce_fast)
+        if self._around_dispatch is not None:
+            dispatcher = self._around_dispatch(dispatcher)
+        authenticator = self._settings.make_authenticator()
+        return dispatcher if authenticator is None else Authentication(authenticator, APIS, dispatcher)
 
     async def _open_coordination(self, workers: Workers) -> Coordination:
         coordination = self._settings.make_coordination()
@@ -489,7 +504,7 @@ class Broker:
         partitions = Partitions(self.metrics)
         suspicions = Suspicions(cluster, workers, lambda: leadership.image.brokers)
         self._stack.push_async_callback(suspicions.stop)
-        throttles = ReplicationThrottles(lambda: self._config, monotonic_ms)
+        throttles = ReplicationThrottles(lambda: self._config)
         self._live.on_change(throttles.configure)
         fetchers = Fetchers(
             self._config.broker_id,
@@ -559,9 +574,7 @@ class Broker:
             validation=Validation(
                 self._settings.make_topic_validators(), self._codecs, limit, self._connections.worth_saying
             ),
-            access=AccessControl(
-                self._settings.make_authenticator(), self._settings.make_authorizer(), self._connections.worth_saying
-            ),
+            access=AccessControl(self._settings.make_authorizer(), self._connections.worth_saying),
             codecs=self._codecs,
             workers=workers,
             metrics=self.metrics,
@@ -659,7 +672,7 @@ class Broker:
             return None
         from .background.consumer_lag import ConsumerLag
         from .health_check import HealthCheck
-        from .metrics.endpoint import MetricsEndpoint, sample_loop_lag
+        from .metrics.endpoint import metrics_service, sample_loop_lag
         from .metrics_collector import registry
         from .watched import Watched
 
@@ -677,9 +690,11 @@ class Broker:
             lag,
         )
         health = HealthCheck(watched, lambda: self.state)
-        endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched), health)
-        endpoint.start()
-        self._stack.push_async_callback(services.workers.disk, endpoint.close)
+        address = Address(self._config.metrics_host, self._config.metrics_port)
+        service = metrics_service(address, registry(watched), health)
+        service.start()
+        log.info("metrics are served on %smetrics", service.url)
+        self._stack.push_async_callback(services.workers.disk, service.stop)
         sampler = asyncio.get_running_loop().create_task(sample_loop_lag(self.metrics))
         self._stack.callback(sampler.cancel)
         return lag if self._config.consumer_lag_interval_ms else None

@@ -11,9 +11,10 @@ from typing import Annotated, Final
 
 import typer
 
-from ..client.cluster_client import EARLIEST, LATEST, ClusterClient
+from ..client.cluster_client import EARLIEST, LATEST
 from ..client.consumer.consumer import Consumer
 from ..client.errors import UnreadableBatchError
+from ..client.factory import open_client
 from ..config.settings import Settings
 from ..errors import ConfigError, KlammError
 from ..groups.membership.member import LostOwnershipError
@@ -133,10 +134,12 @@ def _plan(
     end: Position,
     follow: bool,
 ) -> _Plan:
-    with ClusterClient(
-        settings.consumer.bootstrap_servers,
-        codecs=settings.codec_table(),
-        client_id=settings.consumer.client_id,
+    options = settings.consumer
+    with open_client(
+        settings,
+        "consume",
+        bootstrap_servers=options.bootstrap_servers,
+        client_id=options.client_id,
         request_timeout_s=TIMEOUT_S,
     ) as client:
         wanted = [tp for topic in dict.fromkeys(topics) for tp in _chosen(client.partitions(topic), chosen)]

@@ -114,13 +114,11 @@ def _until_known(client: ClusterClient, tp: TopicPartition) -> str:
 def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
     """Yields the settings, and a client of the cluster that they or `--bootstrap` name; with `--bootstrap` no file is
     needed."""
-    from ..client.cluster_client import ClusterClient
+    from ..client.factory import open_client
 
     settings = Settings() if bootstrap and not named(config) else load_settings(config)
     where = bootstrap or bootstrap_of(settings)
-    with ClusterClient(
-        where, codecs=settings.codec_table(), client_id="klamm-cli", request_timeout_s=TIMEOUT_S
-    ) as client:
+    with open_client(settings, "cli", bootstrap_servers=where, request_timeout_s=TIMEOUT_S) as client:
         yield settings, client
 
 

@@ -105,6 +105,9 @@ Accept = Callable[[socket.socket, Callable[[], TransportHandler]], Awaitable[Non
 Raises `OSError` if the connection is gone already. The socket is the transport's from then on.
 """
 
+Connect = Callable[[Address, Callable[[], TransportHandler]], Awaitable[None]]
+"""Connects to another broker, and puts the connection under a transport and its handler. Raises `OSError`."""
+
 
 # -- under a client
 

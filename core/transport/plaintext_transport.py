@@ -12,7 +12,7 @@ from typing import cast
 
 from ..protocol.messages import Buffer
 from . import socket_options
-from .address import plain_host
+from .address import Address, plain_host
 from .interface import TransportHandler
 
 
@@ -77,3 +77,9 @@ class _Opening(asyncio.BufferedProtocol):
 async def accept_plaintext(accepted: socket.socket, make_handler: Callable[[], TransportHandler]) -> None:
     """`interface.Accept` without TLS."""
     await asyncio.get_running_loop().connect_accepted_socket(lambda: _Opening(make_handler()), accepted)
+
+
+async def connect_plaintext(address: Address, make_handler: Callable[[], TransportHandler]) -> None:
+    """`interface.Connect` without TLS."""
+    loop = asyncio.get_running_loop()
+    await loop.create_connection(lambda: _Opening(make_handler()), address.host, address.port)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
 from klamm.core.client.errors import DataLossError
+from klamm.core.client.factory import ClusterAccess, open_client
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import ConfigError, ErrorCode
 from klamm.core.plugins import plugin_host
@@ -23,7 +24,7 @@ _NONE_THERE: Final = -1
 
 def connect(bootstrap: str, plugins: tuple[str, ...] = (), client_id: str = CLIENT_ID) -> ClusterClient:
     """Returns a client that knows every codec of the process's plugins."""
-    return ClusterClient(bootstrap, codecs=plugin_host(plugins).codec_table(), client_id=client_id)
+    return open_client(ClusterAccess(bootstrap, plugin_host(plugins).codec_table()), "spark", client_id=client_id)
 
 
 def connect_source(options: SourceOptions) -> ClusterClient:

@@ -15,6 +15,7 @@ from klamm import ClusterClient, load_settings
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s
 from klamm.core.cli.output import console, say, say_document
+from klamm.core.client.factory import open_client
 from klamm.core.process_log import of_command
 from klamm.plugin import ConfigError, KlammError
 
@@ -121,8 +122,7 @@ def audit_command(
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
-    servers = settings.producer.bootstrap_servers
-    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
+    with open_client(settings, "audit") as client:
         answer = _ask_until(client, audit, query, wait)
         absent = [] if query.topics else absent_topics(audit, {*client.metadata().topics, *answer.counted})
     if json_:
@@ -172,8 +172,7 @@ def settle_command(
     audit = audit_config(settings)
     span = parse_span(since, until, "--")
     query = AuditQuery((topic,), tuple(map(_known, tier or ())), tuple(map(_expected, expect or ())), *span)
-    servers = settings.producer.bootstrap_servers
-    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
+    with open_client(settings, "audit") as client:
         counts, windows = settle(client, audit, query, who.strip(), why.strip())
     say(f"settled {counts} counts in {windows} windows of topic {topic}")
 
@@ -205,8 +204,7 @@ def retire_command(
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
-    servers = settings.producer.bootstrap_servers
-    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
+    with open_client(settings, "audit") as client:
         topics = retire(client, audit, key, tuple(topic or ()), lake, who.strip(), why.strip())
     say(f"{tier} ended for {', '.join(topics)}")
 
@@ -236,10 +234,9 @@ def serve_command(
     settings = load_settings(config)
     of_command(settings.log)
     query = AuditQuery(topics=tuple(topic or ()), expect=tuple(map(_expected, expect or ())))
-    servers, codecs = settings.producer.bootstrap_servers, settings.codec_table()
 
     def connect() -> ClusterClient:
-        return ClusterClient(servers, codecs=codecs, client_id="klamm-audit-serve", request_timeout_s=TIMEOUT_S)
+        return open_client(settings, "audit-serve", request_timeout_s=TIMEOUT_S)
 
     source = ClusterSource(connect, audit_config(settings), query, max_events=max_events)
     pages = AuditPages(source, host, port, "--port")
@@ -289,10 +286,8 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], began_
     audit = audit_config(settings)
     named = [TierKey(tier, owner) for tier, _, owner in (name.partition("/") for name in gate.tiers) if owner]
     query = AuditQuery((gate.topic,), expect=(*expect, *(each for each in named if each.tier in (CONSUMER, HADOOP))))
-    servers, deadline_s = settings.producer.bootstrap_servers, began_s + timeout_s
-    with ClusterClient(
-        servers, codecs=settings.codec_table(), client_id="klamm-audit", deadline_s=deadline_s
-    ) as client:
+    deadline_s = began_s + timeout_s
+    with open_client(settings, "audit", deadline_s=deadline_s) as client:
         runner = AuditQueryRunner(client, audit, deadline_s=deadline_s)
 
         asked = 0

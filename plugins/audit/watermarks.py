@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from klamm import ClusterClient
+from klamm.core.client.factory import open_client
 from klamm.plugin import BrokerContext, KlammError, TopicPartition
 
 from .config import AuditConfig
@@ -94,4 +95,4 @@ class WatermarkWatch:
 
 def client_of_self(logs: BrokerContext) -> ClusterClient:
     """Returns a client of the broker itself, which connects as any client does."""
-    return ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit")
+    return open_client(logs, "audit")

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from klamm import ClusterClient
+from klamm.core.client.factory import ClusterAccess, open_client
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from klamm.core.transport.address import Address
@@ -182,10 +183,8 @@ class TopicOffsetStore:
                     raise CoordinationUnavailableError(
                         f"no broker is registered, so the offsets in {OFFSETS_TOPIC} cannot be reached"
                     )
-                codecs = plugin_host().codec_table()
-                self._client = ClusterClient(
-                    addresses, codecs=codecs, client_id="klamm-offsets", request_timeout_s=self._timeout_s
-                )
+                access = ClusterAccess(addresses, plugin_host().codec_table())
+                self._client = open_client(access, "offsets", request_timeout_s=self._timeout_s)
             return self._client
 
     def _check(self, guards: Sequence[Check]) -> None:

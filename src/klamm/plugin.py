@@ -74,7 +74,13 @@ if TYPE_CHECKING:
         StoredMember,
     )
     from klamm.core.interfaces.provider import Provider
-    from klamm.core.interfaces.security.authenticator import AuthenticationContext, Authenticator
+    from klamm.core.interfaces.security.authenticator import (
+        Authenticated,
+        AuthenticationContext,
+        Authenticator,
+        Challenge,
+        Exchange,
+    )
     from klamm.core.interfaces.security.authorizer import (
         CLUSTER_NAME,
         AclOperation,
@@ -121,6 +127,7 @@ __all__ = [
     "ArrowSerializer",
     "Audit",
     "AuditIdentity",
+    "Authenticated",
     "AuthenticationContext",
     "Authenticator",
     "AuthorizableRequestContext",
@@ -130,6 +137,7 @@ __all__ = [
     "BatchSink",
     "BrokerContext",
     "Buffer",
+    "Challenge",
     "Check",
     "CheckedSerde",
     "Codec",
@@ -152,6 +160,7 @@ __all__ = [
     "Deserializer",
     "Envelope",
     "ErrorCode",
+    "Exchange",
     "Headers",
     "HistorySink",
     "Int",
@@ -291,7 +300,13 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "StoredMember",
             ),
             "klamm.core.interfaces.provider": ("Provider",),
-            "klamm.core.interfaces.security.authenticator": ("AuthenticationContext", "Authenticator"),
+            "klamm.core.interfaces.security.authenticator": (
+                "Authenticated",
+                "AuthenticationContext",
+                "Authenticator",
+                "Challenge",
+                "Exchange",
+            ),
             "klamm.core.interfaces.security.authorizer": (
                 "CLUSTER_NAME",
                 "AclOperation",

@@ -36,6 +36,18 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         "names the nearest topic, as the other commands do",
         {"audit/query.py", "audit/web/views.py"},
     ),
+    "klamm.core.client.factory": (
+        "every client is made there",
+        {
+            "audit/cli.py",
+            "audit/counting/broker_tier.py",
+            "audit/watermarks.py",
+            "audit/web/service.py",
+            "demo/steps/audit.py",
+            "demo/steps/cluster.py",
+            "offsets/topic.py",
+        },
+    ),
     "klamm.core.client.event_publisher": (
         "counts are published by a producer that is not itself audited",
         {"audit/counting/broker_tier.py", "audit/query.py"},
@@ -50,6 +62,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.escaping": ("names from the wire on pages", {"audit/comparison/report.py", "audit/web/templates.py"}),
     "klamm.core.extras": ("names the extra that a feature needs", {"audit/web/service.py", "demo/flights.py"}),
     "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
+    "klamm.core.http_service": ("a server has the same life cycle everywhere", {"audit/web/service.py"}),
     "klamm.core.java": (
         "starts a JVM as the core does",
         {"coordination/zookeeper/command.py", "coordination/zookeeper/server.py"},

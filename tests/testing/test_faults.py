@@ -10,13 +10,15 @@ from uuid import UUID
 
 import pytest
 
+from klamm.core.broker.handlers import table
 from klamm.core.broker.handlers.dispatch import read_request
 from klamm.core.broker.request import ConnectionContext
 from klamm.core.errors import ErrorCode, ProtocolError
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header, request_frame
 from klamm.testing.faults import Fault, Faults, FaultyDispatch, api_named
+from klammtest.apis import SERVED
 from klammtest.requests import batch, produce_fields
 
 ID = UUID(int=7)
@@ -124,7 +126,7 @@ def test_other_requests_pass_and_faults_come_in_order() -> None:
     dispatch = FaultyDispatch(faults, lambda *_: [b"carried out"])
     context = ConnectionContext(1, "PLAINTEXT", "peer")
     assert dispatch(context, frame(ApiKey.HEARTBEAT, 4)) == [b"carried out"]
-    seen = [read_request(context, frame(ApiKey.FETCH, 12)) and faults.take(ApiKey.FETCH) for _ in range(4)]
+    seen = [read_request(context, frame(ApiKey.FETCH, 12), table.APIS) and faults.take(ApiKey.FETCH) for _ in range(4)]
     wanted = [ErrorCode.not_coordinator] * 2 + [ErrorCode.unknown_topic_id] * 2
     assert [fault and fault.error for fault in seen] == wanted
     faults.clear()

@@ -133,9 +133,9 @@ def lag_of(context: BrokerContext, partition: TopicPartition, offset: int, now_m
 
 def client_of_self(context: BrokerContext) -> ClusterClient:
     """Returns a client of the broker itself, which connects as any client does."""
-    from ...client.cluster_client import ClusterClient  # a broker without metrics need not import it
+    from ...client.factory import open_client  # a broker without metrics need not import it
 
-    return ClusterClient(context.bootstrap_servers, codecs=context.codecs, client_id="klamm-consumer-lag")
+    return open_client(context, "consumer-lag")
 
 
 def _groups(client: ClusterClient) -> set[str]:

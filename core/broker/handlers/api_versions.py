@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ...cluster.feature_levels import SUPPORTED
 from ...errors import ErrorCode
 from ...protocol.api_versions import VERSION as NAMES_BROKER_FROM
-from ...protocol.apis import ADVERTISED
+from ...protocol.apis import ApiKey
 from ...protocol.messages import Entity
 from ..request import Request
 from ..services import Services
@@ -26,7 +27,8 @@ def _wrong_broker(services: Services, message: Any) -> ErrorCode:
     return ErrorCode.invalid_request if None in named or -1 in named else ErrorCode.rebootstrap_required
 
 
-def api_versions(services: Services, request: Request) -> Entity:
+def api_versions(services: Services, request: Request, advertised: Mapping[ApiKey, tuple[int, int]]) -> Entity:
+    """`advertised`: the lowest and the highest version of each API."""
     error = ErrorCode.none
     if request.message is None:
         error = ErrorCode.unsupported_version
@@ -38,7 +40,7 @@ def api_versions(services: Services, request: Request) -> Entity:
                 error = _wrong_broker(services, request.message)
         else:
             error = ErrorCode.invalid_request
-    ranges = ADVERTISED.items() if error in (ErrorCode.none, ErrorCode.unsupported_version) else ()
+    ranges = advertised.items() if error in (ErrorCode.none, ErrorCode.unsupported_version) else ()
     keys = tuple(request.part("ApiVersion", api_key=k, min_version=low, max_version=high) for k, (low, high) in ranges)
     image = services.image
     return request.respond(

@@ -1,4 +1,4 @@
-"""The path of every request: its client is authenticated once, then it is read, handled, counted and framed.
+"""The path of every request of a client that is known: it is read, handled, counted and framed.
 
 Handlers call `services.access` to check whether the client may use the resources that the request names.
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ...errors import ProtocolError
 from ...protocol import messages
-from ...protocol.apis import SERVED, ApiKey
+from ...protocol.apis import ApiKey
 from ...protocol.headers import RequestHeader, read_request_header, response_frame, skip_tags
 from ...protocol.produce.fast_path import read_fast_produce_request
 from ...protocol.produce.request import FastProduceRequest, read_produce_request
@@ -26,41 +26,15 @@ from ..delayed_reply import DelayedReply, Outcome, Reply
 from ..metrics.counters import errors_in
 from ..request import ConnectionContext, Request
 from ..services import Services
+from .api import Api
 
-__all__ = ["Dispatcher", "FastProduce", "Handler", "read_request"]
-
-Handler = Callable[[Services, Request], Outcome | DelayedReply | Coroutine[Any, Any, Outcome]]
-"""Takes a decoded request; returns its outcome, a coroutine of it if it has to wait, or a delayed reply if it has to
-wait only for other brokers. Errors of the protocol go into the response; a `ProtocolError` closes the connection. A
-handler that returns pieces counts the errors in them itself.
-"""
+__all__ = ["Dispatcher", "FastProduce", "read_request"]
 
 FastProduce = Callable[
     [Services, ConnectionContext, FastProduceRequest], "bytes | Reply | DelayedReply | Coroutine[Any, Any, Reply]"
 ]
 """A `Handler` for a Produce request that the fast path has read; `bytes` are a whole response frame."""
 
-_LEASED: Final = frozenset(
-    {
-        ApiKey.PRODUCE,
-        ApiKey.FETCH,
-        ApiKey.LIST_OFFSETS,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.JOIN_GROUP,
-        ApiKey.SYNC_GROUP,
-        ApiKey.HEARTBEAT,
-        ApiKey.DELETE_RECORDS,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.DELETE_GROUPS,
-    }
-)
-"""APIs about this broker's partitions and groups: they are not handled while it is unknown whether these are still its
-own (`lease`). All others either change the coordination, which refuses an expired session, or only read.
-"""
-
-_BY_NUMBER = {int(api): api for api in ApiKey}
 _PRODUCE: Final = ApiKey.PRODUCE
 _FETCH: Final = ApiKey.FETCH
 
@@ -68,15 +42,15 @@ _FETCH: Final = ApiKey.FETCH
 class Dispatcher:
     """Callable as a connection's `Dispatch`."""
 
-    def __init__(self, services: Services, handlers: Mapping[ApiKey, Handler], produce_fast: FastProduce) -> None:
+    def __init__(self, services: Services, apis: Mapping[ApiKey, Api], produce_fast: FastProduce) -> None:
         self._services = services
-        self._handlers = handlers
+        self._apis = apis
+        self._leased = frozenset(int(api.key) for api in apis.values() if api.leased)
         self._produce_fast = produce_fast
         self._metrics = services.metrics
         self._produce_times = services.metrics.requests[_PRODUCE]
         self._times = services.metrics.requests
         self._lease = services.lease
-        self._access = services.access
         self._delayed_produce = self._produced
 
     def __call__(
@@ -84,9 +58,7 @@ class Dispatcher:
     ) -> Reply | DelayedReply | Coroutine[Any, Any, Reply]:
         """Handles a frame. `confirmed`: it is certain that this broker is still registered."""
         begun = monotonic_ns()
-        if not connection.authenticated:
-            self._access.authenticate(connection)
-        if begun > self._lease.deadline_ns and not confirmed and int.from_bytes(frame[:2]) in _LEASED:
+        if begun > self._lease.deadline_ns and not confirmed and int.from_bytes(frame[:2]) in self._leased:
             return self._confirmed_first(connection, frame)
         fast = read_fast_produce_request(frame)
         if fast is not None:
@@ -105,8 +77,8 @@ class Dispatcher:
             outcome: Outcome | DelayedReply | Coroutine[Any, Any, Outcome] = produced
             request = Request.of_fast_path(fast, connection)
         else:
-            request = read_request(connection, frame)
-            outcome = self._handlers[request.api](self._services, request)
+            api, request = read_request(connection, frame, self._apis)
+            outcome = api.handler(self._services, request)
         if isinstance(outcome, DelayedReply):
             request.message = None  # the memory of its batches, which are stored
             outcome.begun_ns = begun
@@ -176,36 +148,36 @@ def _unconfirmed() -> ProtocolError:
     )
 
 
-def read_request(connection: ConnectionContext, frame: bytearray) -> Request:
+def read_request(connection: ConnectionContext, frame: bytearray, apis: Mapping[ApiKey, Api]) -> tuple[Api, Request]:
     """Decodes a frame, without its length. Raises `ProtocolError` if it cannot be read or is not served."""
     header = read_request_header(frame)
-    api, version = _served(header)
-    client_id, correlation_id = header.client_id or "", header.correlation_id
+    api, version = _served(header, apis)
+    key, client_id, correlation_id = api.key, header.client_id or "", header.correlation_id
     if version is None:
-        return Request(api, 0, None, connection, client_id, correlation_id, messages.response(api, 0))
-    schema = messages.request(api, version)
+        return api, Request(key, 0, None, connection, client_id, correlation_id, messages.response(key, 0))
+    schema = messages.request(key, version)
     offset = skip_tags(frame, header.end) if schema.header_flexible else header.end
-    if api is _PRODUCE:
+    if key is _PRODUCE:
         produced = read_produce_request(frame, offset, version)
-        return Request(api, version, produced, connection, client_id, correlation_id)
-    if api is _FETCH and version == REPLICA_FETCH_VERSION:
+        return api, Request(key, version, produced, connection, client_id, correlation_id)
+    if key is _FETCH and version == REPLICA_FETCH_VERSION:
         replica_fetch = read_replica_fetch_request(frame, offset)
         if replica_fetch is not None:
-            return Request(api, version, replica_fetch, connection, client_id, correlation_id)
+            return api, Request(key, version, replica_fetch, connection, client_id, correlation_id)
     # Kafka's brokers read the fields they know and ignore the rest; librdkafka relies on it: its request for all topics
     # (Metadata v9) ends in one byte too many.
     message = schema.decode(frame, offset, whole=False)
-    return Request(api, version, message, connection, client_id, correlation_id, messages.response(api, version))
+    return api, Request(key, version, message, connection, client_id, correlation_id, messages.response(key, version))
 
 
-def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:
+def _served(header: RequestHeader, apis: Mapping[ApiKey, Api]) -> tuple[Api, int | None]:
     """Returns the API and version of a request; version None for an ApiVersions version that is not served."""
-    api = _BY_NUMBER.get(header.api_key)
+    api = apis.get(cast(ApiKey, header.api_key))  # an ApiKey is equal to its number
     if api is None:
         raise ProtocolError(f"unknown API key {header.api_key}")
-    low, high = SERVED[api]
+    low, high = api.versions
     if low <= header.api_version <= high:
         return api, header.api_version
-    if api is ApiKey.API_VERSIONS:
+    if api.key is ApiKey.API_VERSIONS:
         return api, None
-    raise ProtocolError(f"{api.name} version {header.api_version} is not served ({low} to {high} are)")
+    raise ProtocolError(f"{api.key.name} version {header.api_version} is not served ({low} to {high} are)")

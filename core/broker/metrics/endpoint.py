@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import socket
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
@@ -20,8 +20,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app
 
-from ...errors import ConfigError
-from ...transport.address import Address, listen, why_not
+from ...http_service import HttpService
+from ...transport.address import Address
 from .counters import BrokerMetrics
 from .health import BrokerHealth
 
@@ -48,12 +48,13 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(WSGIServer):
-    def __init__(self, address: Address) -> None:
+    def __init__(self, listening: socket.socket) -> None:
+        address = Address(*listening.getsockname()[:2])
         super().__init__((address.host, address.port), _Handler, bind_and_activate=False)
         self.socket.close()
-        self.socket = listen(address, self.request_queue_size)
+        self.socket = listening
         # what `server_bind` of the base classes sets, for IPv4 only and with a look-up of the host's name
-        self.server_name, self.server_port = address.host, self.socket.getsockname()[1]
+        self.server_name, self.server_port = address.host, address.port
         self.setup_environ()
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
@@ -61,29 +62,27 @@ class _Server(WSGIServer):
         log.debug("a scrape from %s failed", client_address, exc_info=True)
 
 
-class MetricsEndpoint:
-    """`start` binds and serves; port 0 takes a free one, which is then in `port`."""
+class MetricsServer:
+    """`klamm.core.http_service.HttpServer`, without packages beyond prometheus-client."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], BrokerHealth]) -> None:
-        self.host, self.port = host, port
+    grace_s = _PATIENCE_S
+
+    def __init__(self, registry: CollectorRegistry, health: Callable[[], BrokerHealth]) -> None:
         self._metrics = make_wsgi_app(registry)
         self._health = health
         self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Starts the endpoint. Raises `ConfigError` if the address cannot be used."""
-        try:
-            self._server = _Server(address := Address(self.host, self.port))
-        except OSError as error:
-            raise ConfigError(
-                f"metrics.port: cannot listen on {address}: {why_not(error)}; give another metrics.port, or -1 for none"
-            ) from error
+    def bind(self, listening: socket.socket) -> None:
+        self._server = _Server(listening)
         self._server.set_app(self._answer)
-        self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="klamm-metrics", daemon=True)
-        self._thread.start()
-        log.info("metrics are served on http://%s/metrics", Address(self.host, self.port))
+
+    def run(self) -> None:
+        assert self._server is not None, "bind first"
+        self._server.serve_forever()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"].rstrip("/")
@@ -96,12 +95,11 @@ class MetricsEndpoint:
         start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
         return [body]
 
-    def close(self) -> None:
-        """Closes the endpoint; blocks for as long as a scrape takes."""
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._thread.join(_PATIENCE_S)
-            self._server.server_close()
+
+def metrics_service(address: Address, registry: CollectorRegistry, health: Callable[[], BrokerHealth]) -> HttpService:
+    """Returns the service on `metrics.host` and `metrics.port`, to be started."""
+    advice = "; give another metrics.port, or -1 for none"
+    return HttpService("metrics", address, "metrics.port", MetricsServer(registry, health), advice)
 
 
 async def sample_loop_lag(metrics: BrokerMetrics) -> None:

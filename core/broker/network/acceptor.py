@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Final
 
 from ...transport.interface import Accept, TransportHandler
-from ...transport.plaintext_transport import accept_plaintext
 from .connections import Connections
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ class Acceptor:
         listening: socket.socket,
         connections: Connections,
         make_handler: Callable[[], TransportHandler],
-        accept: Accept = accept_plaintext,
+        accept: Accept,
     ) -> None:
         self._socket = listening
         self._connections = connections

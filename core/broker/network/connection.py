@@ -35,9 +35,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from ...errors import ProtocolError, describe_error
 from ...protocol.frames import FrameLengthError, FrameSplitter
@@ -46,7 +45,7 @@ from ...state_table import StateTable
 from ...transport.address import Address
 from ...transport.interface import Transport, TransportHandler
 from ..delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
-from ..request import FIRST_ALLOWANCE, ConnectionContext
+from ..request import FIRST_ALLOWANCE, ConnectionContext, Dispatch
 from .connections import Connections
 from .limits import Limits
 from .request_reader import RequestReader
@@ -56,8 +55,6 @@ from .stall_timer import StallTimer
 __all__ = ["CONNECTION_STATES", "Connection", "ConnectionEvent", "ConnectionState", "Dispatch"]
 
 log = logging.getLogger(__name__)
-
-Dispatch = Callable[[ConnectionContext, bytearray], "Reply | DelayedReply | Coroutine[Any, Any, Reply]"]
 
 _LAST_READ: Final = 1024 * 1024  # bytes that a stopping broker still reads from one connection
 _TIGHT_SEND_S: Final = 10.0  # how long a client may read nothing while all connections together have too much unread
@@ -121,7 +118,6 @@ class Connection(TransportHandler):
         "_clock",
         "_connections",
         "_delayed",
-        "_dispatch",
         "_finishing",
         "_memory",
         "_reader",
@@ -146,11 +142,12 @@ class Connection(TransportHandler):
         self.context = context
         self.address = "?"
         self.last_active = connections.clock()
-        self._dispatch = dispatch
+        context.dispatch = dispatch
         self._connections = connections
         self._clock = connections.clock
         self._memory = connections.memory
         self._reader = RequestReader(splitter, connections)
+        context.throttle = self._reader.throttle
         self._writer = ResponseWriter(connections)
         self._state = CONNECTION_STATES.initial
         self._transport: Transport | None = None
@@ -259,7 +256,7 @@ class Connection(TransportHandler):
             return "unhandled requests" if stalled_s >= limits.frame_s else None
         if self._reader.is_unfinished:
             return "unfinished request" if self._reader.is_too_slow(now, limits.frame_s) else None
-        quiet = self.last_active < now - limits.idle_s and not self.busy and not self._reader.paused
+        quiet = self.last_active < now - limits.idle_s and not self.busy and not self._reader.paused_for
         return "idle" if quiet else None
 
     def expel(self, reason: str) -> None:
@@ -323,8 +320,9 @@ class Connection(TransportHandler):
         return large and self._connections.write_scheduler.over and not self._writer.may_fetch
 
     def _handle(self, request: bytearray) -> None:
+        context = self.context
         try:
-            outcome = self._dispatch(self.context, request)
+            outcome = context.dispatch(context, request)
         except Exception as error:
             self._refuse(error)
             return

@@ -2,9 +2,9 @@
 
 Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once. A periodic sweep
 closes connections without traffic for `connections.max.idle.ms`, those whose request stays unfinished and those whose
-client does not read its responses. Over `max.connection.creation.rate` new ones wait in the kernel's queue. A line that
-would be logged repeatedly is logged once a second. Freed memory of responses is returned to the system once no more of
-it is being freed.
+client does not read its responses. Over `max.connection.creation.rate` (KIP-612, over all listeners) new ones wait in
+the kernel's queue. A line that would be logged repeatedly is logged once a second. Freed memory of responses is
+returned to the system once no more of it is being freed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Final, Protocol
 
 from ...protocol.apis import ApiKey
 from ...protocol.frames import READ_SIZE
+from ...token_bucket import TokenBucket
 from ..metrics.counters import BrokerMetrics
 from . import allocator
 from . import file_descriptors as descriptors
-from .connection_quota import CreationRate
 from .limits import Limits
 from .memory import Memory
 from .write_scheduler import WriteScheduler
@@ -75,7 +75,7 @@ class Connections:
         self._open: dict[OpenConnection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
-        self.creation = CreationRate(limits.creation_rate, clock)
+        self.creation = TokenBucket(limits.creation_rate, clock=clock)
         self._unsaid: Counter[str] = Counter()
         self._said_at: dict[str, float] = {}
         self._freed_then = 0

@@ -7,27 +7,24 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from ...config.address import ListenerAddress
-from ...errors import ConfigError, ProtocolError
+from ...errors import ConfigError
 from ...protocol.frames import FrameSplitter
 from ...transport import socket_options
 from ...transport.address import Address, listen, why_not
 from ...transport.interface import Accept
-from ...transport.plaintext_transport import accept_plaintext
-from ..request import ConnectionContext
+from ..request import ConnectionContext, Dispatch, not_ready
 from .acceptor import Acceptor
-from .connection import Connection, Dispatch
+from .connection import Connection
 from .connections import Connections
 
 
 class Listener:
     """`bind` binds the port; set `dispatch`, then `start` accepts connections."""
 
-    def __init__(
-        self, name: str, host: str, port: int, connections: Connections, accept: Accept = accept_plaintext
-    ) -> None:
-        """`accept` puts each accepted socket under the listener's kind of transport."""
+    def __init__(self, name: str, host: str, port: int, connections: Connections, accept: Accept) -> None:
+        """`accept` puts each accepted socket under the transport of the listener's security protocol."""
         self.name, self.host, self.port = name, host, port
-        self.dispatch: Dispatch = _nobody
+        self.dispatch: Dispatch = not_ready
         self._connections = connections
         self._accept = accept
         self._socket: socket.socket | None = None
@@ -73,10 +70,6 @@ class Listener:
         largest = max(limits.produce_frame, limits.other_frame)
         splitter = FrameSplitter(largest, self._connections.frame_limit, self._connections.chunk)
         return Connection(context, splitter, self.dispatch, self._connections)
-
-
-def _nobody(context: ConnectionContext, _: bytearray) -> None:
-    raise ProtocolError(f"connection {context.connection_id} came before the broker was ready")
 
 
 def advertised(addresses: Sequence[ListenerAddress], bound_ports: Mapping[str, int]) -> list[ListenerAddress]:

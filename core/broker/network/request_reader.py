@@ -2,11 +2,13 @@
 
 Rules: at most `PIPELINED` requests wait behind the one being handled, fewer while all connections together hold too
 much; then reading pauses. It resumes at half as many. A request larger than one network read may have to wait for
-memory (`memory.py`).
+memory (`memory.py`). Reading pauses, too, while the client is throttled. Each reason for a pause ends by itself, and
+reading resumes with the last.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Final
 
@@ -17,6 +19,11 @@ from .connections import Connections
 PIPELINED: Final = 64
 """Requests of one connection that wait behind the one being handled."""
 
+_CROWDED: Final = 1
+_THROTTLED: Final = 2
+_ENDED: Final = 4
+"""Reasons for a pause, as bits: too much waits, the client is over its quota, nothing more is to be read."""
+
 _LEAST_PROGRESS: Final = 64 * 1024  # bytes of an unfinished request in one period
 
 
@@ -26,16 +33,16 @@ class RequestReader:
 
     __slots__ = (
         "_connections",
-        "_ended",
         "_held",
         "_memory",
         "_queued",
         "_splitter",
+        "_throttle",
         "_transport",
         "_unfinished",
         "get_buffer",
         "handling",
-        "paused",
+        "paused_for",
         "remaining",
         "requests",
     )
@@ -49,10 +56,11 @@ class RequestReader:
         self.requests: deque[bytearray] = deque()
         self.handling = 0
         """Bytes of the request that a task is handling."""
-        self.paused = False
+        self.paused_for = 0
+        """The reasons for which reading pauses; 0: it does not."""
         self.remaining = 0
         """Bytes that are still taken, once `drain` was called."""
-        self._ended = False
+        self._throttle: asyncio.TimerHandle | None = None
         self._held = 0  # bytes of requests that `Memory` counts for this connection
         self._queued = 0  # requests that it counts as waiting
         # the time since when a request is unfinished, and its bytes at that time
@@ -92,12 +100,20 @@ class RequestReader:
 
     def end(self) -> None:
         """Reads nothing more."""
-        self._ended = True
-        self._pause()
+        self._pause(_ENDED)
+
+    def throttle(self, seconds: float) -> None:
+        """Reads nothing for so long; requests that have arrived are handled."""
+        if self._throttle is not None:
+            self._throttle.cancel()
+        self._pause(_THROTTLED)
+        self._throttle = asyncio.get_running_loop().call_later(seconds, self._resume, _THROTTLED)
 
     def lost(self) -> None:
         """Releases everything that the lost connection held."""
         self._transport = None
+        if self._throttle is not None:
+            self._throttle.cancel()
         self.requests.clear()
         self._memory.held -= self._held
         self._memory.queued -= self._queued
@@ -107,7 +123,7 @@ class RequestReader:
     @property
     def is_unfinished(self) -> bool:
         """True if part of a request has arrived, and its rest may arrive."""
-        return self._splitter.begun > 0 and not self.paused
+        return self._splitter.begun > 0 and not self.paused_for
 
     def is_too_slow(self, now: float, period_s: float) -> bool:
         """Returns True if the unfinished request brought less than 64 KiB in the last period. Called at least twice in
@@ -126,21 +142,22 @@ class RequestReader:
 
     def update(self) -> None:
         """Counts what is held, and pauses or resumes reading; call it after each change of `requests`."""
-        if self.requests or self._held or self._queued or self.paused or self._splitter.held:
+        if self.requests or self._held or self._queued or self.paused_for or self._splitter.held:
             self._count()
             self.review_reading()
 
     def review_reading(self) -> None:
         """Pauses or resumes reading, by what waits here and on all connections. `Memory` calls it too."""
         waiting = len(self.requests)
-        most = 0 if self._memory.many_queued else PIPELINED // 2 if self.paused else PIPELINED
+        crowded = self.paused_for & _CROWDED
+        most = 0 if self._memory.many_queued else PIPELINED // 2 if crowded else PIPELINED
         full = self._splitter.held > 0 and not self._memory.may_grow(self)
         if waiting > most or full:
-            if not self.paused and (full or not most):
+            if not crowded and (full or not most):
                 self._connections.held_up("queued.max.request.bytes" if full else "queued.max.requests")
-            self._pause()
-        elif self.paused and not self._ended:
-            self._resume()
+            self._pause(_CROWDED)
+        elif crowded:
+            self._resume(_CROWDED)
 
     def _count(self) -> None:
         memory = self._memory
@@ -152,13 +169,15 @@ class RequestReader:
         if shrunk:
             memory.wake()
 
-    def _pause(self) -> None:
-        if self._transport is not None and not self.paused:
-            self.paused = True
+    def _pause(self, reason: int) -> None:
+        if self._transport is None:
+            return
+        if not self.paused_for:
             self._unfinished = None
             self._transport.pause_reading()
+        self.paused_for |= reason
 
-    def _resume(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+    def _resume(self, reason: int) -> None:
+        self.paused_for &= ~reason
+        if not self.paused_for and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-        self.paused = False

@@ -17,12 +17,12 @@ from uuid import UUID
 
 from ...cluster.image import ClusterImage, TopicImage
 from ...errors import ErrorCode, KlammError
-from ...protocol import messages
 from ...protocol.apis import ApiKey
-from ...protocol.headers import read_response_header, request_frame
+from ...protocol.messages import Entity, Schema
 from ...records.partition import TopicPartition
+from ...transport.address import Address
+from .broker_link import BrokerLink
 from .partitions import Partitions
-from .peer_connection import PeerConnection
 
 _API: Final = ApiKey.OFFSET_FOR_LEADER_EPOCH
 _VERSION: Final = 4
@@ -134,7 +134,7 @@ class NewLeaders:
 
     async def _await_leader(self, leader: int) -> None:
         """Asks a leader until it leads all partitions that clients have asked for, or they are given up."""
-        connection: PeerConnection | None = None
+        connection: BrokerLink | None = None
         attempt = 0
         try:
             while missing := self._missing(leader):
@@ -173,38 +173,39 @@ class NewLeaders:
                 found[topic.name] = topic, numbers
         return found
 
-    async def _connect(self, leader: int) -> PeerConnection:
+    async def _connect(self, leader: int) -> BrokerLink:
         node = self._image().brokers.get(leader)
         if node is None:
             raise EOFError(f"broker {leader} is not live")
         at = node.inter_broker_endpoint
-        return await PeerConnection.connect(at.host, at.port, _PATIENCE_S)
+        return await BrokerLink.open(Address(at.host, at.port), "klamm-broker", _PATIENCE_S)
 
     @staticmethod
     async def _led_by(
-        connection: PeerConnection, missing: Mapping[str, tuple[TopicImage, list[int]]]
+        connection: BrokerLink, missing: Mapping[str, tuple[TopicImage, list[int]]]
     ) -> list[tuple[TopicImage, int]]:
         """Returns the partitions of which the broker says that it leads them."""
-        schema = messages.request(_API, _VERSION)
-        topics = tuple(
-            schema.part(
-                "OffsetForLeaderTopic",
-                topic=name,
-                partitions=tuple(
-                    schema.part(
-                        "OffsetForLeaderPartition",
-                        partition=number,
-                        current_leader_epoch=topic.partitions[number].leader_epoch,
-                        leader_epoch=topic.partitions[number].leader_epoch,
-                    )
-                    for number in numbers
-                ),
+
+        def build(schema: Schema) -> Entity:
+            topics = tuple(
+                schema.part(
+                    "OffsetForLeaderTopic",
+                    topic=name,
+                    partitions=tuple(
+                        schema.part(
+                            "OffsetForLeaderPartition",
+                            partition=number,
+                            current_leader_epoch=topic.partitions[number].leader_epoch,
+                            leader_epoch=topic.partitions[number].leader_epoch,
+                        )
+                        for number in numbers
+                    ),
+                )
+                for name, (topic, numbers) in missing.items()
             )
-            for name, (topic, numbers) in missing.items()
-        )
-        body = schema.encode(schema.build(replica_id=-1, topics=topics))
-        frame = await connection.ask(request_frame(_API, _VERSION, 0, "klamm-broker", body))
-        answer = messages.response(_API, _VERSION).decode(frame, read_response_header(frame, _API, _VERSION)[1])
+            return schema.build(replica_id=-1, topics=topics)
+
+        answer = await connection.call(_API, build, max_version=_VERSION)
         return [
             (missing[found.topic][0], row.partition)
             for found in answer.topics

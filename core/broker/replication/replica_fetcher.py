@@ -11,34 +11,31 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from struct import Struct
 from time import monotonic_ns
 from typing import Final
 
 from ...errors import ErrorCode, KlammError, NoSpaceError, ProtocolError, describe_error, describe_failure
 from ...protocol.apis import ApiKey
-from ...protocol.headers import request_frame
 from ...protocol.replica_fetch import (
     VERSION,
     PartitionAnswer,
     PartitionFetch,
     PartitionKey,
     ReplicaFetchRequest,
+    ReplicaFetchResponse,
     read_replica_fetch_response,
 )
 from ...replication.fetch_sessions import FetchSessionHandler
 from ...replication.follower import FetchResult, PartitionFollower
 from ...replication.replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
+from ...transport.address import Address
 from ..append_placement import LONG_NS
 from ..workers import Workers
-from .peer_connection import PeerConnection
+from .broker_link import BrokerLink
 from .replica import Replica
 from .throttles import ReplicationThrottles
 
 _log = logging.getLogger(__name__)
-_CORRELATION: Final = Struct(">i")
-_HEADER: Final = 5
-"""Bytes of a response's header: correlation id, no tagged fields."""
 _REDIALS_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 _LEAST_BACKOFF_S: Final = 0.02
 _FULL_DISK_BACKOFF_S: Final = 5.0
@@ -116,7 +113,8 @@ class ReplicaFetcher:
         self._some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._correlation_id = 0
+        self._requests = 0
+        """Requests that were built."""
 
     def __len__(self) -> int:
         return len(self._fetched)
@@ -181,7 +179,7 @@ class ReplicaFetcher:
             self._leave_out(key, fetched, _LEAST_BACKOFF_S)
             return
         fetched.sent = fetch
-        fetched.wanted_after = self._correlation_id
+        fetched.wanted_after = self._requests
         self._session.want(
             key,
             PartitionFetch(
@@ -235,24 +233,25 @@ class ReplicaFetcher:
         address = self._address()
         if address is None:
             raise ConnectionError(f"broker {self.leader} is not registered")
-        connection = await PeerConnection.connect(*address, self._settings.silence_s)
+        connection = await BrokerLink.open(Address(*address), "replica", self._settings.silence_s)
         try:
+            if connection.version(ApiKey.FETCH) != VERSION:
+                raise ProtocolError(f"broker {self.leader} does not serve Fetch {VERSION}, which followers send")
             while len(self._session):
                 await self._fetch_once(connection)
         finally:
             connection.close()
 
-    async def _fetch_once(self, connection: PeerConnection) -> None:
+    async def _fetch_once(self, connection: BrokerLink) -> None:
         settings, request = self._settings, self._session.next_request()
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        self._requests += 1
         body = ReplicaFetchRequest(
             self._broker_id, self._epoch(), settings.max_wait_ms, settings.min_bytes, settings.response_max_bytes,
             request.session_id, request.epoch, request.partitions, request.forgotten,
         ).encode()  # fmt: skip
-        frame = await connection.ask(request_frame(ApiKey.FETCH, VERSION, self._correlation_id, "replica", body))
-        if _CORRELATION.unpack_from(frame)[0] != self._correlation_id:
-            raise ProtocolError(f"broker {self.leader} answered another request")
-        response = read_replica_fetch_response(frame, _HEADER)
+        response: ReplicaFetchResponse = await connection.call(
+            ApiKey.FETCH, lambda _: [body], decode=read_replica_fetch_response
+        )
         self._session.on_response(response.error, response.session_id)
         if response.error is not ErrorCode.none:
             if response.error not in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch):
@@ -267,7 +266,7 @@ class ReplicaFetcher:
         fetched = self._fetched.get(key)
         if fetched is None or fetched.sent is None:
             return
-        if fetched.wanted_after == self._correlation_id:
+        if fetched.wanted_after == self._requests:
             if answer.error is ErrorCode.none and answer.high_watermark > fetched.high_watermark:
                 self._session.on_failure()  # the leader would not tell this watermark again
             return

@@ -18,8 +18,8 @@ from ...interfaces.offsets import CommittedOffset
 from ...interfaces.sink import LogCut, RecordBatch
 from ...records.partition import TopicPartition
 from ...records.record import ConsumerRecord
-from ..cluster_client import ClusterClient
 from ..errors import ClientClosedError
+from ..factory import open_client
 from ..network.backoff import Backoff
 from ..network.request_router import Network
 from ..typed import SharedCoordination, TypedValues
@@ -72,9 +72,10 @@ class Consumer:
         self._settings = settings
         self._options = options
         self._group = options.group_id if group is None else group
-        self._client = ClusterClient(
-            options.bootstrap_servers,
-            codecs=settings.codec_table(),
+        self._client = open_client(
+            settings,
+            "consumer",
+            bootstrap_servers=options.bootstrap_servers,
             client_id=options.client_id,
             request_timeout_s=options.request_timeout_ms / 1000,
             network=network

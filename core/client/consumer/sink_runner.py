@@ -38,6 +38,7 @@ from ...records.header import crc_matches, iter_headers
 from ...records.partition import TopicPartition
 from ..cluster_client import LATEST, ClusterClient
 from ..errors import ConnectionFailedError, SinkError, UnreadableBatchError, UnreadableRecordError
+from ..factory import open_client
 from ..typed import bootstrap_text
 from .consumer import Consumer
 
@@ -97,7 +98,8 @@ class SinkRunner:
     ) -> SinkProgress:
         """Until `stop` is set or, with `once`, until the group has everything that the topics held at the start.
         `report` is called after each round."""
-        with ClusterClient(bootstrap_text(self._settings.consumer), codecs=self._settings.codec_table()) as client:
+        servers = bootstrap_text(self._settings.consumer)
+        with open_client(self._settings, "sink", bootstrap_servers=servers) as client:
             while True:
                 try:
                     return self._run(client, stop, once, report)

@@ -46,6 +46,8 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 Build = Callable[[Schema], Any]
 """Builds the request's message with the schema of the negotiated version; a list is the encoded message in pieces."""
+Decode = Callable[[memoryview, int], Any]
+"""Reads a response from its frame, from a position on; may raise `ProtocolError`."""
 
 
 class ClientConnectionState(Enum):
@@ -79,7 +81,7 @@ CONNECTION_STATES = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer; `message` is kio's, of the negotiated version."""
+    """An answer; `message` is kio's, of the negotiated version, or what the request's `Decode` has made."""
 
     correlation_id: int
     api: ApiKey
@@ -102,7 +104,7 @@ class ClientConnection:
         self._max_in_flight = max_in_flight
         self._splitter = FrameSplitter(max_response_bytes, reserve=unwritten)
         self._next_id = 0
-        self._waiting: deque[tuple[int, ApiKey, int]] = deque()
+        self._waiting: deque[tuple[int, ApiKey, int, Decode | None]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
         self._output: list[Buffer] = []
 
@@ -134,11 +136,19 @@ class ClientConnection:
             raise BrokerError(ErrorCode.unsupported_version, f"no common version of {api.name}: {ranges}")
         return chosen
 
-    def send(self, api: ApiKey, build: Build, *, answered: bool = True, max_version: int | None = None) -> int:
+    def send(
+        self,
+        api: ApiKey,
+        build: Build,
+        *,
+        answered: bool = True,
+        max_version: int | None = None,
+        decode: Decode | None = None,
+    ) -> int:
         """Puts a request into the output; returns its correlation id. Refused unless `can_send`."""
         if not self.can_send:
             raise ProtocolError(f"cannot send {api.name}: {self.state.value}, {len(self._waiting)} in flight")
-        return self._send(api, self.version(api, max_version), build, answered)
+        return self._send(api, self.version(api, max_version), build, answered, decode)
 
     def take_output(self) -> bytes:
         """Returns the bytes to write to the broker, once."""
@@ -177,7 +187,7 @@ class ClientConnection:
 
     def close(self) -> list[int]:
         """Closes; returns the correlation ids whose answers will not arrive, oldest first."""
-        lost = [correlation_id for correlation_id, _, _ in self._waiting]
+        lost = [correlation_id for correlation_id, _, _, _ in self._waiting]
         self._waiting.clear()
         self._output.clear()
         self._take(ClientConnectionEvent.CLOSE)
@@ -186,7 +196,9 @@ class ClientConnection:
     def _take(self, event: ClientConnectionEvent) -> None:
         self.state = CONNECTION_STATES.next(self.state, event)
 
-    def _send(self, api: ApiKey, version: int, build: Build, answered: bool) -> int:
+    def _send(
+        self, api: ApiKey, version: int, build: Build, answered: bool = True, decode: Decode | None = None
+    ) -> int:
         schema = messages.request(api, version)
         made = build(schema)
         body = made if isinstance(made, list) else [schema.encode(made)]
@@ -194,7 +206,7 @@ class ClientConnection:
         self._next_id = (correlation_id + 1) & 0x7FFFFFFF
         self._output += request_pieces(api, version, correlation_id, self._client_id, body)
         if answered:
-            self._waiting.append((correlation_id, api, version))
+            self._waiting.append((correlation_id, api, version, decode))
         return correlation_id
 
     def _ask_versions(self, version: int) -> None:
@@ -204,7 +216,6 @@ class ClientConnection:
             lambda schema: schema.build(
                 client_software_name="klamm-python", client_software_version=self._software_version
             ),
-            True,
         )
 
     def _accept(self, frames: list[bytearray]) -> list[Response]:
@@ -220,14 +231,17 @@ class ClientConnection:
     def _decode(self, frame: bytearray) -> Response:
         if not self._waiting:
             raise ProtocolError(f"the broker sent {len(frame)} bytes that no request asked for")
-        expected, api, version = self._waiting.popleft()
+        expected, api, version, decode = self._waiting.popleft()
         if api is ApiKey.API_VERSIONS and _is_version_refusal(frame):
             version = 0
         correlation_id, position = read_response_header(frame, api, version)
         if correlation_id != expected:
             raise ProtocolError(f"the broker answered request {correlation_id}, expected {expected} ({api.name})")
-        body = memoryview(frame).toreadonly()  # kio does not read a writable buffer
-        return Response(correlation_id, api, version, messages.response(api, version).decode(body, position))
+        body = memoryview(frame)
+        if decode is not None:
+            return Response(correlation_id, api, version, decode(body, position))
+        message = messages.response(api, version).decode(body.toreadonly(), position)  # kio reads no writable buffer
+        return Response(correlation_id, api, version, message)
 
     def _negotiated(self, response: Response) -> None:
         code = response.message.error_code

@@ -25,7 +25,7 @@ from ...records.encode import MAX_RECORD_OVERHEAD
 from ...records.header import HEADER_SIZE
 from ...records.partition import TopicPartition
 from ...records.record import Headers, ProducerRecord, RecordMetadata
-from ..cluster_client import ClusterClient
+from ..factory import open_client
 from ..keys import key_bytes
 from ..network.backoff import Backoff
 from ..network.connection import ClientConnection
@@ -94,9 +94,9 @@ class Producer:
             codec = codecs.by_name(options.compression_type)
         except UnsupportedCodecError as error:
             raise ConfigError(f"{settings.source}: producer.compression.type: {error}") from error
-        self._client = ClusterClient(
-            options.bootstrap_servers,
-            codecs=codecs,
+        self._client = open_client(
+            settings,
+            "producer",
             client_id=options.client_id,
             request_timeout_s=options.request_timeout_ms / 1000,
             network=self._network,

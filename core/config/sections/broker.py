@@ -29,16 +29,17 @@ from ..section import (
 from .topic import BROKER_SYNONYMS, CleanupPolicy, TimestampType, TopicConfig, VerifyPayload
 
 _TOPIC = TopicConfig()
+_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def _protocol_map(value: Any) -> Any:
-    """Validates `NAME:PROTOCOL,NAME:PROTOCOL`; only PLAINTEXT is supported so far."""
+    """Validates `NAME:PROTOCOL,NAME:PROTOCOL`. Which protocols are served, the broker decides when it starts."""
     if isinstance(value, dict):
         value = ",".join(f"{k}:{v}" for k, v in value.items())
     for part in str(value).split(","):
         name, _, protocol = part.strip().partition(":")
-        if not name or protocol.upper() != "PLAINTEXT":
-            raise ValueError(f"expected NAME:PLAINTEXT (no other protocol is supported yet), got {part.strip()!r}")
+        if not name or protocol.upper() not in _SECURITY_PROTOCOLS:
+            raise ValueError(f"expected NAME:PROTOCOL with {', '.join(_SECURITY_PROTOCOLS)}, got {part.strip()!r}")
     return str(value).upper()
 
 

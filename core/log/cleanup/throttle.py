@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
+
+from ...token_bucket import TokenBucket
 
 _WORTH_WAITING_S: Final = 0.01
 
@@ -18,15 +19,13 @@ class Throttle:
     stop."""
 
     def __init__(self, bytes_per_s: float, wait: Callable[[float], bool]) -> None:
-        self._rate = bytes_per_s
+        self._bucket = TokenBucket(bytes_per_s, burst_s=0)
         self._wait = wait
-        self._free_at = 0.0
 
     def passed(self, size: int) -> None:
         """Counts `size` bytes of finished work and waits as the rate requires; `ThreadShutdownError` if the work must
         stop."""
-        now = time.monotonic()
-        self._free_at = max(self._free_at, now) + size / self._rate
-        ahead = self._free_at - now
+        self._bucket.spend(size)
+        ahead = self._bucket.wait_s()
         if self._wait(ahead if ahead > _WORTH_WAITING_S else 0.0):
             raise ThreadShutdownError

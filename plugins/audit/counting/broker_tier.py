@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from klamm import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
+from klamm.core.client.factory import open_client
 from klamm.core.records.decode import read_area
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import some_of
@@ -412,7 +412,7 @@ def connect_to_self(topic: str) -> Connect:
 
     @contextmanager
     def connect(logs: BrokerContext) -> Iterator[Publish]:
-        with ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit") as client:
+        with open_client(logs, "audit") as client:
             yield EventPublisher(client, topic, clock_ms)
 
     return connect

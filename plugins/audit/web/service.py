@@ -6,33 +6,28 @@ broker's event loop nor its metrics.
 
 from __future__ import annotations
 
-import logging
-import socket
-import threading
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm import ClusterClient
+from klamm.core.client.factory import open_client
 from klamm.core.extras import missing_package
-from klamm.core.transport.address import Address, listen, why_not
-from klamm.plugin import BrokerContext, ConfigError, PluginError, ServiceMetric
+from klamm.core.http_service import AsgiServer, HttpService
+from klamm.core.transport.address import Address
+from klamm.plugin import BrokerContext, PluginError, ServiceMetric
 
 from ..config import AuditConfig
 from ..query import AuditQuery
 from .source import ClusterSource, Source
 
 if TYPE_CHECKING:
-    import uvicorn
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 GRACE_S: Final = 5
 """Seconds that requests may take to end once the service was told to stop."""
 
 REQUEST_TIMEOUT_S: Final = 10.0
-
-log = logging.getLogger(__name__)
 
 
 class AuditPages:
@@ -41,58 +36,49 @@ class AuditPages:
     """
 
     def __init__(self, source: Source, host: str, port: int, option: str) -> None:
-        self.url = ""
-        """The address of the first page, once it has started."""
         self._source = source
         self._address = Address(host, port)
         self._option = option
         self._requests = Counter(dict.fromkeys((200, 304, 400, 404, 503), 0))  # exported before the first of each
-        self._server: uvicorn.Server | None = None
-        self._ended = threading.Event()
-        self._problem: str | None = None
+        self._service: HttpService | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the first page, once it has started."""
+        return "" if self._service is None else self._service.url
 
     def start(self) -> None:
         """Starts the server. Raises `ConfigError` if the address cannot be used, `PluginError` without the extra
         `web`.
         """
         try:
-            import uvicorn
-
             from .app import make_app
+
+            server = AsgiServer(_Counted(make_app(self._source), self._requests), GRACE_S)
         except ImportError as error:
             line = missing_package("the audit's page", error, "klamm[web]")
             if line is None:
                 raise
             raise PluginError(line) from error
-        config = uvicorn.Config(
-            _Counted(make_app(self._source), self._requests),
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_S,
-        )
-        listening = self._listen()
-        self._server = uvicorn.Server(config)
-        threading.Thread(
-            target=self._run, args=(self._server, listening), name="klamm-audit-pages", daemon=True
-        ).start()
+        service = HttpService("audit pages", self._address, self._option, server)
+        service.start()
+        self._service = service
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.should_exit = True
-            self._ended.wait(GRACE_S + 2)
+        if self._service is not None:
+            self._service.stop()
         self._source.close()
 
     def wait(self) -> None:
         """Returns once the server has ended."""
-        self._ended.wait()
+        if self._service is not None:
+            self._service.wait()
 
     def health(self) -> str | None:
         """Returns None while the server runs, else its problem. A page that cannot be made is an answer with status
         503, which `metrics` counts.
         """
-        return self._problem
+        return None if self._service is None else self._service.health()
 
     def metrics(self) -> Iterable[ServiceMetric]:
         doc = "Answers of the audit's pages and their JSON, by HTTP status."
@@ -100,26 +86,6 @@ class AuditPages:
             ServiceMetric("audit_pages_requests", doc, count, {"status": str(status)}, is_counter=True)
             for status, count in sorted(self._requests.copy().items())
         ]
-
-    def _listen(self) -> socket.socket:
-        try:
-            listening = listen(self._address)
-        except OSError as error:
-            raise ConfigError(f"{self._option}: cannot listen on {self._address}: {why_not(error)}") from error
-        self.url = f"http://{replace(self._address, port=listening.getsockname()[1])}/"
-        return listening
-
-    def _run(self, server: uvicorn.Server, listening: socket.socket) -> None:
-        try:
-            with listening:
-                server.run(sockets=[listening])
-            if not server.should_exit:
-                self._problem = "the server of the audit's pages has ended"
-        except Exception as error:  # the pages are unavailable; the broker continues
-            self._problem = f"the server of the audit's pages has ended: {error!r}"
-            log.exception("the server of the audit's pages has ended")
-        finally:
-            self._ended.set()
 
 
 class _Counted:
@@ -142,12 +108,7 @@ def pages_of_broker(config: AuditConfig, context: BrokerContext) -> AuditPages:
     """Returns the pages beside a broker, as configured by `pages.*`. They read the cluster as any client does."""
 
     def connect() -> ClusterClient:
-        return ClusterClient(
-            context.bootstrap_servers,
-            codecs=context.codecs,
-            client_id="klamm-audit-pages",
-            request_timeout_s=REQUEST_TIMEOUT_S,
-        )
+        return open_client(context, "audit-pages", request_timeout_s=REQUEST_TIMEOUT_S)
 
     source = ClusterSource(connect, config, AuditQuery(), max_events=config.pages_max_events)
     return AuditPages(source, config.pages_host, config.pages_port, "audit.pages.port")

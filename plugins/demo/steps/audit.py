@@ -7,7 +7,8 @@ import time
 
 from rich.console import Console
 
-from klamm import ClusterClient, load_settings
+from klamm import load_settings
+from klamm.core.client.factory import open_client
 
 from ...audit.comparison.report import print_report
 from ...audit.query import Answer, AuditQuery, AuditQueryRunner, audit_config
@@ -22,9 +23,8 @@ WIDTH = 200
 def ask_audit(workspace: Workspace, timeout_s: float) -> Answer:
     """The report when everything is complete, or else after `timeout_s`."""
     settings = load_settings(workspace.config)
-    servers = settings.producer.bootstrap_servers
     deadline = time.monotonic() + timeout_s
-    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-demo") as client:
+    with open_client(settings, "demo") as client:
         runner = AuditQueryRunner(client, audit_config(settings))
         while not (answer := runner.ask(AuditQuery())).complete and time.monotonic() < deadline:
             time.sleep(STEP_S)

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from klamm import ClusterClient, load_settings
+from klamm import load_settings
+from klamm.core.client.factory import open_client
 from klamm.plugin import KlammError
 
 from ...coordination.zookeeper.server import ZooKeeperServer
@@ -45,7 +46,7 @@ class Brokers:
         self._processes = processes
         self._children: dict[int, Child] = {}
         settings = load_settings(workspace.config)
-        self._client = ClusterClient(workspace.bootstrap, codecs=settings.codec_table(), client_id="klamm-demo")
+        self._client = open_client(settings, "demo", bootstrap_servers=workspace.bootstrap)
         self.killed: Killed | None = None
 
     def start(self) -> None:

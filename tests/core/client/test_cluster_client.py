@@ -25,11 +25,12 @@ from klamm.core.client.network.request_router import Network
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, ProtocolError
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, SPOKEN, ApiKey
+from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.brokers.scripted import HangUpError, ScriptedBroker, scripted_broker
 

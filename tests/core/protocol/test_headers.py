@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import (
     read_request_header,
     read_response_header,
@@ -16,6 +16,7 @@ from klamm.core.protocol.headers import (
     response_frame,
     skip_tags,
 )
+from klammtest.apis import SERVED
 
 OFFERED = [(api, version) for api, (low, high) in SERVED.items() for version in range(low, high + 1)]
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import ErrorCode, ProtocolError
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.bounds_check import MAX_ELEMENTS, write_uvarint
+from klammtest.apis import SERVED
 
 OFFERED = [(api, version) for api, (low, high) in SERVED.items() for version in range(low, high + 1)]
 SCHEMAS = [kind(api, version) for api, version in OFFERED for kind in (messages.request, messages.response)]

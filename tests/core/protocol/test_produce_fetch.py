@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import ErrorCode, ProtocolError
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.current_leader import CurrentLeader
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
 from klamm.core.protocol.produce.request import read_produce_request
 from klamm.core.protocol.produce.response import Produced, write_produce_response
+from klammtest.apis import SERVED
 
 PRODUCE = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
 FETCH = range(SERVED[ApiKey.FETCH][0], SERVED[ApiKey.FETCH][1] + 1)

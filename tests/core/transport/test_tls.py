@@ -46,7 +46,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("tls")
     contexts = self_signed(folder)
     coordination = {"plugin": "embedded", "path": str(folder / "coordination.db")}
-    with broker_thread(folder, coordination, accept=accept_tls(contexts.server)) as broker:
+    keys = {"listeners": "SSL://127.0.0.1:0", "listener.security.protocol.map": "SSL:SSL"}
+    with broker_thread(folder, coordination, keys, accepts={"SSL": accept_tls(contexts.server)}) as broker:
         yield Served(f"127.0.0.1:{broker.advertised[0].port}", contexts)
 
 

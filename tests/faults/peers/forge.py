@@ -13,9 +13,10 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.bounds_check import write_uvarint
 from klamm.core.protocol.headers import request_frame
+from klammtest.apis import SERVED
 
 SIZES = {
     "int8": 1, "bool": 1, "int16": 2, "error_code": 2, "int32": 4, "timedelta_i32": 4, "int64": 8, "timedelta_i64": 8,

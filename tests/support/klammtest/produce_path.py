@@ -21,7 +21,8 @@ from uuid import UUID
 from klamm.core.broker.access import AccessControl
 from klamm.core.broker.append_placement import AppendPlacement
 from klamm.core.broker.handlers.dispatch import Dispatcher
-from klamm.core.broker.handlers.produce import produce, produce_fast
+from klamm.core.broker.handlers.produce import produce_fast
+from klamm.core.broker.handlers.table import APIS
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.network.connections import Connections
 from klamm.core.broker.network.limits import Limits
@@ -71,13 +72,13 @@ def made(folder: Path) -> Dispatcher:
     vars(services).update(
         metrics=metrics,
         lease=SimpleNamespace(deadline_ns=2**63),
-        access=AccessControl(None, None),
+        access=AccessControl(None),
         partitions=partitions,
         refused_batches=RefusedBatches(),
         validation=Validation([], codecs, 1 << 20),
         workers=SimpleNamespace(appends=AppendPlacement(asyncio.get_running_loop().call_later)),
     )
-    return Dispatcher(services, {ApiKey.PRODUCE: produce}, produce_fast)
+    return Dispatcher(services, APIS, produce_fast)
 
 
 async def measured(turns: int, version: int) -> list[float]:

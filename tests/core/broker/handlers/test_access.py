@@ -14,7 +14,8 @@ import pytest
 
 from klamm.core.broker.server import Broker
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
+from klammtest.apis import SERVED
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.grouping import coordinated
 from klammtest.requests import batch, create_topic, fetch, metadata, produce, produce_fields

@@ -20,7 +20,8 @@ from confluent_kafka.admin import (
 )
 
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker
 from klammtest.requests import new_topic
 from klammtest.wire import WireClient, part

@@ -17,7 +17,7 @@ from klamm.core.broker import handlers, topic_creation
 from klamm.core.broker.access import NOT_ASKED, AccessControl
 from klamm.core.broker.handlers import fetch
 from klamm.core.broker.handlers.configs import describe_configs as configs
-from klamm.core.broker.handlers.table import HANDLERS
+from klamm.core.broker.handlers.table import APIS
 from klamm.core.broker.request import Request
 from klamm.core.broker.server import Broker
 from klamm.core.broker.services import Services
@@ -25,10 +25,10 @@ from klamm.core.cluster.image import ClusterImage
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.config.sections.topic import TOPIC_DEFINITIONS
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.protocol import apis
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
 from klamm.core.replication.fetch_sessions import FetchSessionRequest
+from klammtest.apis import SERVED
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.grouping import coordinated
 from klammtest.guarantees import guarantee
@@ -69,7 +69,7 @@ def test_a_fetch_of_an_unknown_session(wire: WireClient) -> None:
         found = wire.call(ApiKey.FETCH, version, **fields)
         return found.error_code, int(found.session_id > 0), len(found.responses)
 
-    for version in range(7, apis.SERVED[ApiKey.FETCH][1] + 1):
+    for version in range(7, SERVED[ApiKey.FETCH][1] + 1):
         for session_id in (0, 1234):
             assert answer(session_id, 0, version) == (ErrorCode.none, 1, 1)
             assert answer(session_id, -1, version) == (ErrorCode.none, 0, 1)
@@ -78,7 +78,7 @@ def test_a_fetch_of_an_unknown_session(wire: WireClient) -> None:
 
 def an_empty_fetch_waits(patch: pytest.MonkeyPatch) -> None:
     """Sends a Fetch without topics the way of those that cannot be answered from the page cache."""
-    real = HANDLERS[ApiKey.FETCH]
+    real = APIS[ApiKey.FETCH].handler
 
     def waiting(services: Services, request: Request) -> Any:
         if request.message.topics:
@@ -87,7 +87,7 @@ def an_empty_fetch_waits(patch: pytest.MonkeyPatch) -> None:
         context = services.fetch_sessions.context(whole, from_follower=False, now_ms=0)
         return fetch._wait(services, request, context, [], None, request.message.max_wait.total_seconds())
 
-    patch.setitem(HANDLERS, ApiKey.FETCH, waiting)
+    patch.setitem(APIS, ApiKey.FETCH, replace(APIS[ApiKey.FETCH], handler=waiting))
 
 
 @guarantee("E22", "a Fetch without topics does not wait", plant=an_empty_fetch_waits)
@@ -162,7 +162,7 @@ def no_names_mean_no_configs(patch: pytest.MonkeyPatch) -> None:
         results = zip(answer.results, asked, strict=True)
         return replace(answer, results=tuple(replace(r, configs=()) if keys == () else r for r, keys in results))
 
-    patch.setitem(HANDLERS, ApiKey.DESCRIBE_CONFIGS, described)
+    patch.setitem(APIS, ApiKey.DESCRIBE_CONFIGS, replace(APIS[ApiKey.DESCRIBE_CONFIGS], handler=described))
 
 
 @guarantee("E23", "DescribeConfigs with an empty list of names means all", plant=no_names_mean_no_configs)
@@ -191,7 +191,7 @@ def test_operations_are_not_told_unasked(wire: WireClient) -> None:
 def check_operations(wire: WireClient, *, asked: bool) -> None:
     topic = new_topic(wire)
     names = (topic, "nowhere")
-    for version in range(8, apis.SERVED[ApiKey.METADATA][1] + 1):
+    for version in range(8, SERVED[ApiKey.METADATA][1] + 1):
         more = {"include_cluster_authorized_operations": asked} if version <= 10 else {}
         topics = tuple(part(ApiKey.METADATA, version, "MetadataRequestTopic", name=n, topic_id=None) for n in names)
         answer = wire.call(
@@ -298,8 +298,7 @@ def test_a_topic_is_deleted_by_its_id(wire: WireClient) -> None:
 
 
 def metadata_without_ids(patch: pytest.MonkeyPatch) -> None:
-    for table in (apis.SERVED, apis.ADVERTISED):
-        patch.setitem(table, ApiKey.METADATA, (0, 9))
+    patch.setitem(APIS, ApiKey.METADATA, replace(APIS[ApiKey.METADATA], versions=(0, 9)))
 
 
 @guarantee("E30", "a topic made again with fewer partitions does not wedge librdkafka", plant=metadata_without_ids)

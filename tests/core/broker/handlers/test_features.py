@@ -14,7 +14,8 @@ from klamm.core.cluster.feature_levels import REPLICATION
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import FeaturesNode
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
+from klammtest.apis import SERVED
 from klammtest.broker import KLAMM
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
 from klammtest.requests import create_topic

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.header import iter_headers
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker
 from klammtest.requests import batch, create_topic, fetch, fetch_fields, new_topic, produce, produce_fields, topic_id
 from klammtest.wire import WireClient, part

@@ -10,8 +10,9 @@ import pytest
 
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker
 from klammtest.clients.grouping import SESSION, commit, describe, heartbeat, join, joined, leave, stored, sync
 from klammtest.requests import create_topic, metadata, new_topic, topic_id

@@ -7,10 +7,11 @@ import pytest
 
 from klamm.core.client.cluster_client import ClusterClient, EpochEnd, NewTopic
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker
 from klammtest.requests import new_topic, produce
 from klammtest.wire import WireClient, part

@@ -18,11 +18,12 @@ from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
 from klamm.core.replication.leader import ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
+from klammtest.apis import SERVED
 from klammtest.logs import batch, open_log
 from klammtest.requests import new_topic, produce
 from klammtest.wire import WireClient, part

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker
 from klammtest.requests import batch, new_topic, produce
 from klammtest.wire import WireClient, part

@@ -7,8 +7,9 @@ import pytest
 
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.header import BatchHeader, iter_headers
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker
 from klammtest.requests import batch, create_topic, fetch, new_topic, produce, produce_fields, topic_id
 from klammtest.wire import WireClient

@@ -23,7 +23,8 @@ from klamm.core.broker.delayed_reply import DelayedReply
 from klamm.core.broker.handlers import dispatch
 from klamm.core.broker.handlers import produce as handler
 from klamm.core.broker.handlers.dispatch import Dispatcher
-from klamm.core.broker.handlers.produce import produce, produce_fast
+from klamm.core.broker.handlers.produce import produce_fast
+from klamm.core.broker.handlers.table import APIS
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.refused_batches import RefusedBatches
 from klamm.core.broker.replication.parked_fetch import ParkedFetch
@@ -119,7 +120,7 @@ class Broker:
         services = SimpleNamespace(
             metrics=self.metrics,
             lease=SimpleNamespace(deadline_ns=2**63),
-            access=AccessControl(None, self.authorizer),
+            access=AccessControl(self.authorizer),
             partitions=self.partitions,
             leadership=SimpleNamespace(
                 image=ClusterImage("", -1, {}, {name: TopicImage(name, of, {}) for name, of in TOPIC_IDS.items()})
@@ -132,7 +133,7 @@ class Broker:
         )
         self.services = made = object.__new__(Services)
         vars(made).update(vars(services))
-        self.dispatch = Dispatcher(made, {ApiKey.PRODUCE: produce}, produce_fast)
+        self.dispatch = Dispatcher(made, APIS, produce_fast)
 
     def _lead(self, folder: Path, name: TopicPartition, config: Mapping[str, object]) -> PartitionLog:
         topic = TopicConfig.model_validate(config, by_name=True)

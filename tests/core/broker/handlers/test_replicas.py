@@ -12,7 +12,8 @@ import pytest
 
 from klamm.core.broker.server import Broker
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
+from klammtest.apis import SERVED
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.requests import batch, create_topic, fetch_fields, metadata, produce_fields, topic_id
 from klammtest.waiting import eventually

@@ -18,11 +18,12 @@ from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, MetricTy
 from klamm.core.broker.metrics.recent_quantiles import WINDOW_S, RecentTimes
 from klamm.core.broker.metrics.reference import BEGIN, reference
 from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.messages import response
 from klamm.hadoop.load.metrics import METRICS as LOAD_METRICS
 from klamm.plugins.audit.watermarks import WATERMARK
 from klammtest import alerts
+from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce

@@ -8,14 +8,17 @@ import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from klamm.core.broker.network import file_descriptors as descriptors
 from klamm.core.broker.network.acceptor import Acceptor
-from klamm.core.broker.network.connection_quota import CreationRate
 from klamm.core.broker.network.connections import Connections
 from klamm.core.broker.network.limits import Limits
+from klamm.core.broker.server import Broker
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import ConfigError
 from klamm.core.transport.interface import Transport, TransportHandler
 from klamm.core.transport.plaintext_transport import accept_plaintext
 from klammtest.waiting import PATIENCE_S, until
@@ -73,27 +76,6 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(0)
 
     asyncio.run(main())
-
-
-def test_a_rate_lets_a_second_s_connections_in_at_once_and_then_each_in_its_time() -> None:
-    clock = Clock()
-    rate = CreationRate(10, clock)
-    for _ in range(10):
-        assert rate.wait_s() == 0
-        rate.spend()
-    assert rate.wait_s() == pytest.approx(0.1)
-    clock.now += 0.05
-    assert rate.wait_s() == pytest.approx(0.05)
-    clock.now += 0.1
-    assert rate.wait_s() == 0
-    clock.now += 60
-    for _ in range(10):
-        assert rate.wait_s() == 0
-        rate.spend()
-    assert rate.wait_s() > 0, "what was not used before is not there"
-    rate.change(1_000)
-    clock.now += 0.001
-    assert rate.wait_s() == 0
 
 
 def test_a_burst_comes_in_over_several_turns(caplog: pytest.LogCaptureFixture) -> None:
@@ -165,3 +147,17 @@ def test_without_descriptors_connections_wait_and_it_is_said(caplog: pytest.LogC
 def test_connections_leave_descriptors_for_the_rest() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert descriptors.for_connections() < hard or hard == resource.RLIM_INFINITY
+
+
+def test_a_security_protocol_that_is_not_served_is_refused_at_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        keys = {
+            "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:SASL_SSL,UNUSED:SSL",
+            "log.dirs": str(tmp_path / "data"),
+        }
+        line = r"listener.security.protocol.map: INSIDE:SASL_SSL is not served; give the listener PLAINTEXT"
+        with pytest.raises(ConfigError, match=line):
+            await Broker(load_settings({"broker": keys})).start()
+
+    run(test)

@@ -10,11 +10,12 @@ import pytest
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import ADVERTISED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import request_frame
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.header import CRC_AT, BatchHeader, crc_of
+from klammtest.apis import ADVERTISED
 from klammtest.broker import RunningBroker
 from klammtest.clients.grouping import coordinated
 from klammtest.requests import (

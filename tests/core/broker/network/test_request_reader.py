@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
@@ -42,14 +43,14 @@ def frames(count: int) -> bytes:
 def test_reading_pauses_over_the_bound_and_resumes_at_half_of_it() -> None:
     target, transport, connections = reader()
     assert receive(target, frames(PIPELINED))
-    assert not target.paused
+    assert not target.paused_for
     assert receive(target, frames(1))
     assert transport.events == ["pause"]
     assert connections.memory.queued == PIPELINED + 1
     while len(target.requests) > PIPELINED // 2 + 1:
         target.requests.popleft()
         target.update()
-        assert target.paused
+        assert target.paused_for
     target.requests.popleft()
     target.update()
     assert transport.events == ["pause", "resume"]
@@ -83,6 +84,26 @@ def test_an_ended_reader_does_not_resume() -> None:
     target.requests.clear()
     target.update()
     assert transport.events == ["pause"]
+
+
+def test_reading_resumes_when_the_last_reason_for_a_pause_ends() -> None:
+    async def test() -> None:
+        target, transport, _ = reader()
+        target.throttle(3600)
+        target.throttle(0)
+        receive(target, frames(PIPELINED + 1))
+        assert transport.events == ["pause"]
+        await asyncio.sleep(0.001)
+        assert transport.events == ["pause"], "too much waits"
+        target.requests.clear()
+        target.update()
+        assert transport.events == ["pause", "resume"]
+        target.throttle(0)
+        target.end()
+        await asyncio.sleep(0.001)
+        assert transport.events == ["pause", "resume", "pause"], "nothing more is read"
+
+    asyncio.run(test())
 
 
 def test_the_last_bytes_are_bounded() -> None:

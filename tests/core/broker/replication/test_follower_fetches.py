@@ -61,7 +61,7 @@ class Leader:
             cast(Any, None),
             lambda: BROKERS.replica_fetch_response_max_bytes,
             FetchSessionCache(10, 120_000.0, count(1).__next__),
-            ReplicationThrottles(lambda: BROKERS, monotonic_ms),
+            ReplicationThrottles(lambda: BROKERS),
             lambda _: None,
             lambda _: None,
         )

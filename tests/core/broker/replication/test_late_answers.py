@@ -69,13 +69,13 @@ def test_an_answer_to_a_request_of_a_former_role_is_not_taken() -> None:
         fetcher = made()
         first, second = Follower(4), Follower(6)
         fetcher.add(replica(), cast(Any, first))
-        fetcher._correlation_id += 1  # the request of the first role is sent
+        fetcher._requests += 1  # the request of the first role is sent
         fetcher.remove(KEY)
         fetcher.add(replica(), cast(Any, second))
         answer = PartitionAnswer(ErrorCode.none, 5, 0, None, b"")
         await fetcher._take(KEY, answer)
         assert second.answered == []
-        fetcher._correlation_id += 1  # the request of the second role is sent
+        fetcher._requests += 1  # the request of the second role is sent
         await fetcher._take(KEY, answer)
         assert [fetch.leader_epoch for fetch in second.answered] == [6]
         assert first.answered == []
@@ -90,7 +90,7 @@ def test_a_log_start_that_retention_raised_is_reported_with_the_next_request() -
 
         def sent() -> list[int]:
             """The log starts in the next request."""
-            fetcher._correlation_id += 1
+            fetcher._requests += 1
             request = fetcher._session.next_request()
             fetcher._session.on_response(ErrorCode.none, 1)
             return [wanted.log_start_offset for wanted in request.partitions.values()]
@@ -124,7 +124,7 @@ def test_a_watermark_that_is_not_taken_is_asked_for_again(told: int, again: list
 
         def asked() -> list[Any]:
             """The partitions that the next request names."""
-            fetcher._correlation_id += 1
+            fetcher._requests += 1
             request = fetcher._session.next_request()
             fetcher._session.on_response(ErrorCode.none, 1)
             return list(request.partitions)
@@ -133,7 +133,7 @@ def test_a_watermark_that_is_not_taken_is_asked_for_again(told: int, again: list
         assert asked() == [KEY]
         await fetcher._take(KEY, PartitionAnswer(ErrorCode.none, 5, 0, None, b""))
         assert asked() == [], "the session has it"
-        fetcher._fetched[KEY].wanted_after = fetcher._correlation_id
+        fetcher._fetched[KEY].wanted_after = fetcher._requests
         await fetcher._take(KEY, PartitionAnswer(ErrorCode.none, told, 0, None, b""))
         assert len(follower.answered) == 1
         assert asked() == again
@@ -149,7 +149,7 @@ def test_the_lag_is_what_a_partition_lacks_of_what_its_leader_last_told() -> Non
         for number, high_watermark in enumerate((105, 99)):
             followed = replica(number)
             fetcher.add(followed, cast(Any, Follower(4)))
-            fetcher._correlation_id += 1
+            fetcher._requests += 1
             await fetcher._take(followed.key, PartitionAnswer(ErrorCode.none, high_watermark, 0, None, b""))
             await fetcher._take(followed.key, PartitionAnswer(ErrorCode.not_leader_or_follower, -1, -1, None, b""))
             assert fetcher.max_lag == 5
@@ -180,7 +180,7 @@ def test_a_disk_that_fails_one_partition_holds_up_no_other() -> None:
     async def main() -> None:
         fetcher, followed = made(), replica()
         fetcher.add(followed, cast(Any, Failing(4)))
-        fetcher._correlation_id += 1
+        fetcher._requests += 1
         await fetcher._take(followed.key, PartitionAnswer(ErrorCode.none, 5, 0, None, b""))
         assert not fetcher._session.next_request().partitions, "it is left out for a while"
         await fetcher.stop()

@@ -19,6 +19,7 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_request_header, response_frame, skip_tags
 from klamm.core.records.partition import TopicPartition
+from klammtest.brokers.negotiating import answer
 from klammtest.clusters.images import broker_node, partition_image
 
 HERE, THERE, SILENT = 0, 1, 2
@@ -59,6 +60,8 @@ class Leader:
 
     def _answer(self, frame: bytes) -> bytes:
         header = read_request_header(frame)
+        if header.api_key == ApiKey.API_VERSIONS:
+            return b"".join(answer(frame))
         request = messages.request(API, VERSION).decode(frame, skip_tags(frame, header.end))
         self.asked.append([row.partition for topic in request.topics for row in topic.partitions])
         code = next(self._answers, ErrorCode.none)

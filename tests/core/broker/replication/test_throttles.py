@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from klamm.core.broker.replication.throttles import ReplicationThrottles
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.topic import TopicConfig
@@ -32,11 +34,11 @@ def test_a_follower_waits_until_its_quota_is_filled_again_or_raised() -> None:
     now = [0.0]
     throttles = ReplicationThrottles(lambda: config(follower_replication_throttled_rate=100), lambda: now[0])
     throttles.received(THROTTLED, 5, 300, in_sync=False)
-    assert throttles.follower_wait_ms(THROTTLED, 5, in_sync=False) == 2000
+    assert throttles.follower_wait_ms(THROTTLED, 5, in_sync=False) == pytest.approx(2010)
     assert throttles.follower_wait_ms(THROTTLED, 5, in_sync=True) == 0
     asyncio.run(throttles.configure(config(follower_replication_throttled_rate=10_000)))
-    assert throttles.follower_wait_ms(THROTTLED, 5, in_sync=False) == 20
-    now[0] = 21.0
+    assert throttles.follower_wait_ms(THROTTLED, 5, in_sync=False) == pytest.approx(20.1)
+    now[0] = 0.021
     assert throttles.follower_wait_ms(THROTTLED, 5, in_sync=False) == 0
     asyncio.run(throttles.configure(config()))
     throttles.received(THROTTLED, 5, 10**12, in_sync=False)

@@ -8,9 +8,10 @@ import pytest
 from klamm.core.client.network.connection import ClientConnection, ClientConnectionState
 from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import ADVERTISED, SPOKEN, ApiKey
+from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.protocol.headers import read_request_header, response_frame, skip_tags
 from klamm.core.state_table import IllegalTransitionError
+from klammtest.apis import ADVERTISED
 
 NO_TIME = datetime.timedelta()
 

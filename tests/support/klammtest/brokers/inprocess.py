@@ -12,7 +12,6 @@ from typing import Any
 from klamm.core.broker.server import Broker
 from klamm.core.config.settings import load_settings
 from klamm.core.transport.interface import Accept
-from klamm.core.transport.plaintext_transport import accept_plaintext
 
 START_S = 120.0
 
@@ -27,7 +26,7 @@ def broker_thread(
     audit: Mapping[str, Any] | None = None,
     plugins: Mapping[str, Any] | None = None,
     accept_missing_logs: bool = False,
-    accept: Accept = accept_plaintext,
+    accepts: Mapping[str, Accept] | None = None,
 ) -> Iterator[Broker]:
     """Yields a broker that has joined the cluster, and stops it cleanly at the end. `broker_keys` override the
     defaults.
@@ -42,7 +41,7 @@ def broker_thread(
     broker: list[Broker] = []
 
     async def serve() -> None:
-        broker.append(Broker(settings, accept_missing_logs=accept_missing_logs, accept=accept))
+        broker.append(Broker(settings, accept_missing_logs=accept_missing_logs, accepts=accepts))
         try:
             await broker[0].start()
         except BaseException as error:

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import ADVERTISED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_request_header, response_frame
 from klamm.core.protocol.messages import Buffer
+from klammtest.apis import ADVERTISED
 
 
 def answer(request: bytes | bytearray) -> list[Buffer]:

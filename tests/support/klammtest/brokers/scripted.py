@@ -20,13 +20,14 @@ from uuid import UUID, uuid4
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import messages
-from klamm.core.protocol.apis import ADVERTISED, ApiKey
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.headers import read_request_header, response_frame, skip_tags
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
+from klammtest.apis import ADVERTISED
 
 NO_TIME = timedelta()
 

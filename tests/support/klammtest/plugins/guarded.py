@@ -11,19 +11,26 @@ from collections.abc import Iterable
 from klamm.core.errors import KlammError
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.provider import Provider
-from klamm.core.interfaces.security.authenticator import AuthenticationContext, Authenticator
+from klamm.core.interfaces.security.authenticator import Authenticated, AuthenticationContext, Authenticator
 from klamm.core.interfaces.security.authorizer import AclOperation, AuthorizableRequestContext, Authorizer, ResourceType
 
 
 class ByListener:
-    """Refuses everybody on the listener CLOSED; on BROKEN it raises, as a faulty plugin does."""
+    """Refuses everybody on the listener CLOSED; on BROKEN it raises, as a faulty plugin does. It is its own exchange
+    with the client, of one step."""
 
-    def authenticate(self, connection: AuthenticationContext) -> str:
-        if connection.listener == "CLOSED":
-            raise KlammError(f"{connection.listener} accepts nobody")
-        if connection.listener == "BROKEN":
+    def __init__(self, listener: str = "") -> None:
+        self._listener = listener
+
+    def begin(self, connection: AuthenticationContext) -> ByListener:
+        return ByListener(connection.listener)
+
+    def step(self, data: bytes) -> Authenticated:
+        if self._listener == "CLOSED":
+            raise KlammError(f"{self._listener} accepts nobody")
+        if self._listener == "BROKEN":
             raise ZeroDivisionError("a bug in the authenticator")
-        return "User:admin" if connection.listener == "ADMIN" else "User:guest"
+        return Authenticated("User:admin" if self._listener == "ADMIN" else "User:guest")
 
 
 class KeepsSecrets:

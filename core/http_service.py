@@ -1,0 +1,131 @@
+"""An HTTP server beside a broker, or alone: metrics and health, the audit's pages, and what else is served over HTTP.
+
+Each has an address, a thread and a life cycle of its own: a request that takes long delays neither the broker's event
+loop nor another server.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from .errors import ConfigError
+from .transport.address import Address, listen, why_not
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+__all__ = ["AsgiServer", "HttpServer", "HttpService"]
+
+log = logging.getLogger(__name__)
+
+_MARGIN_S: Final = 2.0
+
+
+class HttpServer(Protocol):
+    """An HTTP implementation: `bind`, then `run` on a thread of its own, which `stop` ends."""
+
+    grace_s: float
+    """Seconds that requests may take to end after `stop`."""
+
+    def bind(self, listening: socket.socket) -> None:
+        """Takes the socket, which listens and which its owner closes."""
+        ...
+
+    def run(self) -> None:
+        """Serves until `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """Lets `run` end; called from another thread, and does not wait for requests longer than `grace_s`."""
+        ...
+
+
+class HttpService:
+    """The life cycle of a server: `address` and `url` are real once started (port 0 takes a free one)."""
+
+    def __init__(self, what: str, address: Address, option: str, server: HttpServer, advice: str = "") -> None:
+        """`what` is in log lines and the thread's name. `option`: the key of the address, for the error if it cannot be
+        used; `advice` ends that.
+        """
+        self.address = address
+        self._what = what
+        self._option = option
+        self._advice = advice
+        self._server = server
+        self._running = False
+        self._ended = threading.Event()
+        self._problem: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/"
+
+    def start(self) -> None:
+        """Binds and serves. Raises `ConfigError` if the address cannot be used."""
+        try:
+            listening = listen(self.address)
+        except OSError as error:
+            line = f"{self._option}: cannot listen on {self.address}: {why_not(error)}{self._advice}"
+            raise ConfigError(line) from error
+        self.address = replace(self.address, port=listening.getsockname()[1])
+        self._server.bind(listening)
+        self._running = True
+        name = "klamm-" + self._what.replace(" ", "-")
+        threading.Thread(target=self._run, args=(listening,), name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the server; blocks while requests end."""
+        if self._running:
+            self._running = False
+            self._server.stop()
+            self._ended.wait(self._server.grace_s + _MARGIN_S)
+
+    def wait(self) -> None:
+        """Returns once the server has ended."""
+        self._ended.wait()
+
+    def health(self) -> str | None:
+        """Returns None while the server runs, else its problem."""
+        return self._problem
+
+    def _run(self, listening: socket.socket) -> None:
+        try:
+            with listening:
+                self._server.run()
+            if self._running:
+                self._problem = f"the server of {self._what} has ended"
+        except Exception as error:  # this service is unavailable; the process continues
+            self._problem = f"the server of {self._what} has ended: {error!r}"
+            log.exception("the server of %s has ended", self._what)
+        finally:
+            self._ended.set()
+
+
+class AsgiServer:
+    """uvicorn, which the extra `web` installs; `ImportError` without it."""
+
+    def __init__(self, app: ASGIApp, grace_s: int) -> None:
+        import uvicorn
+
+        self.grace_s: float = grace_s
+        self._sockets: list[socket.socket] = []
+        self._server: uvicorn.Server = uvicorn.Server(
+            uvicorn.Config(
+                app, lifespan="off", log_config=None, access_log=False, server_header=False,
+                timeout_graceful_shutdown=grace_s,
+            )
+        )  # fmt: skip
+
+    def bind(self, listening: socket.socket) -> None:
+        self._sockets = [listening]
+
+    def run(self) -> None:
+        self._server.run(sockets=self._sockets)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
