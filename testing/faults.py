@@ -168,7 +168,7 @@ def _fetch(request: Request, error: ErrorCode) -> list[Buffer]:
         for partition in topic.partitions
     ]
     whole = ErrorCode.none if refused else error
-    return write_fetch_response(refused, request.version, committed=False, error=whole)
+    return write_fetch_response(refused, request.version, error=whole)
 
 
 def _list_offsets(request: Request, error: ErrorCode) -> list[Buffer]:

@@ -35,6 +35,7 @@ from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig
 from ..config.settings import Settings
 from ..errors import ConfigError, KlammError
+from ..groups.offsets_topic import OFFSETS_TOPIC
 from ..interfaces.coordination import Coordination
 from ..interfaces.offsets import OffsetsTopicSettings, OffsetsTopicStore, OffsetStore
 from ..log.cleanup.cleaner import Cleaner, CleanerConfig
@@ -55,8 +56,8 @@ from ..transport.plaintext_transport import accept_plaintext
 from .access import AccessControl
 from .background.background_services import BackgroundServices
 from .background.maintenance import BrokerMaintenance
+from .coordinator.coordinator_topic import CoordinatorTopic
 from .coordinator.group_service import GroupService
-from .coordinator.placement import GroupPlacement
 from .coordinator.topic_deletions import TopicDeletions
 from .dynamic_config.live_config import LiveConfig
 from .dynamic_config.reload import Reloader, ReloadOutcome
@@ -549,12 +550,12 @@ class Broker:
             await ensure_topic(services, name, partitions, replication_factor, configs)
 
         settings = offsets.offsets_topic if isinstance(offsets, OffsetsTopicStore) else OffsetsTopicSettings()
-        placement = GroupPlacement(
-            self._config.broker_id, cluster.image, partitions, settings, create,
+        offsets_topic = CoordinatorTopic(
+            OFFSETS_TOPIC, "offsets.topic", self._config.broker_id, cluster.image, partitions, settings, create,
             lambda: own.incarnation if (own := cluster.own_registration) is not None else "",
             lambda: possible_replicas(services),
         )  # fmt: skip
-        groups = GroupService(self._config, coordination, offsets, workers, cluster.image, placement, self._codecs)
+        groups = GroupService(self._config, coordination, offsets, workers, cluster.image, offsets_topic, self._codecs)
         services = Services(
             config=self._config,
             live=self._live,
@@ -568,7 +569,7 @@ class Broker:
             logs=logs,
             partitions=partitions,
             groups=groups,
-            deletions=TopicDeletions(cluster, workers, groups.forget_topics),
+            deletions=TopicDeletions(cluster, workers, groups.cleanup.forget_topics),
             refused_batches=RefusedBatches(),
             producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
             validation=Validation(
@@ -635,7 +636,7 @@ class Broker:
         maintenance.every(
             config.offsets_retention_check_interval_ms / 1000,
             "expiry of offsets",
-            lambda: services.groups.expire_offsets(_clock_ms()),
+            lambda: services.groups.cleanup.expire_offsets(_clock_ms()),
         )
         if config.auto_leader_rebalance_enable:
             maintenance.every(

@@ -15,8 +15,9 @@ from ..interfaces.coordination import Coordination
 from ..interfaces.offsets import CommittedOffset, OffsetStore
 from ..interfaces.service import AppendListener, ServiceRead
 from ..log.errors import OffsetOutOfRangeError
-from ..log.partition_log import ReadIsolation
+from ..log.partition_log import LogRead, ReadIsolation
 from ..records.codecs import CodecTable
+from ..records.isolation import IsolationLevel
 from ..records.partition import TopicPartition
 from ..transport.address import Address
 from .background.leader_commits import LeaderCommits
@@ -41,7 +42,7 @@ class LocalBrokerContext:
         self._commits = LeaderCommits(
             coordination,
             offsets,
-            services.groups,
+            services.groups.guarded_commits,
             services.broker_id,
             lambda: own.incarnation if (own := services.cluster.own_registration) is not None else "",
         )
@@ -54,14 +55,23 @@ class LocalBrokerContext:
         replicas = self._services.partitions.replicas()
         return {replica.name: replica.log.topic_id for replica in replicas if _knows_the_end(replica)}
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
+    def read(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> ServiceRead:
         led = self._led(partition)
-        log, epoch = led.log, led.leader_epoch
-        read = ServiceRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, epoch)
+        log, epoch, bound = led.log, led.leader_epoch, ReadIsolation.of(isolation)
+        found = LogRead(b"", log.high_watermark, log.log_start_offset, log.last_stable_offset)
         if max_bytes:
             with contextlib.suppress(OffsetOutOfRangeError):
-                found = log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
-                read = ServiceRead(found.data, found.high_watermark, found.log_start_offset, log.topic_id, epoch)
+                found = log.read(offset, max_bytes, isolation=bound)
+        end = found.last_stable_offset if bound is ReadIsolation.COMMITTED else found.high_watermark
+        read = ServiceRead(
+            found.data, found.high_watermark, found.log_start_offset, end, log.topic_id, epoch, found.aborted
+        )
         if self._led(partition).leader_epoch != epoch:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition} has a new leader epoch")
         return read

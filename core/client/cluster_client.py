@@ -13,6 +13,7 @@ from ..interfaces.offsets import CommittedOffset
 from ..protocol.apis import ApiKey
 from ..protocol.messages import Buffer, Schema
 from ..protocol.produce.client import write_produce_request
+from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.partition import TopicPartition
 from .edges import EARLIEST, LATEST
 from .network.metadata import ClusterMetadata, NewLeader, Node
@@ -72,7 +73,8 @@ class FetchedPartition:
     requested offset. Offsets are -1 if `error` is set.
 
     `preferred_read_replica`: the broker from which to fetch next (KIP-392), -1 for none. `diverging`: the log differs
-    from what was read; the end of the largest epoch that both have, up to `Lineage.last_epoch`.
+    from what was read; the end of the largest epoch that both have, up to `Lineage.last_epoch`. `aborted`: the aborted
+    transactions with records in `records`, for `READ_COMMITTED`.
     """
 
     error: ErrorCode
@@ -82,6 +84,7 @@ class FetchedPartition:
     last_stable_offset: int = -1
     preferred_read_replica: int = -1
     diverging: EpochEnd | None = None
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class ListedOffset(NamedTuple):
@@ -259,7 +262,7 @@ class ClusterClient(Caller):
         min_bytes: int = 1,
         max_bytes: int = 50 * 1024 * 1024,
         partition_max_bytes: int = 1024 * 1024,
-        isolation_level: int = 0,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         rack: str = "",
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, FetchedPartition]:
@@ -291,7 +294,7 @@ class ClusterClient(Caller):
                 max_wait=timedelta(milliseconds=max_wait_ms),
                 min_bytes=min_bytes,
                 max_bytes=max_bytes,
-                isolation_level=isolation_level,
+                isolation_level=int(isolation),
                 topics=tuple(
                     schema.part(
                         "FetchTopic",
@@ -749,6 +752,7 @@ def _fetched(p: Any) -> FetchedPartition:
         p.last_stable_offset,
         getattr(p, "preferred_read_replica", -1),
         None if diverging is None or diverging.epoch < 0 else EpochEnd(diverging.epoch, diverging.end_offset),
+        tuple(AbortedTransaction(each.producer_id, each.first_offset) for each in p.aborted_transactions or ()),
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from ..records.codecs import CodecTable
+from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.partition import TopicPartition
 from .offsets import CommittedOffset
 
@@ -22,15 +23,18 @@ __all__ = ["AppendListener", "BrokerContext", "Service", "ServiceMetric", "Servi
 
 
 class ServiceRead(NamedTuple):
-    """Whole record batches, the first of which may begin before the requested offset. `topic_id` and `leader_epoch` are
-    those of the log that was read.
+    """Whole record batches, the first of which may begin before the requested offset. `end`: the offset up to which
+    records can be read with the requested isolation. `topic_id` and `leader_epoch` are those of the log that was read.
+    `aborted`: the aborted transactions with records in `data`, for a read with `READ_COMMITTED`.
     """
 
     data: bytes
     high_watermark: int
     log_start_offset: int
+    end: int
     topic_id: UUID | None = None
     leader_epoch: int = -1
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class AppendListener(Protocol):
@@ -73,9 +77,15 @@ class BrokerContext(Protocol):
         led is there once all records that were committed there are committed here."""
         ...
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
-        """Reads from the local log, up to the high watermark; returns at least one batch if there is any, and no data
-        at an offset outside of the log, or if `max_bytes` is 0. Raises `KlammError` if the partition is not in
+    def read(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> ServiceRead:
+        """Reads from the local log, as far as `isolation` allows; returns at least one batch if there is any, and no
+        data at an offset outside of the log, or if `max_bytes` is 0. Raises `KlammError` if the partition is not in
         `partitions` any more.
         """
         ...

@@ -28,6 +28,7 @@ from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
+from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.partition import TopicPartition, counted
 from .cleanup.retention import expired
 from .cleanup.swap import begin_swap
@@ -67,11 +68,17 @@ _HELD: Final = "another thread changes the log, and may wait for the disk"
 
 
 class ReadIsolation(Enum):
-    """The upper bound of a read: the log end for followers, the high watermark or last stable offset for consumers."""
+    """The upper bound of a read: the log end for followers, the high watermark or last stable offset for consumers
+    (Kafka's FetchIsolation)."""
 
     LOG_END = "log_end"
     HIGH_WATERMARK = "high_watermark"
     COMMITTED = "committed"
+
+    @classmethod
+    def of(cls, level: int) -> ReadIsolation:
+        """Returns the bound for consumers with this `IsolationLevel`; as in Kafka, any number but 1 is 0."""
+        return cls.COMMITTED if level == IsolationLevel.READ_COMMITTED else cls.HIGH_WATERMARK
 
 
 class AppendResult(NamedTuple):
@@ -101,12 +108,14 @@ _new_result: Final = cast(Callable[[type[AppendResult], tuple[int, int, int, boo
 @dataclass(frozen=True, slots=True)
 class LogRead:
     """Whole batches and the log's bounds. The first batch contains the requested offset; if that lies in a gap between
-    batches, the first batch is the next one."""
+    batches, the first batch is the next one. `aborted`: the aborted transactions with records in `data`, for a read
+    with `ReadIsolation.COMMITTED`; none, because transactional batches are refused."""
 
     data: bytes
     high_watermark: int
     log_start_offset: int
     last_stable_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class PartitionLog:
@@ -883,7 +892,7 @@ class PartitionLog:
             # It may rise meanwhile: what is below the one that is returned is in the extents.
             shown, stable = self.high_watermark, self.last_stable_offset
             try:
-                extents = self._segments.extents(offset, self._bound(isolation), max_bytes, cached_only=cached_only)
+                extents = self._segments.extents(offset, self.end_for(isolation), max_bytes, cached_only=cached_only)
             except BrokenChainError as broken:
                 self.report(broken)
                 raise
@@ -924,7 +933,7 @@ class PartitionLog:
         must not run on an event loop."""
         with self._lock:
             self._check_open()
-            segments, start, bound = list(self._segments), self._start, self._bound(isolation)
+            segments, start, bound = list(self._segments), self._start, self.end_for(isolation)
         with storage(f"cannot read {self.tp}"):
             return self._first_since(segments, timestamp_ms, start, bound)
 
@@ -935,13 +944,13 @@ class PartitionLog:
         batch."""
         with self._lock:
             self._check_open()
-            segments, start, bound = list(self._segments), self._start, self._bound(isolation)
+            segments, start, bound = list(self._segments), self._start, self.end_for(isolation)
             largest = max(s.largest.timestamp_ms for s in segments)
         with storage(f"cannot read {self.tp}"):
             return self._first_since(segments, largest, start, bound) if largest >= 0 else None
 
-    def _bound(self, isolation: ReadIsolation) -> int:
-        """Returns the offset below which a read with this isolation returns records."""
+    def end_for(self, isolation: ReadIsolation) -> int:
+        """Returns the offset below which a read with this isolation returns records. Takes no lock."""
         if isolation is ReadIsolation.LOG_END:
             return self._end
         return self.high_watermark if isolation is ReadIsolation.HIGH_WATERMARK else self.last_stable_offset

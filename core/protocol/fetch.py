@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ErrorCode
+from ..records.isolation import AbortedTransaction, IsolationLevel
 from .bounds_check import write_uvarint
 from .current_leader import FETCH_FROM as LEADERS_FROM
 from .current_leader import CurrentLeader, NodeEndpoint, node_endpoints
@@ -22,6 +23,7 @@ _FLEXIBLE_FROM = 12
 _TOP = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqq")
 _INT64 = struct.Struct(">q")
+_ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iqB")
 """Leader epoch, end offset, no tags."""
 _DIVERGING_TAG, _LEADER_TAG = 0, 1
@@ -45,21 +47,22 @@ class Fetched:
     diverging_epoch: tuple[int, int] | None = None
     preferred_read_replica: int = -1
     leader: CurrentLeader | None = None
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 def write_fetch_response(
     answers: Sequence[Fetched],
     version: int,
     *,
-    committed: bool,
+    isolation: int = IsolationLevel.READ_UNCOMMITTED,
     error: ErrorCode = ErrorCode.none,
     throttle_ms: int = 0,
     session_id: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """Returns the body in pieces. `committed`: the reader requests READ_COMMITTED, and gets an (empty) list of aborted
-    transactions instead of null. `session_id` is 0 without a fetch session (KIP-227). `nodes`: the addresses of the
-    leaders that the answers name.
+    """Returns the body in pieces. A reader with READ_COMMITTED gets a list of aborted transactions with each partition,
+    which may be empty; another one gets null. `session_id` is 0 without a fetch session (KIP-227). `nodes`: the
+    addresses of the leaders that the answers name.
     """
     flexible = version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
@@ -69,7 +72,8 @@ def write_fetch_response(
     small = bytearray(_TOP.pack(throttle_ms, error, session_id) if version >= 7 else INT32.pack(throttle_ms))
     small += array(len(topics), flexible)
     pieces: list[Buffer] = []
-    aborted = array(0 if committed else -1, flexible)
+    committed = isolation == IsolationLevel.READ_COMMITTED
+    no_aborted = array(0 if committed else -1, flexible)
     for topic, partitions in topics.items():
         small += topic if isinstance(topic, bytes) else string(topic, flexible)
         small += array(len(partitions), flexible)
@@ -77,7 +81,7 @@ def write_fetch_response(
             small += _PARTITION.pack(p.partition, p.error, p.high_watermark, p.last_stable_offset)
             if version >= 5:
                 small += _INT64.pack(p.log_start_offset)
-            small += aborted
+            small += _aborted(p.aborted, flexible, tags) if committed and p.aborted else no_aborted
             if version >= 11:
                 small += INT32.pack(p.preferred_read_replica)
             small += write_uvarint(len(p.records) + 1) if flexible else INT32.pack(len(p.records))
@@ -92,6 +96,11 @@ def write_fetch_response(
     small += node_endpoints(nodes) if nodes else tags
     pieces.append(bytes(small))
     return pieces
+
+
+def _aborted(transactions: Sequence[AbortedTransaction], flexible: bool, tags: bytes) -> bytes:
+    rows = (_ABORTED.pack(*transaction) + tags for transaction in transactions)
+    return array(len(transactions), flexible) + b"".join(rows)
 
 
 def _tags_of(p: Fetched, version: int) -> bytes:

@@ -58,6 +58,7 @@ class CoordinationOffsetStore:
     """Implements `klamm.core.interfaces.offsets.OffsetStore`."""
 
     needs_coordination = True
+    in_offsets_topic = False
 
     def __init__(self, config: CoordinationOffsetStoreConfig, coordination: Coordination) -> None:
         self.offsets_topic = config.settings

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from klamm.core.client.reader.topic_table import TableClient, TopicTable
-from klamm.plugin import CommittedOffset, StoredGroup, TopicPartition
-
-from .contents import OffsetsContents
+from klamm.core.groups.records.contents import OffsetsContents
+from klamm.core.groups.records.stored_group import StoredGroup
+from klamm.plugin import CommittedOffset, TopicPartition
 
 MAX_GAP_S: Final = 3600.0
 """Well below `delete.retention.ms`: after it compaction may have removed tombstones that the table has not seen."""

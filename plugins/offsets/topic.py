@@ -3,8 +3,8 @@
 Rules: a commit is one batch, stored as a whole or not at all, in the partition that the hash of the group id gives,
 acknowledged by all in-sync replicas. For registry members and for services beside a broker the store is a client of the
 brokers, whose addresses come from the coordination. The brokers create the topic when they are asked for a group's
-coordinator. A fetch reads the records appended since the last one (`OffsetsTable`). A classic group's coordinator uses
-the partition's own store at its leader instead (`TopicPartitionStore`), which also stores the group's members.
+coordinator. A fetch reads the records appended since the last one (`OffsetsTable`). A classic group's coordinator
+appends and reads the same records in the log of the partition that its broker leads.
 
 Guards are paths of the coordination, and no transaction spans the coordination and a log. They are checked right before
 the append, and again once it is stored: a commit whose guard failed in between raises although it was stored. A former
@@ -24,6 +24,7 @@ from klamm import ClusterClient
 from klamm.core.client.factory import ClusterAccess, open_client
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from klamm.core.groups.records.batches import Rows, batch_of, commit_rows, deletion_rows
 from klamm.core.transport.address import Address
 from klamm.plugin import (
     Check,
@@ -33,16 +34,12 @@ from klamm.plugin import (
     CoordinationUnavailableError,
     ErrorCode,
     KlammError,
-    LeaderLog,
     OffsetsTopicSettings,
-    PartitionStore,
     TopicPartition,
     plugin_host,
 )
 
 from .offsets_table import OffsetsTable
-from .partition_store import TopicPartitionStore
-from .records import Rows, batch_of, commit_rows, deletion_rows
 from .topic_config import TopicOffsetStoreConfig
 
 Read = TypeVar("Read")
@@ -50,9 +47,10 @@ _NOT_CREATED: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_no
 
 
 class TopicOffsetStore:
-    """Implements `OffsetStore`, `OffsetsTopicStore` and `PartitionedStore` of `klamm.core.interfaces.offsets`."""
+    """Implements `OffsetStore` and `OffsetsTopicStore` of `klamm.core.interfaces.offsets`."""
 
     needs_coordination = False  # except once, for the brokers' addresses
+    in_offsets_topic = True
 
     def __init__(
         self,
@@ -116,9 +114,6 @@ class TopicOffsetStore:
     @property
     def offsets_topic(self) -> OffsetsTopicSettings:
         return self._config.settings
-
-    def at_leader(self, log: LeaderLog) -> PartitionStore:
-        return TopicPartitionStore(log, self._coordination, self._now_ms)
 
     def groups(self) -> list[str]:
         with self._translating_errors():

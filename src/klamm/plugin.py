@@ -65,13 +65,8 @@ if TYPE_CHECKING:
     from klamm.core.interfaces.no_config import NoConfig
     from klamm.core.interfaces.offsets import (
         CommittedOffset,
-        LeaderLog,
-        LogSlice,
         OffsetsTopicSettings,
         OffsetStore,
-        PartitionStore,
-        StoredGroup,
-        StoredMember,
     )
     from klamm.core.interfaces.provider import Provider
     from klamm.core.interfaces.security.authenticator import (
@@ -113,6 +108,7 @@ if TYPE_CHECKING:
     from klamm.core.interfaces.validator import TopicValidator
     from klamm.core.plugins import PluginHost, plugin_host
     from klamm.core.records.codecs import CodecTable
+    from klamm.core.records.isolation import AbortedTransaction, IsolationLevel
     from klamm.core.records.partition import TopicPartition
     from klamm.core.records.record import ConsumerRecord, Headers, ProducerRecord, Record, RecordMetadata
 
@@ -120,6 +116,7 @@ __all__ = [
     "ANY_VERSION",
     "CLUSTER_NAME",
     "NO_WINDOW",
+    "AbortedTransaction",
     "AclOperation",
     "AppendListener",
     "ArrowDeserializer",
@@ -164,12 +161,11 @@ __all__ = [
     "Headers",
     "HistorySink",
     "Int",
+    "IsolationLevel",
     "KlammError",
-    "LeaderLog",
     "Load",
     "LoadOrigin",
     "LogCut",
-    "LogSlice",
     "Long",
     "Names",
     "NoConfig",
@@ -179,7 +175,6 @@ __all__ = [
     "OffsetStore",
     "OffsetsTopicSettings",
     "Operation",
-    "PartitionStore",
     "PluginError",
     "PluginHost",
     "ProducerAudit",
@@ -210,8 +205,6 @@ __all__ = [
     "Sink",
     "Stat",
     "StorageError",
-    "StoredGroup",
-    "StoredMember",
     "TimeZone",
     "TopicFormat",
     "TopicIdSink",
@@ -291,13 +284,8 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
             "klamm.core.interfaces.no_config": ("NoConfig",),
             "klamm.core.interfaces.offsets": (
                 "CommittedOffset",
-                "LeaderLog",
-                "LogSlice",
                 "OffsetStore",
                 "OffsetsTopicSettings",
-                "PartitionStore",
-                "StoredGroup",
-                "StoredMember",
             ),
             "klamm.core.interfaces.provider": ("Provider",),
             "klamm.core.interfaces.security.authenticator": (
@@ -345,6 +333,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
             "klamm.core.interfaces.validator": ("TopicValidator",),
             "klamm.core.plugins": ("PluginHost", "plugin_host"),
             "klamm.core.records.codecs": ("CodecTable",),
+            "klamm.core.records.isolation": ("AbortedTransaction", "IsolationLevel"),
             "klamm.core.records.partition": ("TopicPartition",),
             "klamm.core.records.record": ("ConsumerRecord", "Headers", "ProducerRecord", "Record", "RecordMetadata"),
         },

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
+from klamm.core.groups.records.stored_group import StoredGroup, StoredMember
 from klamm.core.interfaces.coordination import Coordination
-from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore, PartitionedStore, StoredGroup, StoredMember
+from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore
 from klamm.core.plugins import plugin_host
 from klamm.testing.contracts import OffsetStoreContract
 from klamm.testing.contracts.offset_store import A0, FULL, MakeStore, OpenCoordination
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.brokers.led import LedOffsets
+from klammtest.brokers.led import LedOffsets, stored_groups
 from klammtest.zookeeper import CoordinationCase
 
 
@@ -35,9 +36,8 @@ class TestOffsetStores(OffsetStoreContract):
         def make(coordination: Coordination) -> OffsetStore:
             made.append(plugin_host().offset_stores.create(plugin, keys, coordination))
             if led is not None:
-                of_topic = made[-1]
-                assert isinstance(of_topic, PartitionedStore)
-                made.append(of_topic.at_leader(led.log()))
+                assert made[-1].in_offsets_topic
+                made.append(stored_groups(led.log(), coordination))
             return made[-1]
 
         with broker_thread(tmp_path, coordination_case.section()) if keys and led is None else nullcontext():
@@ -56,11 +56,8 @@ def test_groups_members_are_kept_in_the_partition_of_the_group(
     coordination_case: CoordinationCase, tmp_path: Path
 ) -> None:
     coordination = coordination_case.open()
-    of_topic = plugin_host().offset_stores.create("topic", {}, coordination)
-    assert isinstance(of_topic, PartitionedStore)
-    assert not isinstance(plugin_host().offset_stores.create("coordination", {}, coordination), PartitionedStore)
     led = LedOffsets(tmp_path)
-    one, other = of_topic.at_leader(led.log()), of_topic.at_leader(led.log())
+    one, other = stored_groups(led.log(), coordination), stored_groups(led.log(), coordination)
     assert one.load_groups() == {}
     member = StoredMember("m-1", None, "m", "/127.0.0.1", 60_000, 10_000, b"topics", b"share")
     states = {name: StoredGroup("consumer", 4, "range", "m-1", 5, (member,)) for name in ("g", "größe")}
@@ -82,13 +79,11 @@ def test_groups_members_are_kept_in_the_partition_of_the_group(
 
 def test_a_deposed_leader_stores_and_reads_nothing(coordination_case: CoordinationCase, tmp_path: Path) -> None:
     coordination = coordination_case.open()
-    of_topic = plugin_host().offset_stores.create("topic", {}, coordination)
-    assert isinstance(of_topic, PartitionedStore)
     led = LedOffsets(tmp_path)
-    deposed = of_topic.at_leader(led.log())
+    deposed = stored_groups(led.log(), coordination)
     deposed.commit("g", {A0: CommittedOffset(1)})
     led.next_epoch()
-    successor = of_topic.at_leader(led.log())
+    successor = stored_groups(led.log(), coordination)
     for call in (lambda: deposed.commit("g", {A0: CommittedOffset(2)}), lambda: deposed.fetch("g")):
         with pytest.raises(BrokerError) as raised:
             call()

@@ -62,6 +62,12 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.escaping": ("names from the wire on pages", {"audit/comparison/report.py", "audit/web/templates.py"}),
     "klamm.core.extras": ("names the extra that a feature needs", {"audit/web/service.py", "demo/flights.py"}),
     "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
+    "klamm.core.groups.records.batches": ("commits are written as a coordinator does", {"offsets/topic.py"}),
+    "klamm.core.groups.records.contents": ("commits are read as a coordinator does", {"offsets/offsets_table.py"}),
+    "klamm.core.groups.records.stored_group": (
+        "a deletion has to know a group's members",
+        {"offsets/offsets_table.py"},
+    ),
     "klamm.core.http_service": ("a server has the same life cycle everywhere", {"audit/web/service.py"}),
     "klamm.core.java": (
         "starts a JVM as the core does",
@@ -74,15 +80,13 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         {"audit/counting/batch_counts.py", "audit/windows.py"},
     ),
     "klamm.core.records.decode": (
-        "the broker tier counts in raw batches, a coordinator reads commits in its own log",
+        "the broker tier counts in raw batches",
         {
             "audit/counting/appends.py",
             "audit/counting/batch_counts.py",
             "audit/counting/broker_tier.py",
-            "offsets/partition_store.py",
         },
     ),
-    "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/records.py"}),
     "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/batch_counts.py"}),
     "klamm.core.records.header": (
         "batch headers: of raw batches that are counted or read, and of one that the demonstration damages",
@@ -90,7 +94,6 @@ DEEP: dict[str, tuple[str, set[str]]] = {
             "audit/counting/appends.py",
             "audit/counting/broker_tier.py",
             "demo/steps/plant.py",
-            "offsets/partition_store.py",
         },
     ),
     "klamm.core.records.partition": ("a line names the first of many partitions", {"audit/counting/broker_tier.py"}),

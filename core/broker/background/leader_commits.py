@@ -22,7 +22,7 @@ from ...interfaces.coordination import (
 )
 from ...interfaces.offsets import CommittedOffset, OffsetStore
 from ...records.partition import TopicPartition
-from ..coordinator.group_service import GroupService
+from ..coordinator.guarded_commits import GuardedCommits
 from ..coordinator.leader_fence import LeaderFence
 
 log = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ class LeaderCommits:
         self,
         coordination: Coordination,
         store: OffsetStore,
-        groups: GroupService,
+        guarded: GuardedCommits,
         broker_id: int,
         incarnation: Callable[[], str],
     ) -> None:
         self._coordination = coordination
         self._store = store
-        self._groups = groups
+        self._guarded = guarded
         self._broker_id = broker_id
         self._incarnation = incarnation
         self._fences: dict[TopicPartition, tuple[int, LeaderFence]] = {}
@@ -57,7 +57,7 @@ class LeaderCommits:
         for _ in range(_ATTEMPTS):
             guards: list[Check] = []
             led = dict(offsets)
-            if not self._groups.coordination_away:
+            if not self._guarded.coordination_away:
                 guards.append(self._registered())
                 for partition in offsets:
                     check = self._check(partition, leader_epochs[partition])
@@ -66,7 +66,7 @@ class LeaderCommits:
                     else:
                         guards.append(check)
             try:
-                deleted = self._groups.store_current(self._store, group, led, guards) if led else set()
+                deleted = self._guarded.commit(self._store, group, led, guards) if led else set()
             except (BadVersionError, NoNodeError) as error:  # as after a change of in-sync replicas: read again
                 log.debug("positions of %s: %s", group, error)
                 self._fences.clear()

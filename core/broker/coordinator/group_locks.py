@@ -44,9 +44,11 @@ class GroupLocks:
         self._coordinator = coordinator
         self._locks = ClassicGroupLocks(coordination, incarnation, coordinator.populated)
         self._releasing: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     async def stop(self, timeout_s: float) -> None:
         """Waits at most `timeout_s` for running releases; the end of the session releases the other locks."""
+        self._stopped = True
         if self._releasing:
             await asyncio.wait(self._releasing, timeout=timeout_s)
         for task in self._releasing:
@@ -77,6 +79,8 @@ class GroupLocks:
 
     def abandon(self, group: str) -> None:
         """The lock was acquired, but the group was not loaded: it is released, unless a successor has taken it."""
+        if self._stopped:
+            return
         self._locks.join_delivered(group)
         self._locks.mark_lost(group)
         self.emptied(group)

@@ -1,9 +1,7 @@
-"""Stores the state of classic groups that survives their coordinator: saves it when a group is stable, loads it when
-this broker becomes the leader of their partition.
+"""Stores the state of classic groups, which survives their coordinator, whenever a group is stable or empty.
 
 Rules (Kafka's GroupMetadataManager). A group's new state is stored before its members receive it; if that fails they
-get an error and join again. The saves of one group keep their order. Only a partition's own store keeps groups; with
-another one nothing is awaited.
+get an error and join again. The saves of one group keep their order.
 """
 
 from __future__ import annotations
@@ -12,14 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_exponential
-
-from ...errors import BrokerError, ErrorCode, KlammError
-from ...interfaces.coordination import CoordinationUnavailableError
-from ...interfaces.offsets import GroupStore, StoredGroup
+from ...errors import ErrorCode, KlammError
+from ...groups.records.stored_group import StoredGroup
 from ..workers import Workers
 from .coordinator_errors import state_code
 from .key_sequencer import KeySequencer
+from .stored_groups import StoredGroups
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +28,7 @@ class GroupMetadataManager:
         self._on_failed = on_failed
         self._saving = KeySequencer()
 
-    def save(self, store: GroupStore, group: str, state: StoredGroup) -> None:
+    def save(self, store: StoredGroups, group: str, state: StoredGroup) -> None:
         """Begins to store the state; `saved` returns the outcome."""
         self._saving.begin(group, self._save(store, group, state))
 
@@ -45,24 +41,7 @@ class GroupMetadataManager:
         """Waits at most `timeout_s` for running saves; a state that is not stored costs the members a rebalance."""
         await self._saving.stop(timeout_s)
 
-    async def load(self, store: GroupStore) -> dict[str, StoredGroup]:
-        """Returns the stored groups of a partition. Retries until the store answers; a store that cannot be read
-        returns none. Raises `BrokerError` NOT_LEADER_OR_FOLLOWER if this broker does not lead the partition any
-        more."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(CoordinationUnavailableError),
-            wait=wait_exponential(multiplier=0.1, max=5.0),
-            before_sleep=before_sleep_log(log, logging.INFO),
-        )
-        try:
-            return await retrying(self._workers.offsets, store.load_groups)
-        except BrokerError:
-            raise
-        except KlammError as error:
-            log.error("the stored groups cannot be read; their members will rejoin: %s", error)
-            return {}
-
-    async def _save(self, store: GroupStore, group: str, state: StoredGroup) -> ErrorCode:
+    async def _save(self, store: StoredGroups, group: str, state: StoredGroup) -> ErrorCode:
         try:
             await self._workers.offsets(store.save_group, group, state)
         except KlammError as error:

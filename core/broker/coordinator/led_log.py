@@ -1,4 +1,6 @@
-"""A partition that this broker leads, as the offset store sees it: `klamm.core.interfaces.offsets.LeaderLog`."""
+"""A partition that this broker leads, in one leader epoch: reads, appends that wait for the in-sync replicas, and
+appends on condition that the log ends at an offset.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from ...errors import BrokerError, ErrorCode
-from ...interfaces.offsets import LogSlice
 from ...log.errors import FencedLeaderEpochError, LogEndMovedError, OffsetOutOfRangeError, WouldBlockError
-from ...log.partition_log import AppendResult, ReadIsolation
+from ...log.partition_log import AppendResult, LogRead, ReadIsolation
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition
 from ..replication.replica import Replica
@@ -22,7 +23,8 @@ COMMIT_TIMEOUT_S: Final = 5.0
 
 
 class LedLog:
-    """Made and closed on the event loop, in one leader epoch; the other methods are called on worker threads."""
+    """Made and closed on the event loop; the other methods block, and are called on worker threads. They raise
+    `BrokerError` NOT_LEADER_OR_FOLLOWER once the leader epoch is over."""
 
     def __init__(self, replica: Replica, workers: Workers, codecs: CodecTable) -> None:
         self.partition: TopicPartition = replica.name
@@ -43,6 +45,10 @@ class LedLog:
         before."""
         return self._replica.log.high_watermark >= self._begin
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Ends the waits of running appends: the leader epoch is over, or the broker stops."""
         self._closed = True
@@ -50,9 +56,16 @@ class LedLog:
             running.cancel()
 
     def append(self, batch: bytearray) -> int:
+        """Appends one batch under the leader epoch, waits until it is below the high watermark, and returns the offset
+        after its last record.
+
+        Raises `BrokerError` NOT_ENOUGH_REPLICAS (nothing was appended), NOT_ENOUGH_REPLICAS_AFTER_APPEND or
+        REQUEST_TIMED_OUT (the batch is in the log, and may become visible later), and the errors of the log.
+        """
         return self._run(batch, None)
 
     def append_at(self, offset: int, batch: bytearray) -> int | None:
+        """Appends as `append` does if the log ends at `offset`; else appends nothing and returns None."""
         try:
             return self._run(batch, offset)
         except LogEndMovedError:
@@ -75,23 +88,16 @@ class LedLog:
         finally:
             self._running.discard(running)
 
-    def read(self, offset: int, max_bytes: int) -> LogSlice:
+    def read(self, offset: int, max_bytes: int, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK) -> LogRead:
+        """Reads batches as far as `isolation` allows; at least one if there is any, no data outside of the log.
+        `LOG_END` also shows those that are not below the high watermark yet, and may never be."""
+        if self._is_over():
+            raise self._over()
         log = self._replica.log
-        if self._is_over():
-            raise self._over()
         try:
-            found = log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+            return log.read(offset, max_bytes, isolation=isolation)
         except OffsetOutOfRangeError:
-            return LogSlice(b"", log.high_watermark, log.log_start_offset)
-        return LogSlice(found.data, found.high_watermark, found.log_start_offset)
-
-    def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
-        if self._is_over():
-            raise self._over()
-        try:
-            return self._replica.log.read(offset, max_bytes, isolation=ReadIsolation.LOG_END).data
-        except OffsetOutOfRangeError:
-            return b""
+            return LogRead(b"", log.high_watermark, log.log_start_offset, log.last_stable_offset)
 
     async def _append(self, batch: bytearray, at: int | None) -> int:
         replica, epoch = self._replica, self.leader_epoch

@@ -4,49 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
-from ...errors import BrokerError, ErrorCode
+from ...cluster.image import ClusterImage
+from ...errors import BrokerError, ErrorCode, KlammError, describe_error
 from ...groups.coordinator.coordinator import GroupCoordinator
 from ...groups.group_protocol_lock import GroupProtocol
+from ...groups.membership.topic_ids import TopicIds
 from ...interfaces.coordination import BadVersionError, Check, NoNodeError
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
 from ..workers import Workers
 from .group_locks import GroupLocks
-from .group_metadata_manager import GroupMetadataManager
-from .group_partitions import GroupPartitions
-from .key_sequencer import KeySequencer
+from .group_offsets import GroupOffsets
+from .group_shard import GroupShard
+from .runtime import CoordinatorRuntime
 
 log = logging.getLogger(__name__)
 
-Stored = Callable[[str, None], Awaitable[Mapping[TopicPartition, CommittedOffset]]]
-
 
 class OffsetCleanup:
-    """Belongs to the event loop. Each deletion takes its turn among the group's commits (`commits`); `stored` returns
-    all offsets of a group."""
+    """Belongs to the event loop. Each deletion takes its turn among the group's commits."""
 
     def __init__(
         self,
-        partitions: GroupPartitions,
+        runtime: CoordinatorRuntime[GroupShard],
+        offsets: GroupOffsets,
         locks: GroupLocks,
         coordinator: GroupCoordinator,
-        group_metadata: GroupMetadataManager,
-        commits: KeySequencer,
         workers: Workers,
-        stored: Stored,
+        image: Callable[[], ClusterImage],
+        topics: TopicIds,
         retention_ms: int,
     ) -> None:
-        self._partitions = partitions
+        self._runtime = runtime
+        self._offsets = offsets
         self._locks = locks
         self._coordinator = coordinator
-        self._group_metadata = group_metadata
-        self._commits = commits
         self._workers = workers
-        self._stored = stored
+        self._image = image
+        self._topics = topics
         self._retention_ms = retention_ms
+        self._deleted = DeletedTopics(image)
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._populated_ms: dict[str, int] = {}
         """When each group was last known to have members: at a check, when the last one left, or when a coordinator
         before this one stored that. When the last registry member left is stored nowhere: of a group whose last members
@@ -56,71 +58,113 @@ class OffsetCleanup:
         """Notes that the group's last member has left."""
         self._populated_ms[group] = now_ms
 
+    def stop(self) -> None:
+        for task in self._forgetting:
+            task.cancel()
+
+    # -- offsets of deleted topics
+
     async def forget_topics(self, deleted: Mapping[UUID, str]) -> None:
         """Deletes the offsets of deleted topics (their names by id), also those of groups with members, as Kafka does:
-        of all groups, or where a partition's own store has them of the groups that are coordinated here. Offsets of a
-        newer topic of the same name stay. Raises `KlammError` when the store fails, and while groups are loaded: call
-        it again."""
-        if self._partitions.loading:
+        of all groups, or of the groups that are coordinated here where the offsets are in `__consumer_offsets`. Offsets
+        of a newer topic of the same name stay. Raises `KlammError` when the store fails, and while groups are loaded:
+        call it again."""
+        if self._runtime.loading:
             raise BrokerError(ErrorCode.coordinator_load_in_progress, "the groups are being loaded")
-        await self.forget_here(deleted)
+        await self._forget_in(await self._offsets.reachable_groups(), deleted)
 
-    async def forget_here(self, deleted: Mapping[UUID, str]) -> None:
-        """Does it for the groups that are loaded by now."""
-        await self.forget_in(await self._partitions.reachable_groups(), deleted)
+    def look(self) -> None:
+        """Deletes the offsets of topics that were deleted since the last call, where only this broker can do it."""
+        if self._offsets.in_topic and (deleted := self._deleted.look()):
+            self._soon(self._forget_here(deleted))
 
-    async def forget_in(self, groups: Iterable[str], deleted: Mapping[UUID, str]) -> None:
+    def loaded(self, shard: GroupShard) -> None:
+        """Called with groups that are served from now on: deletes offsets of topics that were created again while
+        another broker led the partition, or none."""
+        if self._offsets.in_topic:
+            self._soon(self._forget_replaced(shard))
+
+    async def _forget_here(self, deleted: Mapping[UUID, str]) -> None:
+        await self._forget_in(await self._offsets.reachable_groups(), deleted)
+
+    async def _forget_replaced(self, shard: GroupShard) -> None:
+        ids = {topic.name: topic.topic_id for topic in self._image().topics.values()}
+        doubtful: dict[UUID, str] = {}
+        for group in await self._workers.offsets(shard.stored.groups):
+            stored = await self._workers.offsets(shard.stored.fetch, group)
+            for name, found in stored.items():
+                if found.topic_id is not None and name.topic in ids and found.topic_id != ids[name.topic]:
+                    doubtful[found.topic_id] = name.topic
+        if doubtful:  # the image may be older than a commit
+            now = await self._workers.coordination(self._topics.now, set(doubtful.values()))
+            replaced = {i: name for i, name in doubtful.items() if now.get(name, i) != i}
+            await self._forget_in(await self._workers.offsets(shard.stored.groups), replaced)
+
+    def _soon(self, forgetting: Coroutine[Any, Any, None]) -> None:
+        """Runs it as a task. Nothing is lost if it fails: offsets of a deleted topic are ignored, and looked for again
+        at the next load."""
+        task = asyncio.get_running_loop().create_task(forgetting)
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgot)
+
+    def _forgot(self, task: asyncio.Task[None]) -> None:
+        self._forgetting.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, KlammError):
+            log.info("offsets of deleted topics stay for now: %s", error)
+        elif error is not None:
+            log.error("offsets of deleted topics stay for now: %s", describe_error(error))
+
+    async def _forget_in(self, groups: Iterable[str], deleted: Mapping[UUID, str]) -> None:
         for group in groups:
-            await asyncio.shield(self._commits.begin(group, self._forget_topics(group, deleted)))
+            await self._runtime.in_turn(group, self._forget_topics(group, deleted))
 
     async def _forget_topics(self, group: str, deleted: Mapping[UUID, str]) -> None:
         names = set(deleted.values())
         gone = {
             name: found
-            for name, found in (await self._stored(group, None)).items()
+            for name, found in (await self._offsets.stored(group, None)).items()
             if name.topic in names and (found.topic_id is None or found.topic_id in deleted)
         }
         if gone:
             # A registry member may have committed to the new topic of that name meanwhile.
-            await self._workers.offsets(self._partitions.store(group).delete, group, gone, seen=gone)
+            await self._workers.offsets(self._offsets.store(group).delete, group, gone, seen=gone)
+
+    # -- offsets and states of deserted groups
 
     async def expire_offsets(self, now_ms: int) -> None:
-        """Deletes the offsets of groups that have had no member and no commit for `offsets.retention.minutes`; with a
-        store that keeps no groups, as far as this broker knows, which is since it coordinates them. Groups whose id
-        begins with `__` are the broker's own and are kept."""
+        """Deletes the offsets of groups that have had no member and no commit for `offsets.retention.minutes`. Groups
+        whose id begins with `__` are the broker's own and are kept."""
         oldest = now_ms - self._retention_ms
-        for partition in self._partitions.active():
-            if partition.groups is not None:
-                for group, state in (await self._group_metadata.load(partition.groups)).items():
-                    if state.changed_ms > oldest:
-                        self._populated_ms[group] = max(self._populated_ms.get(group, 0), state.changed_ms)
-        groups = await self._partitions.groups_with_offsets()
+        for shard in self._runtime.active():
+            for group, state in (await shard.states()).items():
+                if state.changed_ms > oldest:
+                    self._populated_ms[group] = max(self._populated_ms.get(group, 0), state.changed_ms)
+        groups = await self._offsets.groups()
         with_offsets, known = frozenset(groups), self._populated_ms.items()
         self._populated_ms = {group: at for group, at in known if at > oldest or group in with_offsets}
         for group in groups:
             if self._coordinator.populated(group):
                 self._populated_ms[group] = now_ms
             elif not group.startswith("__"):
-                await asyncio.shield(self._commits.begin(group, self._expire_offsets(group, oldest, now_ms)))
-        for partition in self._partitions.active():
-            if partition.groups is not None:
-                for group, state in (await self._group_metadata.load(partition.groups)).items():
-                    if state.changed_ms < oldest:
-                        await asyncio.shield(self._commits.begin(group, self._expire_group(group)))
+                await self._runtime.in_turn(group, self._expire_offsets(group, oldest, now_ms))
+        for shard in self._runtime.active():
+            for group, state in (await shard.states()).items():
+                if state.changed_ms < oldest:
+                    await self._runtime.in_turn(group, self._expire_group(group))
 
     async def _expire_offsets(self, group: str, oldest_ms: int, now_ms: int) -> None:
         """Runs in turn with the group's commits: it sees the commits before it, and those after it are stored after
         it."""
-        populated_ms = max(self._populated_ms.get(group, 0), self._partitions.unknown_until_ms(group))
-        if not self._deserted(group) or populated_ms > oldest_ms:
+        if not self._deserted(group) or self._populated_ms.get(group, 0) > oldest_ms:
             return
-        if not _older(await self._stored(group, None), oldest_ms):  # true for most groups: skip the lock
+        if not _older(await self._offsets.stored(group, None), oldest_ms):  # true for most groups: skip the lock
             return
         async with self._locks.pinned(group) as (protocol, unchanged):
             if protocol is not None or await self._left_unseen(group):
                 self._populated_ms[group] = now_ms
                 return
-            stored = await self._stored(group, None)
+            stored = await self._offsets.stored(group, None)
             expired = _older(stored, oldest_ms) and self._deserted(group)
             if expired and await self._forget_group(group, unchanged, stored):
                 self._populated_ms.pop(group, None)
@@ -136,7 +180,7 @@ class OffsetCleanup:
         """Deletes the stored state of a group that has neither members nor offsets, in turn with the group's
         commits."""
         async with self._locks.pinned(group) as (protocol, unchanged):
-            if protocol is None and self._deserted(group) and not await self._stored(group, None):
+            if protocol is None and self._deserted(group) and not await self._offsets.stored(group, None):
                 await self._forget_group(group, unchanged, {})
 
     async def _forget_group(
@@ -144,9 +188,8 @@ class OffsetCleanup:
     ) -> bool:
         """Deletes the group's offsets, but for those committed since they were `seen`. Returns False, and deletes
         nothing, if its lock was acquired in the meantime or another broker coordinates it now."""
-        guards = [*self._partitions.guards(group), *unchanged]
         try:
-            await self._workers.offsets(self._partitions.store(group).delete, group, None, guards, seen=seen)
+            await self._offsets.delete_group(group, [*self._offsets.guards(group), *unchanged], seen=seen)
         except (BadVersionError, NoNodeError) as error:
             log.info("the offsets of group %s stay: %s", group, error)
             return False
@@ -154,9 +197,27 @@ class OffsetCleanup:
 
     def _deserted(self, group: str) -> bool:
         """Returns whether the group is this broker's and has no members."""
-        return self._partitions.keeps(group) and not self._coordinator.populated(group)
+        return self._offsets.keeps(group) and not self._coordinator.populated(group)
 
 
 def _older(stored: Mapping[TopicPartition, CommittedOffset], oldest_ms: int) -> bool:
     """Returns whether there are offsets and all of them were committed before that time."""
     return bool(stored) and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest_ms
+
+
+class DeletedTopics:
+    """The topics that `look` finds missing in the image, since it was called last."""
+
+    def __init__(self, image: Callable[[], ClusterImage]) -> None:
+        self._image = image
+        self._seen = image()
+
+    def look(self) -> dict[UUID, str]:
+        """Returns the deleted topics' names by id. A coordination that was restored from a backup lacks topics that
+        were not deleted: its version is lower."""
+        before, now = self._seen, self._image()
+        self._seen = now
+        if now is before or now.version <= before.version or now.history != before.history:
+            return {}
+        ids = {topic.topic_id for topic in now.topics.values()}
+        return {topic.topic_id: topic.name for topic in before.topics.values() if topic.topic_id not in ids}

@@ -33,7 +33,6 @@ from ..request import FIRST_ALLOWANCE, ConnectionContext, Request
 from ..services import Services
 from .metadata import nodes
 
-_READ_COMMITTED = 1
 _RACKS_FROM = 11
 """The first version that names the consumer's rack: followers answer too (KIP-392)."""
 _TOPIC_IDS_FROM = 13
@@ -258,7 +257,7 @@ def _look(
     wait for the disk.
     """
     message = request.message
-    isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
+    isolation = ReadIsolation.of(message.isolation_level)
     room = min(message.max_bytes, services.config.fetch_max_bytes, room)
     poll = _Poll([])
     by_rack = request.version >= _RACKS_FROM
@@ -332,7 +331,7 @@ def _read(
         found = read()
         if found is None:
             return None
-        answer.records = found.data
+        answer.records, answer.aborted = found.data, found.aborted
         if answer.records and services.third_party_codecs:
             _hide_undeclared(answer, services.third_party_codecs - request.connection.codecs)
     except KlammError as error:
@@ -384,7 +383,7 @@ def _respond(
     return write_fetch_response(
         list(sent.values()),
         request.version,
-        committed=request.message.isolation_level == _READ_COMMITTED,
+        isolation=request.message.isolation_level,
         error=error,
         throttle_ms=request.throttle_ms,
         session_id=session_id,

@@ -73,7 +73,7 @@ async def join_group(services: Services, request: Request) -> Entity:
     refused = _refusal(services, request, AclOperation.READ, m.group_id)
     if refused is not None:
         return _joined(request, JoinResult(refused, m.member_id))
-    result = await services.groups.join(
+    result = await services.groups.members.join(
         JoinRequest(
             group_id=m.group_id,
             member_id=m.member_id,
@@ -119,7 +119,7 @@ async def sync_group(services: Services, request: Request) -> Entity:
     refused = _refusal(services, request, AclOperation.READ, m.group_id)
     if refused is not None:
         return _synced(request, SyncResult(refused))
-    result = await services.groups.sync(
+    result = await services.groups.members.sync(
         SyncRequest(
             group_id=m.group_id,
             member_id=m.member_id,
@@ -179,7 +179,7 @@ async def list_groups(services: Services, request: Request) -> Entity:
     states = request.message.states_filter if request.version >= 4 else ()
     types = request.message.types_filter if request.version >= 5 else ()
     try:
-        with_offsets = await services.groups.with_offsets()
+        with_offsets = await services.groups.offsets.groups()
     except KlammError as error:
         return request.respond(error_code=commit_code(error), groups=())
     listed = services.groups.coordinator.list_groups(states, with_offsets)
@@ -204,7 +204,7 @@ async def list_groups(services: Services, request: Request) -> Entity:
 async def describe_groups(services: Services, request: Request) -> Entity:
     with_offsets, unread = frozenset[str](), ErrorCode.none
     try:
-        with_offsets = frozenset(await services.groups.with_offsets())
+        with_offsets = frozenset(await services.groups.offsets.groups())
     except KlammError as error:
         unread = commit_code(error)  # the members are known even so
     groups = []
@@ -257,6 +257,6 @@ async def delete_groups(services: Services, request: Request) -> Entity:
     results = []
     for group_id in dict.fromkeys(request.message.groups_names):
         refused = _refusal(services, request, AclOperation.DELETE, group_id)
-        code = refused or await services.groups.delete(group_id)
+        code = refused or await services.groups.deletions.delete(group_id)
         results.append(request.part("DeletableGroupResult", group_id=group_id, error_code=code))
     return request.respond(results=tuple(results))

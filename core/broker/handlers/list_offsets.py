@@ -25,7 +25,6 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _FROM = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """The first version in which a negative timestamp has a meaning."""
-_READ_COMMITTED = 1
 _NOT_FOUND = (-1, -1, -1)
 
 
@@ -63,14 +62,12 @@ async def _partition(services: Services, request: Request, topic: str, asked: An
 
 async def _find(services: Services, request: Request, led: Replica, timestamp: int) -> tuple[int, int, int]:
     """Returns (timestamp, offset, leader epoch), each -1 if there is none."""
-    committed = request.version >= 2 and request.message.isolation_level == _READ_COMMITTED
-    isolation = ReadIsolation.COMMITTED if committed else ReadIsolation.HIGH_WATERMARK
+    isolation = ReadIsolation.of(request.message.isolation_level if request.version >= 2 else 0)
     if timestamp < 0 and request.version < _FROM.get(timestamp, 1 << 16):
         raise BrokerError(ErrorCode.unsupported_version, f"{led.name}: timestamp {timestamp} has no meaning here")
     if timestamp == LATEST:
         _check_watermark(request, led)
-        end = led.log.last_stable_offset if committed else led.log.high_watermark
-        return -1, end, led.leader_epoch
+        return -1, led.log.end_for(isolation), led.leader_epoch
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOT_FOUND
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

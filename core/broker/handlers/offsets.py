@@ -13,7 +13,7 @@ from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
 from ..coordinator.coordinator_errors import commit_code
-from ..coordinator.group_service import OffsetCommitter
+from ..coordinator.offset_commits import OffsetCommitter
 from ..request import Request
 from ..services import Services
 
@@ -57,7 +57,7 @@ async def offset_commit(services: Services, request: Request) -> Entity:
             )
             named[tp] = answer
     if offsets:
-        for tp, code in (await services.groups.commit(m.group_id, committer, offsets)).items():
+        for tp, code in (await services.groups.commits.commit(m.group_id, committer, offsets)).items():
             gone = by_id and code is ErrorCode.unknown_topic_or_partition  # deleted since the lookup
             named[tp][tp.partition] = ErrorCode.unknown_topic_id if gone else code
     return request.respond(topics=_committed(request, codes))
@@ -137,7 +137,7 @@ async def _fetch(
     asked = None if topics is None else [row for topic in topics for row in _asked(services, request, topic)]
     names = None if asked is None else [name for _, _, name in asked if name.topic]
     try:
-        found = await services.groups.fetch(group_id, names)
+        found = await services.groups.offsets.fetch(group_id, names)
     except KlammError as problem:
         return [], commit_code(problem), {}
     if asked is None:
@@ -204,7 +204,9 @@ async def offset_delete(services: Services, request: Request) -> Entity:
         return request.respond(error_code=refused, topics=())
     unreadable = {topic.name: _unreadable(services, request, topic.name) for topic in m.topics}
     names = [TopicPartition(topic.name, p.partition_index) for topic in m.topics for p in topic.partitions]
-    codes = await services.groups.delete_offsets(m.group_id, [n for n in names if unreadable[n.topic] is None])
+    codes = await services.groups.deletions.delete_offsets(
+        m.group_id, [n for n in names if unreadable[n.topic] is None]
+    )
     if isinstance(codes, ErrorCode):
         return request.respond(error_code=codes, topics=())
     topics = tuple(

@@ -268,4 +268,4 @@ def write_answers(
         )
         for (topic_id, number), data in answers.items()
     ]
-    return write_fetch_response(fetched, request.version, committed=False, error=error, session_id=session_id)
+    return write_fetch_response(fetched, request.version, error=error, session_id=session_id)

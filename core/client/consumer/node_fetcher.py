@@ -20,6 +20,7 @@ from ...config.sections.consumer import ConsumerConfig
 from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from ...records.chain import check_chain
 from ...records.header import iter_headers
+from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition
 from ..cluster_client import ClusterClient, EpochEnd, FetchedPartition, Lineage
 from ..errors import FAIL_OVER_ERRORS, ClientClosedError, UnreadableBatchError
@@ -80,7 +81,7 @@ class NodeFetcher(threading.Thread):
         """When the Fetch that is under way was sent; None if there is none."""
         self._compared_since = math.inf
         """Partitions that were compared since then are fetched, even if that is more than `UNWATCHED_S` ago."""
-        self._isolation = 1 if config.isolation_level == "read_committed" else 0
+        self._isolation = IsolationLevel[config.isolation_level.upper()]
 
     def run(self) -> None:
         while not self._positions.closed:
@@ -165,7 +166,7 @@ class NodeFetcher(threading.Thread):
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             partition_max_bytes=config.max_partition_fetch_bytes,
-            isolation_level=self._isolation,
+            isolation=self._isolation,
             rack="" if stays else config.client_rack,
         )
         chunks = {p: chunk_of(p, wanted[p].offset, answer.records) for p, answer in answers.items() if p in wanted}

@@ -25,6 +25,7 @@ from uuid import UUID
 from ...errors import BrokerError, CorruptRecordError, ErrorCode
 from ...records.codecs import CodecTable
 from ...records.header import iter_headers
+from ...records.isolation import AbortedTransaction, IsolationLevel
 from ...records.partition import TopicPartition
 from ..cluster_client import EpochEnd, FetchedPartition, Lineage
 from ..errors import (
@@ -69,6 +70,7 @@ class FetchClient(Protocol):
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
+        isolation: IsolationLevel,
     ) -> Mapping[TopicPartition, FetchedPartition]: ...
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]: ...
@@ -93,6 +95,7 @@ class PartitionReader:
         fetch_bytes: int = FETCH_BYTES,
         quarantine: bool = False,
         hint: str = "",
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         retry: Delays = FAIL_OVER,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -101,8 +104,13 @@ class PartitionReader:
         self.cursor = Cursor(offset)
         self.high_watermark = -1
         """As of the last fetch."""
+        self.last_stable_offset = -1
+        """As of the last fetch."""
+        self.aborted: tuple[AbortedTransaction, ...] = ()
+        """The aborted transactions with records in the last fetch, if `isolation` is `READ_COMMITTED`."""
         self._client = client
         self._fetch_bytes = fetch_bytes
+        self._isolation = isolation
         self._decoder = BatchDecoder(partition, client.codecs, quarantine=quarantine, hint=hint)
         self._retry = retry
         self._clock = clock
@@ -124,7 +132,7 @@ class PartitionReader:
     def fetch(self, timeout_s: float, *, max_wait_ms: int = MAX_WAIT_MS, until: int | None = None) -> bytes:
         """Returns whole batches from the position on; they may begin before it, and end with a partial one.
 
-        Empty if there is no record up to the high watermark; with `until`, an offset below which there must be records,
+        Empty if the isolation shows no record yet; with `until`, an offset below which there must be records,
         that is retried. After `timeout_s` the last error is raised: `BrokerError` or `ConnectionFailedError`.
         `OffsetsDeletedError`, `LogTruncatedError` and `TopicReplacedError` (all `DataLossError`) are raised at once, as
         are errors that are not retriable.
@@ -223,6 +231,7 @@ class PartitionReader:
                 max_wait_ms=max_wait_ms,
                 max_bytes=self._fetch_bytes,
                 partition_max_bytes=self._fetch_bytes,
+                isolation=self._isolation,
             )[self.partition]
         except ConnectionFailedError:
             self._client.cluster.forget_leaders([self.partition], node_id)
@@ -231,7 +240,8 @@ class PartitionReader:
             self._refused(answer, node_id)
         if answer.diverging is not None:
             self._diverged(answer.diverging)
-        self.high_watermark = answer.high_watermark
+        self.high_watermark, self.last_stable_offset = answer.high_watermark, answer.last_stable_offset
+        self.aborted = answer.aborted
         if answer.high_watermark < position:  # this may be so for a moment after an election
             self.verify()
         if until is not None and next(iter_headers(answer.records), None) is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
+from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition
 from ..errors import DataLossError, LogTruncatedError, OffsetsDeletedError
 from .batch_decoder import RawBatch, ReadBatch
@@ -57,12 +58,19 @@ class RangeReader:
         fail_on_data_loss: bool,
         poll_timeout_s: float,
         quarantine: bool = False,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> None:
         self._range = range_
         self._strict = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
         self._reader = PartitionReader(
-            client, range_.partition, range_.start, topic_id=range_.topic_id, quarantine=quarantine, hint=_HINT
+            client,
+            range_.partition,
+            range_.start,
+            topic_id=range_.topic_id,
+            quarantine=quarantine,
+            hint=_HINT,
+            isolation=isolation,
         )
 
     def batches(self) -> Iterator[ReadBatch]:

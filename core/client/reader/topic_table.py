@@ -22,6 +22,7 @@ from typing import Final, Protocol
 
 from ...errors import BrokerError, ErrorCode
 from ...records.codecs import CodecTable
+from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition
 from ..cluster_client import EARLIEST, LATEST, EpochEnd, FetchedPartition, Lineage
 from ..errors import DataLossError
@@ -65,6 +66,7 @@ class TableClient(Protocol):
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
+        isolation: IsolationLevel,
         timeout_s: float | None,
     ) -> Mapping[TopicPartition, FetchedPartition]: ...
 
@@ -110,6 +112,7 @@ class _BoundedClient(FetchClient):
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
+        isolation: IsolationLevel,
     ) -> Mapping[TopicPartition, FetchedPartition]:
         left_s = self._left_s()
         return self._client.fetch(
@@ -119,6 +122,7 @@ class _BoundedClient(FetchClient):
             max_wait_ms=max_wait_ms,
             max_bytes=max_bytes,
             partition_max_bytes=partition_max_bytes,
+            isolation=isolation,
             timeout_s=None if left_s is None else left_s + max_wait_ms / 1000,
         )
 

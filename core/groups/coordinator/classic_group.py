@@ -47,9 +47,9 @@ from enum import Enum
 from typing import Final
 
 from ...errors import ErrorCode, ProtocolError
-from ...interfaces.offsets import StoredGroup
 from ...state_table import StateTable
 from ..membership.consumer_protocol import decode_subscription
+from ..records.stored_group import StoredGroup
 from .members import ClassicGroupMember, common_protocols, elect_protocol
 from .requests import (
     DescribedGroup,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 from ...errors import ErrorCode
-from ...interfaces.offsets import StoredGroup
+from ..records.stored_group import StoredGroup
 from .classic_group import CONSUMER, ClassicGroup
 from .requests import (
     DescribedGroup,

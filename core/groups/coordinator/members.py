@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...interfaces.offsets import StoredMember
+from ..records.stored_group import StoredMember
 from .requests import DescribedMember, JoinDone, JoinedMember, JoinRequest, SyncDone
 
 

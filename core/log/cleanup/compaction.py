@@ -26,7 +26,7 @@ from ...records.editing.rewrite import keep_nothing, keep_records
 from ...records.header import NO_TIMESTAMP, BatchHeader
 from ..partition_log import PartitionLog
 from ..segment.file_operations import OpenFile, remove, storage
-from ..segment.naming import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX, segment_file
+from ..segment.naming import CLEANED, INDEXES, LOG, segment_file
 from ..segment.offset_index import MAX_RELATIVE
 from ..segment.scan import scan
 from ..segment.segment import Segment
@@ -238,7 +238,7 @@ class _Group:
 
 def _discard(log: PartitionLog, base: int) -> None:
     """Removes the files of a compacted segment that does not become part of the log."""
-    for suffix in (LOG, OFFSET_INDEX, TIME_INDEX):
+    for suffix in (LOG, *INDEXES):
         path = segment_file(log.directory, base, suffix + CLEANED)
         try:
             remove(path)

@@ -198,7 +198,7 @@ class Scrubber:
         return whole
 
     def _check_indexes(self, log: PartitionLog, segment: Segment, file: OpenFile, whole: bool) -> None:
-        """Checks the two indexes; a missing one counts as damaged. Checks the batches that the entries name only if all
+        """Checks the indexes; a missing one counts as damaged. Checks the batches that the entries name only if all
         batches are `whole`."""
         try:
             entries = segment.stored_index()

@@ -18,7 +18,7 @@ from ...errors import CorruptRecordError
 from ...faults import fault_point
 from ...records.partition import TopicPartition
 from ..segment.file_operations import OpenFile, remove, rename, storage, sync_directory
-from ..segment.naming import CORRUPT, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, parse_segment_file, segment_file
+from ..segment.naming import CORRUPT, INDEXES, LOG, SWAP, parse_segment_file, segment_file
 from ..segment.scan import scan
 from ..segment.segment import Segment
 
@@ -79,7 +79,7 @@ def _recover(tp: TopicPartition, directory: Path, path: Path) -> None:
     for other in list(directory.iterdir()):
         found = parse_segment_file(other.name)
         replaced = found is not None and (found[0] == base or base < found[0] < end)
-        if found and replaced and found[1] in (LOG, OFFSET_INDEX, TIME_INDEX):
+        if found and replaced and found[1] in (LOG, *INDEXES):
             fault_point("compaction.recover")
             remove(other)
     fault_point("compaction.recover")

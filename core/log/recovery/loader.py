@@ -22,13 +22,12 @@ from ..segment.log_segments import LogSegments
 from ..segment.naming import (
     CLEANED,
     CORRUPT,
+    INDEXES,
     LEADER_EPOCHS,
     LOG,
     OFFSET_GAPS,
-    OFFSET_INDEX,
     REMOVED,
     TEMPORARY,
-    TIME_INDEX,
     parse_segment_file,
 )
 from ..segment.open_files import OpenFiles
@@ -112,7 +111,7 @@ def _sweep(directory: Path) -> list[int]:
             parsed = parse_segment_file(path.name)
             if parsed and parsed[1] == LOG:
                 bases.add(parsed[0])
-            elif parsed and parsed[1] in (OFFSET_INDEX, TIME_INDEX):
+            elif parsed and parsed[1] in INDEXES:
                 indexes.append((parsed[0], path))
         for base, path in indexes:
             if base not in bases:

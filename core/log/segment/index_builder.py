@@ -108,7 +108,7 @@ class IndexBuilder:
             try:
                 self._indexes.grow()
             except CorruptRecordError as error:
-                _log.warning("%s: %s; both indexes of the segment are rebuilt", self._tp, error)
+                _log.warning("%s: %s; all indexes of the segment are rebuilt", self._tp, error)
             else:
                 self._next_offset = state.next_offset
                 self._largest = LargestTimestamp(state.largest_ms, state.largest_offset)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from ...errors import CorruptRecordError
 from ...faults import fault_point
@@ -46,6 +46,9 @@ class SegmentState(NamedTuple):
 
 class IndexFile:
     """Entries `(key, value)` in ascending order of their keys. Not thread-safe: the log's lock guards it."""
+
+    suffix: ClassVar[str]
+    """The suffix of the file's name, one of `naming.INDEXES`."""
 
     def __init__(self, path: Path, base_offset: int, entry: Struct, max_bytes: int) -> None:
         """Begins empty and in memory; `load` uses the file instead."""

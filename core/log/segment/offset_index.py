@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 
 from .index_file import IndexFile
+from .naming import OFFSET_INDEX
 
 _ENTRY: Final = Struct(">II")
 MAX_RELATIVE: Final = 2**31 - 1
@@ -18,6 +19,8 @@ MAX_RELATIVE: Final = 2**31 - 1
 
 
 class OffsetIndex(IndexFile):
+    suffix = OFFSET_INDEX
+
     def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
         super().__init__(path, base_offset, _ENTRY, max_bytes)
 

@@ -1,4 +1,4 @@
-"""One segment of a log: a file of whole record batches in offset order, with its two indexes.
+"""One segment of a log: a file of whole record batches in offset order, with its indexes.
 
 Invariants: `size` is the end of the last whole batch; every offset in the file lies in [base_offset, next_offset); only
 the last segment of a log grows. Not thread-safe: the log's lock guards everything except reads of an `OpenFile`.
@@ -19,15 +19,14 @@ from ...records.partition import TopicPartition
 from ..recovery.resync import is_unfinished, scan_past_damage
 from .file_operations import OpenFile, remove, rename, storage, storage_error, sync_directory, write_atomically
 from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
-from .index_file import SegmentState
+from .index_file import IndexFile, SegmentState
 from .log_file import LogFile
 from .naming import LOG, REMOVED, segment_file
-from .offset_index import MAX_RELATIVE, OffsetIndex
+from .offset_index import MAX_RELATIVE
 from .open_files import OpenFiles
 from .reading import MAX_HINTS, Extent, forget_older_hints
 from .scan import NotCachedError, scan
 from .segment_indexes import LargestTimestamp, SegmentIndexes, new_largest
-from .time_index import TimeIndex
 
 _log = logging.getLogger(__name__)
 
@@ -130,16 +129,16 @@ class Segment:
             if self._size:
                 _log.log(
                     logging.DEBUG if after_crash else logging.INFO,
-                    "%s: an index of %s is missing, or the two do not match each other: both are rebuilt",
+                    "%s: an index of %s is missing, or its indexes do not match each other: all are rebuilt",
                     self._tp, self.path,
                 )  # fmt: skip
         except (CorruptRecordError, StorageError) as error:
-            _log.warning("%s: %s; both indexes of the segment are rebuilt", self._tp, error)
+            _log.warning("%s: %s; all indexes of the segment are rebuilt", self._tp, error)
         self._indexes.clear()
         return None
 
     def rebuild(self, keep_below: int = 0) -> None:
-        """Rebuilds both indexes from the batch headers; raises `CorruptRecordError` at the first damaged one that is
+        """Rebuilds the indexes from the batch headers; raises `CorruptRecordError` at the first damaged one that is
         not below the offset `keep_below`. Never changes the log file."""
         built = self._build(keep_below=keep_below)
         if built.error:
@@ -147,7 +146,7 @@ class Segment:
         self._take_bounds(built)
 
     def rebuild_around_damage(self) -> None:
-        """Rebuilds both indexes without the damaged batches, and logs where those are. Only for a segment that no
+        """Rebuilds the indexes without the damaged batches, and logs where those are. Only for a segment that no
         longer grows.
 
         The log file is not changed. `size` becomes the end of the last whole batch.
@@ -192,7 +191,7 @@ class Segment:
         keep_below: int = 0,
         checked: Checked | None = None,
     ) -> BuiltIndexes:
-        """Builds both indexes. Does not change the bounds of the segment, because there may be readers: the caller does
+        """Builds the indexes. Does not change the bounds of the segment, because there may be readers: the caller does
         that if it may."""
         self._hints = {}
         builder = IndexBuilder(
@@ -325,7 +324,7 @@ class Segment:
             _log.warning("%s: %s; the next start rebuilds this index", self._tp, error)
 
     def index_contents(self) -> list[bytes | None]:
-        """Returns the contents of the two index files for the current state; None for a file that has it already."""
+        """Returns the contents of the index files for the current state; None for a file that has it already."""
         return self._indexes.contents(self._state())
 
     def write_indexes(self, contents: list[bytes | None]) -> None:
@@ -335,8 +334,8 @@ class Segment:
 
     def stored_index(self) -> list[tuple[int, int]]:
         """Returns last offset and position of each batch that the offset index's file names; empty if an index is in
-        memory. Only for a segment that no longer grows. Raises `CorruptRecordError` if one of the two files is damaged
-        or has another state of the segment."""
+        memory. Only for a segment that no longer grows. Raises `CorruptRecordError` if one of the files is damaged or
+        has another state of the segment."""
         return self._indexes.stored_entries(self._state())
 
     def _state(self) -> SegmentState:
@@ -486,9 +485,7 @@ class Segment:
         call renames the rest and returns all paths.
         """
         moved: list[Path] = []
-        parts: tuple[LogFile | OffsetIndex | TimeIndex, ...] = (
-            self._log_file, self._indexes.offsets, self._indexes.times,
-        )  # fmt: skip
+        parts: tuple[LogFile | IndexFile, ...] = (self._log_file, *self._indexes.files)
         for part in parts:
             path = part.path
             target = path if path.name.endswith(suffix) else path.with_name(path.name + suffix)

@@ -1,7 +1,7 @@
-"""Holds the two sparse indexes of a segment, which get their entries together.
+"""Holds the indexes of a segment as a list: whatever is done to one file of a segment is done to all.
 
-Invariant: every `index.interval.bytes` of the log, both get an entry for the same batch; the time index gets it only if
-the largest timestamp has grown. Not thread-safe: the log's lock guards it.
+Invariant: every `index.interval.bytes` of the log, the offset and the time index get an entry for the same batch; the
+time index gets it only if the largest timestamp has grown. Not thread-safe: the log's lock guards it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from ...errors import CorruptRecordError
-from .index_file import SegmentState
+from .index_file import IndexFile, SegmentState
 from .naming import OFFSET_INDEX, TIME_INDEX, segment_file
 from .offset_index import OffsetIndex
 from .time_index import TimeIndex
@@ -33,7 +33,7 @@ one."""
 
 
 class SegmentIndexes:
-    """Writes, loads and clears both indexes as one.
+    """Writes, loads and clears all indexes as one.
 
     `full`: an index has room for one last entry only, so the segment must be rolled; set by this class only.
     `bytes_since_entry`: bytes of the log since the last entry; the caller counts them, without a call for every append.
@@ -44,8 +44,13 @@ class SegmentIndexes:
         self.offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX + suffix), base_offset, max_bytes)
         self.times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX + suffix), base_offset, max_bytes)
         self.bytes_since_entry = 0
-        self.full = self.offsets.full or self.times.full
         self._base = base_offset
+        self._take_full()
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """All indexes, in the order in which their files are written: `naming.INDEXES`."""
+        return self.offsets, self.times
 
     # -- entries -------------------------------------------------------------------------------------------------
 
@@ -55,13 +60,13 @@ class SegmentIndexes:
         self.offsets.add(last_offset, position)
         self.times.add(largest.timestamp_ms, largest.offset)
         self.bytes_since_entry = 0
-        self.full = self.offsets.full or self.times.full
+        self._take_full()
 
     def close(self, largest: LargestTimestamp) -> None:
         """Adds the last entry of the time index, which is the largest timestamp of the segment."""
         if largest.timestamp_ms >= 0:
             self.times.add(largest.timestamp_ms, largest.offset)
-            self.full = self.offsets.full or self.times.full
+            self._take_full()
 
     def emptied(self) -> SegmentIndexes:
         """Returns empty indexes in memory of the same files, and leaves these as they are."""
@@ -72,65 +77,68 @@ class SegmentIndexes:
 
     def clear(self) -> None:
         """Removes all entries; the files are stale until `seal` replaces them."""
-        self.offsets.clear()
-        self.times.clear()
+        for index in self.files:
+            index.clear()
         self.bytes_since_entry = 0
-        self.full = self.offsets.full or self.times.full
+        self._take_full()
 
     def grow(self) -> None:
         """Reads the entries into memory, so that more can be added. Raises `CorruptRecordError` if a file is
         damaged."""
-        self.offsets.grow()
-        self.times.grow()
+        for index in self.files:
+            index.grow()
         self.bytes_since_entry = 0
+
+    def _take_full(self) -> None:
+        self.full = any(index.full for index in self.files)
 
     # -- the files -----------------------------------------------------------------------------------------------
 
     def load(self) -> SegmentState | None:
-        """Uses the entries of the two files, which stay on disk. Returns the state of the segment when both were
-        written; None if one is missing or they have different states. Raises `CorruptRecordError` or `StorageError` if
-        one cannot be used."""
-        state = self.offsets.load()
-        if state is None or state != self.times.load() or state.next_offset < self._base:
+        """Uses the entries of the files, which stay on disk. Returns the state of the segment when all were written;
+        None if one is missing or they have different states. Raises `CorruptRecordError` or `StorageError` if one
+        cannot be used."""
+        first, *others = self.files
+        state = first.load()
+        if state is None or state.next_offset < self._base or any(index.load() != state for index in others):
             return None
-        self.full = self.offsets.full or self.times.full
+        self._take_full()
         return state
 
     def contents(self, state: SegmentState) -> list[bytes | None]:
-        """Returns the contents of the two files for a segment in this state, and changes nothing; None for a file that
-        has its content already."""
-        closing = (state.largest_ms, state.largest_offset) if state.largest_ms >= 0 else None
-        return [self.offsets.encoded(state), self.times.encoded(state, closing=closing)]
+        """Returns the contents of the files for a segment in this state, and changes nothing; None for a file that has
+        its content already."""
+        return [index.encoded(state) for index in self.files]
 
     def write(self, contents: Sequence[bytes | None]) -> None:
         """Writes the result of `contents` without flushing it. The entries stay in memory."""
-        for index, content in zip((self.offsets, self.times), contents, strict=True):
+        for index, content in zip(self.files, contents, strict=True):
             if content is not None:
                 index.write(content)
 
     def seal(self, state: SegmentState) -> None:
         """Writes the files and frees the memory, because no entry is expected for now. After `StorageError` an index
         that was not written is still in memory."""
-        self.offsets.seal(state)
-        self.times.seal(state)
+        for index in self.files:
+            index.seal(state)
 
     def stored_entries(self, state: SegmentState) -> list[tuple[int, int]]:
         """Returns last offset and position of each batch that the offset index's file names; empty if an index is in
-        memory. Raises `CorruptRecordError` if one of the two files is damaged or has another state of the segment."""
-        if self.offsets.in_memory or self.times.in_memory:
+        memory. Raises `CorruptRecordError` if one of the files is damaged or has another state of the segment."""
+        if any(index.in_memory for index in self.files):
             return []
-        for index in (self.offsets, self.times):
+        for index in self.files:
             if index.stored_state() != state:
                 raise CorruptRecordError(f"{index.path} does not match the segment")
         return [(self._base + key, position) for key, position in self.offsets.stored_entries()]
 
     def take_names(self, directory: Path) -> None:
         """Renames files that were written under another suffix to the names of the log; raises OSError."""
-        self.offsets.rename(segment_file(directory, self._base, OFFSET_INDEX))
-        self.times.rename(segment_file(directory, self._base, TIME_INDEX))
+        for index in self.files:
+            index.rename(segment_file(directory, self._base, index.suffix))
 
     def remove(self) -> None:
         """Removes the files and all entries; raises OSError."""
-        self.offsets.remove()
-        self.times.remove()
-        self.full = self.offsets.full or self.times.full
+        for index in self.files:
+            index.remove()
+        self._take_full()

@@ -12,11 +12,14 @@ from struct import Struct
 from typing import Final
 
 from .index_file import IndexFile, SegmentState
+from .naming import TIME_INDEX
 
 _ENTRY: Final = Struct(">qI")
 
 
 class TimeIndex(IndexFile):
+    suffix = TIME_INDEX
+
     def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
         super().__init__(path, base_offset, _ENTRY, max_bytes)
         self._largest = -1
@@ -33,12 +36,12 @@ class TimeIndex(IndexFile):
             self.append(timestamp_ms, offset - self._base)
             self._largest = timestamp_ms
 
-    def encoded(self, state: SegmentState, closing: tuple[int, int] | None = None) -> bytes | None:
-        """Returns the content of the file, as `IndexFile.encoded` does, with `closing` (timestamp, offset) as the last
-        entry if its timestamp is larger than all before; does not add that entry."""
-        if closing is None or closing[0] <= self._largest or not self.in_memory:
+    def encoded(self, state: SegmentState) -> bytes | None:
+        """Returns the content of the file, as `IndexFile.encoded` does, with the segment's largest timestamp as the
+        last entry; does not add that entry."""
+        if state.largest_ms <= self._largest:
             return super().encoded(state)
-        return self._encode(state, (closing[0], closing[1] - self._base))
+        return self._encode(state, (state.largest_ms, state.largest_offset - self._base))
 
     def clear(self) -> None:
         super().clear()

@@ -127,9 +127,7 @@ class AppendCounts:
         spans.append(span)
         return span
 
-    def take(
-        self, partition: TopicPartition, leader_epoch: int, position: int, high_watermark: int
-    ) -> CountedSpan | None:
+    def take(self, partition: TopicPartition, leader_epoch: int, position: int, end: int) -> CountedSpan | None:
         """Returns the span that begins at `position`, if all of it is committed."""
         with self._lock:
             spans = self._spans.get(partition)
@@ -141,7 +139,7 @@ class AppendCounts:
             found = spans[0] if spans else None
             if found is None or (found.leader_epoch, found.begin) != (leader_epoch, position):
                 return None
-            if found.end > high_watermark:
+            if found.end > end:
                 return None
             self._drop((spans.popleft(),))
             return found

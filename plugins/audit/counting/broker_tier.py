@@ -45,6 +45,7 @@ from klamm.plugin import (
     ConfigError,
     CoordinationError,
     ErrorCode,
+    IsolationLevel,
     KlammError,
     Publish,
     ServiceRead,
@@ -188,9 +189,17 @@ class _Followed:
 class Follower:
     """Keeps the tier's position in each partition. Called from one thread."""
 
-    def __init__(self, ranges: KlammRangeAudit, logs: BrokerContext, audits: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        ranges: KlammRangeAudit,
+        logs: BrokerContext,
+        audits: Callable[[str], bool],
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> None:
+        """`isolation`: records up to the high watermark are counted, or up to the last stable offset."""
         self._ranges = ranges
         self._logs = logs
+        self._isolation = isolation
         self._audits = audits
         self._followed: dict[TopicPartition, _Followed] = {}
         self._uncommitted: dict[TopicPartition, int] = {}
@@ -259,7 +268,7 @@ class Follower:
     def _read_piece(self, partition: TopicPartition) -> bool:
         """Counts a piece; returns True if the log may hold more that can be counted now."""
         followed = self._followed[partition]
-        read = self._logs.read(partition, followed.position, 0)
+        read = self._logs.read(partition, followed.position, 0, self._isolation)
         if read.topic_id != followed.topic_id:
             return False  # deleted and created again since this pass began: the next pass detects it
         if followed.epoch not in (None, read.leader_epoch):  # perhaps another broker has led meanwhile, and has counted
@@ -276,12 +285,12 @@ class Follower:
             return taken
         begin = followed.position
         end = self._appends.next_begin(partition)
-        read = self._logs.read(partition, followed.position, PIECE)
+        read = self._logs.read(partition, followed.position, PIECE, self._isolation)
         if (read.topic_id, read.leader_epoch) != (followed.topic_id, followed.epoch):
             self.behind = True
             return False
         for at, header in iter_headers(read.data):
-            if header.next_offset > read.high_watermark or header.base_offset == end:
+            if header.next_offset > read.end or header.base_offset == end:
                 break
             if header.next_offset > followed.position:
                 if not self._count(partition, read.data, at, header, followed.position):
@@ -291,11 +300,11 @@ class Follower:
                 followed.position = self._uncommitted[partition] = header.next_offset
                 followed.counted = header.leader_epoch
                 followed.known = True
-        return begin < followed.position < read.high_watermark
+        return begin < followed.position < read.end
 
     def _take(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> bool | None:
         """Counts what was counted as it was appended; returns as `_read_piece` does, None if nothing was."""
-        span = self._appends.take(partition, read.leader_epoch, followed.position, read.high_watermark)
+        span = self._appends.take(partition, read.leader_epoch, followed.position, read.end)
         if span is None:
             return None
         if self._ranges.cells(partition) + len(span.cells) > batch_counts.MAX_CELLS:
@@ -305,7 +314,7 @@ class Follower:
         self._ranges.count_windows(partition, span.end, _rows(span.cells))
         followed.position = self._uncommitted[partition] = span.end
         followed.counted, followed.known = span.leader_epoch, True
-        return span.end < read.high_watermark
+        return span.end < read.end
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """Begins with the first read in a leader epoch.

@@ -17,6 +17,7 @@ from klamm.core.protocol.current_leader import CurrentLeader
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
 from klamm.core.protocol.produce.request import read_produce_request
 from klamm.core.protocol.produce.response import Produced, write_produce_response
+from klamm.core.records.isolation import AbortedTransaction
 from klammtest.apis import SERVED
 
 PRODUCE = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
@@ -124,17 +125,26 @@ def test_a_produce_response_is_written_as_kio_does(version: int) -> None:
 def test_a_fetch_response_is_written_as_kio_does(version: int, committed: bool) -> None:
     a, b = ("a", "b") if version < 13 else (UUID(int=7).bytes, UUID(int=8).bytes)
     answers = [
-        Fetched(a, 0, high_watermark=9, last_stable_offset=8, log_start_offset=1, records=b"batch" * 100),
+        Fetched(
+            a,
+            0,
+            high_watermark=9,
+            last_stable_offset=8,
+            log_start_offset=1,
+            records=b"batch" * 100,
+            aborted=(AbortedTransaction(7, 2), AbortedTransaction(1 << 40, 5)),
+        ),
         Fetched(a, 1, ErrorCode.offset_out_of_range, high_watermark=3, last_stable_offset=3, log_start_offset=0),
         Fetched(b, 0, ErrorCode.unknown_topic_or_partition, diverging_epoch=(3, 4) if version >= 12 else None),
     ]
     schema = messages.response(ApiKey.FETCH, version)
 
     def part(a: Fetched) -> object:
+        aborted = tuple(schema.part("AbortedTransaction", **transaction._asdict()) for transaction in a.aborted)
         return schema.part(
             "PartitionData", partition_index=a.partition, error_code=a.error, high_watermark=a.high_watermark,
             last_stable_offset=a.last_stable_offset, log_start_offset=a.log_start_offset,
-            aborted_transactions=() if committed else None, records=bytes(a.records),
+            aborted_transactions=aborted if committed else None, records=bytes(a.records),
             **({"diverging_epoch": schema.part("EpochEndOffset", epoch=3, end_offset=4)} if a.diverging_epoch else {}),
         )  # fmt: skip
 
@@ -148,5 +158,5 @@ def test_a_fetch_response_is_written_as_kio_does(version: int, committed: bool) 
         for t in (a, b)
     )
     message = schema.build(throttle_time=timedelta(), error_code=ErrorCode.invalid_request, responses=topics)
-    pieces = write_fetch_response(answers, version, committed=committed, error=ErrorCode.invalid_request)
+    pieces = write_fetch_response(answers, version, isolation=int(committed), error=ErrorCode.invalid_request)
     assert b"".join(pieces) == schema.encode(message)

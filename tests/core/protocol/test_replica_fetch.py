@@ -81,7 +81,7 @@ def test_a_response_is_read_as_it_is_written() -> None:
         Fetched(A, 1, ErrorCode.not_leader_or_follower),
         Fetched(B, 0, high_watermark=4, log_start_offset=2, diverging_epoch=(3, 4)),
     ]
-    body = b"".join(write_fetch_response(answers, VERSION, committed=False, session_id=12))
+    body = b"".join(write_fetch_response(answers, VERSION, session_id=12))
     found = read_replica_fetch_response(memoryview(b"head!" + body), 5)
     assert (found.error, found.session_id) == (ErrorCode.none, 12)
     assert list(found.partitions) == [(A, 0), (A, 1), (B, 0)]
@@ -93,6 +93,6 @@ def test_a_response_is_read_as_it_is_written() -> None:
 @pytest.mark.parametrize("size", range(0, 120, 7))
 def test_a_response_that_ends_early_is_refused(size: int) -> None:
     answers = [Fetched(A, 0, high_watermark=9, log_start_offset=1, records=b"batch" * 20)]
-    body = b"".join(write_fetch_response(answers, VERSION, committed=False, session_id=12))
+    body = b"".join(write_fetch_response(answers, VERSION, session_id=12))
     with pytest.raises(ProtocolError):
         read_replica_fetch_response(memoryview(body[:size]), 0)

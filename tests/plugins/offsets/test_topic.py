@@ -16,9 +16,9 @@ from confluent_kafka import TopicPartition as ForeignPartition
 
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.offsets_topic import partition_for
+from klamm.core.groups.records.kafka_format import GroupKey, OffsetKey, decode_key, decode_value
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, decode_key, decode_value
 from klammtest.broker import KLAMM, RunningBroker, running_broker
 from klammtest.clients.grouping import commit, describe, heartbeat, join, joined, leave, once_loaded, stored, sync
 from klammtest.requests import batch, produce

@@ -18,6 +18,7 @@ from klamm.core.interfaces.service import AppendListener, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.plugin import NO_WINDOW
@@ -125,11 +126,18 @@ class MemoryLogs:
     def partitions(self) -> dict[TopicPartition, UUID | None]:
         return dict.fromkeys([*self.batches, TopicPartition("__klamm_audit", 0)], self.topic_id)
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
+    def read(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> ServiceRead:
         wanted = [b for b in self.batches[partition] if BatchHeader.parse(b).next_offset > offset] if max_bytes else []
         data = b"".join(wanted)
         self.reads += bool(data)
-        return ServiceRead(data, self.ends[partition], self.starts[partition], self.id_read(), self.leader_epoch)
+        end = self.ends[partition]
+        return ServiceRead(data, end, self.starts[partition], end, self.id_read(), self.leader_epoch)
 
     def id_read(self) -> UUID | None:
         """The topic id of the log that is read."""

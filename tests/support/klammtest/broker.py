@@ -167,12 +167,14 @@ def running_broker(
     broker: Mapping[str, Any] | None = None,
     coordination: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
+    command: str = KLAMM,
     **sections: Any,
 ) -> Iterator[RunningBroker]:
     """Runs a broker in `folder`, on a free port and with the embedded coordination unless others are given.
 
     `topics` (as in the file) are created; `broker` holds further broker keys; other sections go into the file as they
-    are; `environment` is added to the process's own. The broker is killed at the end, if it still runs.
+    are; `environment` is added to the process's own. `command`: a `klamm` of this environment or another. The broker is
+    killed at the end, if it still runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     port = port or free_port()
@@ -188,7 +190,7 @@ def running_broker(
         **({"topics": dict(topics)} if topics else {}),
         **sections,
     }
-    running = RunningBroker(folder, config, port, environment)
+    running = RunningBroker(folder, config, port, environment, command=command)
     running.start()
     try:
         if topics:

@@ -12,6 +12,7 @@ from klamm.core.client.network.metadata import ClusterMetadata, ClusterView, Par
 from klamm.core.errors import ErrorCode
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.one_record import RecordTuple
 from klamm.core.records.partition import TopicPartition
 
@@ -145,6 +146,7 @@ class StoredTopic:
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
+        isolation: IsolationLevel,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, FetchedPartition]:
         self.asked("fetch", None if timeout_s is None else timeout_s - max_wait_ms / 1000)

@@ -143,11 +143,11 @@ async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
             f"topic {topic.name!r} has {counted(len(known.partitions), 'partition')} already; "
             f"{topic.count} is not more",
         )
-    if topic.name == OFFSETS_TOPIC and services.groups.keeps_offsets_by_partition:
+    if topic.name == OFFSETS_TOPIC:
         raise BrokerError(
             ErrorCode.invalid_partitions,
-            f"topic {OFFSETS_TOPIC!r} keeps its {counted(len(known.partitions), 'partition')}: the offsets of a group "
-            "are in the one that this number and the group's name give, and would not be found any more",
+            f"topic {OFFSETS_TOPIC!r} keeps its {counted(len(known.partitions), 'partition')}: a group is "
+            "in the one that this number and the group's name give, and would not be found any more",
         )
     replicas = None
     if topic.assignments is not None:

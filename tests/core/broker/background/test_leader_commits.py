@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from klamm.core.broker.background.leader_commits import LeaderCommits
-from klamm.core.broker.coordinator.group_service import GroupService
+from klamm.core.broker.coordinator.guarded_commits import GuardedCommits
 from klamm.core.broker.session.session_contact import SessionContact
 from klamm.core.cluster.changes import incarnation_path
 from klamm.core.cluster.tree import paths
@@ -44,8 +44,8 @@ class Scene:
         for partition in (ONE, OTHER):
             self.tree.create(paths.partition_state(*partition), state(0, 3), make_parents=True)
         self.store = CoordinationOffsetStore(CoordinationOffsetStoreConfig(), self.tree)
-        self.groups = groups_of(self.tree)
-        self.commits = LeaderCommits(self.tree, self.store, self.groups, 0, lambda: self.incarnation)
+        self.guarded = guarded_commits(self.tree)
+        self.commits = LeaderCommits(self.tree, self.store, self.guarded, 0, lambda: self.incarnation)
 
     def elect(self, partition: TopicPartition, leader: int, epoch: int, isr: tuple[int, ...] = (0, 1)) -> None:
         self.tree.set(paths.partition_state(*partition), state(leader, epoch, isr))
@@ -59,14 +59,10 @@ class Scene:
         return {at.partition: found.offset for at, found in self.store.fetch(GROUP).items()}
 
 
-def groups_of(tree: EmbeddedCoordination) -> Any:
-    """Returns as much of a group service as stores offsets."""
-    service: Any = object.__new__(GroupService)
-    service._clock = lambda: 0.0
-    service._topics = TopicIds(tree)
-    service._session = SessionContact(service._clock)
-    service._session.start(60.0)
-    return service
+def guarded_commits(tree: EmbeddedCoordination) -> GuardedCommits:
+    session = SessionContact(lambda: 0.0)
+    session.start(60.0)
+    return GuardedCommits(TopicIds(tree), session, lambda: 0.0)
 
 
 def state(leader: int, epoch: int, isr: tuple[int, ...] = (0, 1)) -> bytes:
@@ -81,12 +77,12 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def without_guards(patch: pytest.MonkeyPatch) -> None:
-    original = GroupService.store_current
+    original = GuardedCommits.commit
 
-    def store(self: GroupService, store: Any, group: str, offsets: Any, _: list[Check]) -> set[TopicPartition]:
+    def store(self: GuardedCommits, store: Any, group: str, offsets: Any, _: list[Check]) -> set[TopicPartition]:
         return original(self, store, group, offsets, [])
 
-    patch.setattr(GroupService, "store_current", store)
+    patch.setattr(GuardedCommits, "commit", store)
     patch.setattr(LeaderCommits, "_check", lambda self, partition, epoch: self._registered())
 
 
@@ -131,8 +127,8 @@ def test_a_broker_without_a_registration_stores_nothing(scene: Scene) -> None:
 def test_without_the_coordination_only_a_session_that_lives_stores(scene: Scene) -> None:
     """With a store that works without it, as `topic`."""
     now = [0.0]
-    scene.groups._session._clock = lambda: now[0]
-    scene.groups._session.event(SessionEvent.SUSPENDED)
+    scene.guarded._session._clock = lambda: now[0]
+    scene.guarded._session.event(SessionEvent.SUSPENDED)
     assert scene.commit(1_000) == set()
     now[0] = 61.0
     with pytest.raises(CoordinationUnavailableError, match="session"):

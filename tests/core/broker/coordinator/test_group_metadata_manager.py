@@ -1,4 +1,4 @@
-"""Tests of a broker whose groups' states cannot be stored, or cannot be read."""
+"""Tests of a broker whose groups' states cannot be stored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from klamm.core.broker.coordinator.group_metadata_manager import GroupMetadataManager
 from klamm.core.broker.workers import Workers
-from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.groups.records.stored_group import StoredGroup
 from klamm.core.interfaces.coordination import CoordinationUnavailableError
-from klamm.core.interfaces.offsets import StoredGroup
 
 
 class Store:
@@ -25,10 +25,6 @@ class Store:
     def save_group(self, group: str, state: StoredGroup) -> None:
         self._fail()
         self.saved.append((group, state.generation))
-
-    def load_groups(self) -> dict[str, StoredGroup]:
-        self._fail()
-        return {"g": state(3)}
 
     def _fail(self) -> None:
         if self.failures:
@@ -77,14 +73,6 @@ def test_a_state_that_cannot_be_stored_is_told() -> None:
     assert store.saved == [("g", 2)]
 
 
-def test_loading_waits_for_the_store() -> None:
-    assert keeping(Store(CoordinationUnavailableError("not yet")), GroupMetadataManager.load) == ({"g": state(3)}, [])
-
-
-def test_groups_that_cannot_be_read_are_none() -> None:
-    assert keeping(Store(CorruptRecordError("cut off")), GroupMetadataManager.load) == ({}, [])
-
-
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
@@ -102,8 +90,3 @@ def test_members_get_the_code_that_kafka_gives(failure: ErrorCode, code: ErrorCo
         return await manager.saved("g")
 
     assert keeping(Store(BrokerError(failure)), use) == (code, [("g", 1)])
-
-
-def test_a_load_ends_with_the_leadership() -> None:
-    with pytest.raises(BrokerError):
-        keeping(Store(BrokerError(ErrorCode.not_leader_or_follower)), GroupMetadataManager.load)

@@ -14,12 +14,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from klamm.core.broker.coordinator import group_service, key_sequencer
+from klamm.core.broker.coordinator import group_offsets, key_sequencer
+from klamm.core.broker.coordinator.coordinator_topic import CoordinatorTopic
 from klamm.core.broker.coordinator.group_locks import GroupLocks
-from klamm.core.broker.coordinator.group_partitions import GroupPartitions
-from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
+from klamm.core.broker.coordinator.group_service import GroupService
+from klamm.core.broker.coordinator.guarded_commits import GuardedCommits
 from klamm.core.broker.coordinator.leader_fence import LeaderFence
-from klamm.core.broker.coordinator.placement import GroupPlacement
+from klamm.core.broker.coordinator.offset_commits import OffsetCommitter
+from klamm.core.broker.coordinator.runtime import CoordinatorRuntime
+from klamm.core.broker.coordinator.shard_log import ShardLog
+from klamm.core.broker.coordinator.stored_groups import StoredGroups
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.replication.replica import Replica
@@ -35,26 +39,21 @@ from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.groups.coordinator.requests import GroupState, JoinRequest, MemberIdentity, SyncRequest
 from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire, active_protocol
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
+from klamm.core.groups.records.stored_group import StoredGroup
 from klamm.core.interfaces.coordination import Check, Coordination, SessionEvent
 from klamm.core.interfaces.offsets import (
     CommittedOffset,
-    LeaderLog,
-    LogSlice,
     OffsetsTopicSettings,
     OffsetStore,
-    PartitionedStore,
-    PartitionStore,
-    StoredGroup,
 )
 from klamm.core.log.errors import LogEndMovedError
-from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.partition_log import LogRead, PartitionLog, ReadIsolation
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
-from klamm.plugins.offsets.partition_store import TopicPartitionStore
-from klammtest.brokers.led import lead, leading
+from klammtest.brokers.led import lead, leading, stored_groups
 from klammtest.clients.grouping import NOT_YET
 from klammtest.clients.members import delete_topic, write_topic
 from klammtest.clusters.images import broker_node, partition_image
@@ -64,23 +63,6 @@ from klammtest.waiting import PATIENCE_S, eventually
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 BOTH = pytest.mark.parametrize("plugin", ["coordination", "topic"])
 STATE = paths.partition_state(OFFSETS_TOPIC, 0)
-
-
-class WrappedTopicStore:
-    """The store `topic`, whose partitions' own stores are wrapped."""
-
-    needs_coordination = False
-
-    def __init__(self, store: PartitionedStore, wrap: Callable[[OffsetStore], Any]) -> None:
-        self._store = store
-        self._wrap = wrap
-
-    def at_leader(self, log: LeaderLog) -> PartitionStore:
-        wrapped: PartitionStore = self._wrap(self._store.at_leader(log))
-        return wrapped
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Cluster:
@@ -107,17 +89,14 @@ class Cluster:
         self._opened[-1].start()
         return self._opened[-1]
 
-    def store(self, coordination: Coordination, wrap: Callable[[OffsetStore], Any] = lambda store: store) -> Any:
-        made = plugin_host().offset_stores.create(self.plugin, {}, coordination)
-        return WrappedTopicStore(made, wrap) if isinstance(made, PartitionedStore) else wrap(made)
+    def store(self, coordination: Coordination) -> OffsetStore:
+        return plugin_host().offset_stores.create(self.plugin, {}, coordination)
 
     def members(self) -> OffsetStore:
         """The store of members that commit without the coordinator, as registry members do: with the store `topic`
         their records are in the same log."""
-        made = plugin_host().offset_stores.create(self.plugin, {}, self.own)
-        if not isinstance(made, PartitionedStore):
-            return made
-        return made.at_leader(ProducingLog(self.log, self))
+        made = self.store(self.own)
+        return stored_groups(ProducingLog(self.log, self), self.own) if made.in_offsets_topic else made
 
     def lead(self, broker_id: int) -> None:
         """Elects the broker, which learns of it."""
@@ -185,7 +164,7 @@ class View:
 
 
 class ProducingLog:
-    """`LeaderLog` for records that come by Produce: in whichever epoch the log is."""
+    """`LedLog` for records that come by Produce: in whichever epoch the log is."""
 
     codecs = CodecTable()
 
@@ -204,12 +183,8 @@ class ProducingLog:
             return None
         return result.last_offset + 1
 
-    def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
-        return self._log.read(offset, max_bytes, isolation=ReadIsolation.LOG_END).data
-
-    def read(self, offset: int, max_bytes: int) -> LogSlice:
-        found = self._log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
-        return LogSlice(found.data, found.high_watermark, found.log_start_offset)
+    def read(self, offset: int, max_bytes: int, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK) -> LogRead:
+        return self._log.read(offset, max_bytes, isolation=isolation)
 
 
 @pytest.fixture
@@ -236,20 +211,26 @@ async def coordinator(
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[GroupService]:
     """A broker that is elected as the leader of the groups' partition, and stays it in its own image, whoever is
-    elected after it."""
+    elected after it. `wrap` is called for what keeps the offsets."""
     coordination = cluster.open()
     registered = incarnation_path(incarnation_of(broker_id, coordination))
     coordination.create(registered, ephemeral=True, make_parents=True)
     partitions = Partitions(BrokerMetrics())
     cluster.views[broker_id] = view = View(broker_id, cluster, partitions)
     cluster.lead(broker_id)
-    placement = GroupPlacement(
-        broker_id, view.image, partitions, OffsetsTopicSettings(), no_topic,
+    topic = CoordinatorTopic(
+        OFFSETS_TOPIC, "offsets.topic", broker_id, view.image, partitions, OffsetsTopicSettings(), no_topic,
         lambda: incarnation_of(broker_id, coordination), lambda: 1,
     )  # fmt: skip
     config = BrokerConfig(broker_id=broker_id, group_initial_rebalance_delay_ms=0)
-    workers, store = Workers(1), cluster.store(coordination, wrap)
-    service = GroupService(config, coordination, store, workers, view.image, placement, CodecTable(), clock)
+    workers, store = Workers(1), cluster.store(coordination)
+    if not store.in_offsets_topic:
+        store, wrap = wrap(store), lambda stored: stored
+
+    def stored(log: ShardLog, coordination: Coordination) -> Any:
+        return wrap(StoredGroups(log, coordination))
+
+    service = GroupService(config, coordination, store, workers, view.image, topic, CodecTable(), clock, stored)
     service.start()
     await once_coordinated(service)
     try:
@@ -270,9 +251,9 @@ def join_request(group: str = "g") -> JoinRequest:
 
 async def stable_member(service: GroupService, group: str = "g") -> OffsetCommitter:
     """Joins a group as its only member, and returns the sender of its commits."""
-    joined = await service.join(join_request(group))
+    joined = await service.members.join(join_request(group))
     assert joined.error is ErrorCode.none
-    synced = await service.sync(SyncRequest(group, joined.member_id, joined.generation))
+    synced = await service.members.sync(SyncRequest(group, joined.member_id, joined.generation))
     assert synced.error is ErrorCode.none
     return OffsetCommitter(joined.member_id, joined.generation)
 
@@ -291,12 +272,12 @@ def without_guards(patch: pytest.MonkeyPatch) -> None:
     """As it was: the store is told nothing of who coordinates the group."""
 
     def store(
-        _: GroupService, store: Any, group: str, offsets: Mapping[TopicPartition, CommittedOffset], __: list[Check]
+        _: GuardedCommits, store: Any, group: str, offsets: Mapping[TopicPartition, CommittedOffset], __: list[Check]
     ) -> set[TopicPartition]:
         store.commit(group, offsets)
         return set()
 
-    patch.setattr(GroupService, "store_current", store)
+    patch.setattr(GuardedCommits, "commit", store)
     patch.setattr(PartitionLog, "_check_may_lead", lambda *_: None)
 
 
@@ -307,13 +288,15 @@ def test_a_paused_coordinator_stores_nothing_over_its_successors_commit(cluster:
         async with AsyncExitStack() as stack:
             paused = await stack.enter_async_context(coordinator(cluster, 5))
             mine = await stable_member(paused)
-            assert set((await paused.commit("g", mine, cluster.offset(T0, 100))).values()) == {ErrorCode.none}
+            assert set((await paused.commits.commit("g", mine, cluster.offset(T0, 100))).values()) == {ErrorCode.none}
             # The first broker sleeps: its image is old, its groups are as they were.
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             other = await member_at(successor, mine)
-            assert set((await successor.commit("g", other, cluster.offset(T0, 150))).values()) == {ErrorCode.none}
-            late = await paused.commit("g", mine, cluster.offset(T0, 120))
-            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+            assert set((await successor.commits.commit("g", other, cluster.offset(T0, 150))).values()) == {
+                ErrorCode.none
+            }
+            late = await paused.commits.commit("g", mine, cluster.offset(T0, 120))
+            assert (await successor.offsets.fetch("g", [T0]))[T0].offset == 150
             assert late == {T0: ErrorCode.not_coordinator}
             if plugin == "coordination":
                 assert paused.coordinator.heartbeat("g", *mine[:2]) is ErrorCode.unknown_member_id
@@ -327,12 +310,12 @@ def test_a_paused_coordinator_stores_nothing_over_its_successors_commit(cluster:
 def test_a_commit_of_nobodys_member_is_refused_once_the_registration_is_gone(cluster: Cluster, plugin: str) -> None:
     async def test() -> None:
         async with coordinator(cluster, 5) as paused:
-            assert set((await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 1))).values()) == {
+            assert set((await paused.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 1))).values()) == {
                 ErrorCode.none
             }
             cluster.own.delete(incarnation_path(incarnation_of(5, paused._coordination)))
-            late = await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 2))
-            assert (await paused.fetch("g", [T0]))[T0].offset == 1
+            late = await paused.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 2))
+            assert (await paused.offsets.fetch("g", [T0]))[T0].offset == 1
             assert late == {T0: ErrorCode.not_coordinator}
 
     run(test())
@@ -354,20 +337,20 @@ def test_a_coordinator_whose_session_is_over_stores_nothing(cluster: Cluster, pl
         async with AsyncExitStack() as stack:
             paused = await stack.enter_async_context(coordinator(cluster, 5))
             mine = await stable_member(paused)
-            assert await paused.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            assert await paused.commits.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             cluster.end_session(paused._coordination.session_id)
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             other = await member_at(successor, mine)
-            assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
+            assert await successor.commits.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
             ended = lambda: paused._session._event is SessionEvent.EXPIRED  # noqa: E731
             await asyncio.to_thread(eventually, ended, "the coordinator is told that its session is over")
-            late = await paused.commit("g", mine, cluster.offset(T0, 120))
-            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+            late = await paused.commits.commit("g", mine, cluster.offset(T0, 120))
+            assert (await successor.offsets.fetch("g", [T0]))[T0].offset == 150
             assert late == {T0: ErrorCode.not_coordinator}
             # A new session does not bring the group back.
             await asyncio.to_thread(paused._coordination.restart)
-            assert set((await paused.commit("g", mine, cluster.offset(T0, 121))).values()) <= NOT_YET
-            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+            assert set((await paused.commits.commit("g", mine, cluster.offset(T0, 121))).values()) <= NOT_YET
+            assert (await successor.offsets.fetch("g", [T0]))[T0].offset == 150
 
     run(test())
 
@@ -386,9 +369,9 @@ def test_commits_without_the_coordination_are_bounded(cluster: Cluster, plugin: 
         async with AsyncExitStack() as stack:
             cut_off = await stack.enter_async_context(coordinator(cluster, 5, clock=lambda: now[0]))
             mine = await stable_member(cut_off)
-            assert await cut_off.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            assert await cut_off.commits.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             cut_off._session.event(SessionEvent.SUSPENDED)
-            assert await cut_off.commit("g", mine, cluster.offset(T0, 110)) == {T0: ErrorCode.none}
+            assert await cut_off.commits.commit("g", mine, cluster.offset(T0, 110)) == {T0: ErrorCode.none}
             assert await cut_off.find_coordinator("g") == 5
             now[0] += cut_off._coordination.session_timeout_s + 1.0
             assert await cut_off.find_coordinator("g") == 5, "nobody else could coordinate the group"
@@ -396,54 +379,52 @@ def test_commits_without_the_coordination_are_bounded(cluster: Cluster, plugin: 
             assert await cut_off.find_coordinator("g") == NO_LEADER, "a member that waits here asks the others"
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             other = await member_at(successor, mine)
-            assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
-            late = await cut_off.commit("g", mine, cluster.offset(T0, 120))
-            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+            assert await successor.commits.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
+            late = await cut_off.commits.commit("g", mine, cluster.offset(T0, 120))
+            assert (await successor.offsets.fetch("g", [T0]))[T0].offset == 150
             assert late == {T0: ErrorCode.coordinator_not_available}
 
     run(test())
 
 
 def test_a_group_that_comes_back_is_entered_again(cluster: Cluster) -> None:
-    """Its coordinator was another broker for a while; the members join again, and commit."""
+    """Its coordinator was another broker for a while; its members stay members, and commit."""
 
     async def test() -> None:
         async with AsyncExitStack() as stack:
             first = await stack.enter_async_context(coordinator(cluster, 5))
             old = await stable_member(first)
             second = await stack.enter_async_context(coordinator(cluster, 6))
-            await stable_member(second)
-            assert await first.commit("g", old, cluster.offset(T0, 1)) == {T0: ErrorCode.not_coordinator}
+            assert second.coordinator.heartbeat("g", *old[:2]) is ErrorCode.none
+            assert await first.commits.commit("g", old, cluster.offset(T0, 1)) == {T0: ErrorCode.not_coordinator}
             cluster.lead(5)
             await once_coordinated(first)
-            again = await stable_member(first)
-            assert await first.commit("g", again, cluster.offset(T0, 2)) == {T0: ErrorCode.none}
+            assert await first.commits.commit("g", old, cluster.offset(T0, 2)) == {T0: ErrorCode.none}
 
     run(test())
 
 
 @BOTH
 def test_groups_are_dropped_with_their_partition_and_loaded_when_it_comes_back(cluster: Cluster, plugin: str) -> None:
-    """A join that waits is answered; with a store that keeps members, they are members afterwards."""
+    """A join that waits is answered, and the members are members afterwards, with either store."""
 
     async def test() -> None:
         async with coordinator(cluster, 5) as service:
             mine = await stable_member(service)
-            assert await service.commit("g", mine, cluster.offset(T0, 7)) == {T0: ErrorCode.none}
-            waiting = asyncio.create_task(service.join(join_request()))
+            assert await service.commits.commit("g", mine, cluster.offset(T0, 7)) == {T0: ErrorCode.none}
+            waiting = asyncio.create_task(service.members.join(join_request()))
             while service.coordinator.describe("g").state is not GroupState.PREPARING_REBALANCE:
                 await asyncio.sleep(0.01)
             cluster.depose(5)
             assert (await waiting).error is ErrorCode.not_coordinator
             assert service.not_mine("g") is ErrorCode.not_coordinator
-            assert await service.commit("g", mine, cluster.offset(T0, 8)) == {T0: ErrorCode.not_coordinator}
-            assert await service.with_offsets() == []
+            assert await service.commits.commit("g", mine, cluster.offset(T0, 8)) == {T0: ErrorCode.not_coordinator}
+            assert await service.offsets.groups() == []
             assert service.coordinator.group_count == 0
             cluster.lead(5)
             await once_coordinated(service)
-            assert (await service.fetch("g", [T0]))[T0].offset == 7
-            known = service.coordinator.heartbeat("g", mine.member_id, mine.generation)
-            assert known is (ErrorCode.none if plugin == "topic" else ErrorCode.unknown_member_id)
+            assert (await service.offsets.fetch("g", [T0]))[T0].offset == 7
+            assert service.coordinator.heartbeat("g", mine.member_id, mine.generation) is ErrorCode.none
 
     run(test())
 
@@ -480,14 +461,14 @@ def test_a_join_waits_while_its_partition_is_loaded(
     """Else librdkafka would ask 3 s later again: a first group would begin late, and so would one after a fail-over."""
     loads: list[SlowlyLoadedStore] = []
     longest_s = 0.05 if then == "too slow" else 10 * PATIENCE_S
-    monkeypatch.setattr("klamm.core.broker.coordinator.group_service._LONGEST_LOAD_S", longest_s)
+    monkeypatch.setattr("klamm.core.broker.coordinator.group_members._LONGEST_LOAD_S", longest_s)
 
     async def test() -> None:
         cluster.plugin = "topic"
         async with coordinator(cluster, 5, second_load_is_slow(loads)) as service:
             cluster.lead(5)
             assert service.not_mine("g") is ErrorCode.coordinator_load_in_progress
-            joining = asyncio.create_task(service.join(join_request()))
+            joining = asyncio.create_task(service.members.join(join_request()))
             await asyncio.to_thread(eventually, loads[1].was_read.is_set, "the second load has read the groups")
             if then == "loaded":
                 assert not joining.done()
@@ -553,7 +534,7 @@ def test_sessions_begin_when_the_load_has_ended(cluster: Cluster, plugin: str, m
             members = {group: await stable_member(service, group) for group in ("g", "h")}
             monkeypatch.setattr(GroupLocks, "acquire", slowly)
             cluster.depose(5)
-            service._partitions.look()
+            service._runtime.look()
             cluster.lead(5)
             await once_coordinated(service)
             assert sorted(loaded) == ["g", "h"]
@@ -574,11 +555,11 @@ def test_there_are_no_guards_while_a_group_is_loaded(cluster: Cluster) -> None:
     async def test() -> None:
         cluster.plugin = "coordination"
         async with coordinator(cluster, 5) as service:
-            assert len(service._partitions.guards("g")) == 2
-            (entry,) = service._partitions._entries.values()
+            assert len(service.offsets.guards("g")) == 2
+            (entry,) = service._runtime._led.values()
             entry.active = False
             with pytest.raises(BrokerError, match="group 'g' is not coordinated here now"):
-                service._partitions.guards("g")
+                service.offsets.guards("g")
 
     run(test())
 
@@ -589,14 +570,14 @@ def test_sessions_end_after_a_tick_has_failed(
 ) -> None:
     now, failures = [1000.0], [RuntimeError("planted"), RuntimeError("planted")]
 
-    def failing(_: GroupPartitions) -> None:
+    def failing(_: CoordinatorRuntime) -> None:
         if failures:
             raise failures.pop()
 
     async def test() -> None:
         async with coordinator(cluster, 5, clock=lambda: now[0]) as service:
             member = await stable_member(service)
-            monkeypatch.setattr(GroupPartitions, "look", failing)
+            monkeypatch.setattr(CoordinatorRuntime, "look", failing)
             while failures:
                 await asyncio.sleep(0.01)
             now[0] += 61.0
@@ -627,21 +608,21 @@ def test_the_locks_of_a_load_that_is_over_are_released(cluster: Cluster, monkeyp
         async with coordinator(cluster, 5) as service:
             members = {group: await stable_member(service, group) for group in ("g", "h")}
             cluster.depose(5)
-            service._partitions.look()
+            service._runtime.look()
             with monkeypatch.context() as patch:
                 patch.setattr(GroupLocks, "acquire", first_only)
                 cluster.lead(5)
-                service._partitions.look()
+                service._runtime.look()
                 while not acquired:
                     await asyncio.sleep(0.01)
                 cluster.depose(5)
-                service._partitions.look()
+                service._runtime.look()
                 released = lambda: active_protocol(cluster.own, acquired[0]) is None  # noqa: E731
                 await asyncio.to_thread(eventually, released, "the lock is released")
             cluster.lead(5)
             await once_coordinated(service)
             for group, member in members.items():
-                codes = await service.commit(group, member, cluster.offset(T0, 1))
+                codes = await service.commits.commit(group, member, cluster.offset(T0, 1))
                 assert codes == {T0: ErrorCode.none}
 
     run(test())
@@ -655,7 +636,7 @@ def test_a_change_of_the_in_sync_replicas_refuses_no_commit(cluster: Cluster) ->
             mine = await stable_member(service)
             for committer, offset in ((OffsetCommitter(), 1), (mine, 2)):
                 cluster.own.set(STATE, cluster.own.get(STATE)[0])
-                codes = await service.commit("g" if offset == 2 else "h", committer, cluster.offset(T0, offset))
+                codes = await service.commits.commit("g" if offset == 2 else "h", committer, cluster.offset(T0, offset))
                 assert codes == {T0: ErrorCode.none}
 
     run(test())
@@ -669,9 +650,9 @@ def test_a_commit_that_is_too_large_for_a_transaction_is_not_retried(
         async with coordinator(cluster, 5) as service:
             offset = CommittedOffset(7, metadata=metadata, topic_id=cluster.id_of("t"))
             large = {TopicPartition("t", number): offset for number in range(partitions)}
-            codes = await service.commit("g", OffsetCommitter(), large)
+            codes = await service.commits.commit("g", OffsetCommitter(), large)
             assert set(codes.values()) == {ErrorCode.invalid_commit_offset_size}
-            assert await service.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            assert await service.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
 
     run(test())
 
@@ -681,11 +662,11 @@ def test_a_commit_from_outside_the_group_is_refused_at_a_deposed_coordinator(clu
 
     async def test() -> None:
         async with coordinator(cluster, 5) as paused:
-            assert await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            assert await paused.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
             cluster.elect(6)
-            late = await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 2))
+            late = await paused.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 2))
             assert late == {T0: ErrorCode.not_coordinator}
-            assert (await paused.stored("g", [T0]))[T0].offset == 1
+            assert (await paused.offsets.stored("g", [T0]))[T0].offset == 1
 
     run(test())
 
@@ -696,8 +677,8 @@ def test_a_deposed_coordinator_takes_no_lock_from_its_successor(cluster: Cluster
             paused = await stack.enter_async_context(coordinator(cluster, 5))
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             mine = await stable_member(successor)
-            assert (await paused.join(join_request())).error is ErrorCode.not_coordinator
-            assert await successor.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            assert (await paused.members.join(join_request())).error is ErrorCode.not_coordinator
+            assert await successor.commits.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
 
     run(test())
 
@@ -742,18 +723,18 @@ def test_a_slow_commit_of_a_client_that_has_gone_is_not_stored_after_a_newer_one
 
     async def test() -> None:
         async with coordinator(cluster, 5, slow) as service:
-            old = asyncio.create_task(service.commit("g", OffsetCommitter(), cluster.offset(T0, 950)))
+            old = asyncio.create_task(service.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 950)))
             while not stores[0].in_first.is_set():
                 await asyncio.sleep(0.01)
             old.cancel()  # the client's connection ends; it comes again by another one
-            new = asyncio.create_task(service.commit("g", OffsetCommitter(), cluster.offset(T0, 960)))
-            assert await service.commit("h", OffsetCommitter(), cluster.offset(U0, 1)) == {U0: ErrorCode.none}
+            new = asyncio.create_task(service.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 960)))
+            assert await service.commits.commit("h", OffsetCommitter(), cluster.offset(U0, 1)) == {U0: ErrorCode.none}
             await asyncio.wait([new], timeout=3.0)  # it only ends here where it has overtaken the first
             stores[0].go_on.set()
             assert await new == {T0: ErrorCode.none}
             while not stores[0].stored_first.is_set():
                 await asyncio.sleep(0.01)
-            assert (await service.fetch("g", [T0]))[T0].offset == 960
+            assert (await service.offsets.fetch("g", [T0]))[T0].offset == 960
 
     run(test())
 
@@ -807,24 +788,26 @@ def test_a_commit_during_the_expiry_of_its_group_stays(cluster: Cluster, plugin:
 
     async def test() -> None:
         async with coordinator(cluster, 5, slow) as service:
-            assert await service.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
-            expiry = asyncio.create_task(service.expire_offsets(2**53))
+            assert await service.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            expiry = asyncio.create_task(service.cleanup.expire_offsets(2**53))
             while not stores[0].was_read.is_set():
                 await asyncio.sleep(0.01)
-            new = asyncio.create_task(service.commit("g", OffsetCommitter(), cluster.offset(T0, 2)))
+            new = asyncio.create_task(service.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 2)))
             for number in range(30):  # time enough for the commit to overtake the expiry, where it can
-                assert await service.commit("h", OffsetCommitter(), cluster.offset(U0, number)) == {U0: ErrorCode.none}
+                assert await service.commits.commit("h", OffsetCommitter(), cluster.offset(U0, number)) == {
+                    U0: ErrorCode.none
+                }
             stores[0].go_on.set()
             await expiry
             assert await new == {T0: ErrorCode.none}
-            assert (await service.fetch("g", [T0]))[T0].offset == 2
+            assert (await service.offsets.fetch("g", [T0]))[T0].offset == 2
 
     run(test())
 
 
 def deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     """As it was: a deletion has no condition."""
-    for store in (CoordinationOffsetStore, TopicPartitionStore):
+    for store in (CoordinationOffsetStore, StoredGroups):
 
         def delete(
             self: Any, group: str, partitions: Any = None, *_: Any, delete: Any = store.delete, **__: object
@@ -850,7 +833,7 @@ def test_a_registry_commit_during_a_deletions_second_step_stays(cluster: Cluster
         delete_topic(cluster.own, "t")
         write_topic(cluster.own, "t", 1)
         async with coordinator(cluster, 5, slow) as service:
-            forgetting = asyncio.create_task(service.forget_topics({old_id: "t"}))
+            forgetting = asyncio.create_task(service.cleanup.forget_topics({old_id: "t"}))
             await asyncio.to_thread(eventually, stores[0].was_read.is_set, "the deletion has read the offsets")
             await asyncio.to_thread(members.commit, "g", cluster.offset(T0, 2))
             stores[0].go_on.set()
@@ -874,42 +857,36 @@ def test_a_paused_coordinator_expires_nothing(cluster: Cluster, plugin: str, com
         async with AsyncExitStack() as stack:
             paused = await stack.enter_async_context(coordinator(cluster, 5, slow))
             mine = OffsetCommitter()
-            assert await paused.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
-            expiry = asyncio.create_task(paused.expire_offsets(2**53))
+            assert await paused.commits.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            expiry = asyncio.create_task(paused.cleanup.expire_offsets(2**53))
             await asyncio.to_thread(eventually, stores[0].was_read.is_set, "the expiry has read the offsets")
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             other = await member_at(successor, mine)
             if commits:
-                assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
+                assert await successor.commits.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
             stores[0].go_on.set()
             await expiry
-            assert (await successor.fetch("g", [T0]))[T0].offset == (150 if commits else 100)
+            assert (await successor.offsets.fetch("g", [T0]))[T0].offset == (150 if commits else 100)
 
     run(test())
 
 
 @BOTH
 def test_the_offsets_of_a_former_coordinators_members_are_not_deleted(cluster: Cluster, plugin: str) -> None:
-    """It was killed, or sleeps: its members have not joined at the successor yet, which does not know them unless the
-    store does."""
+    """It was killed, or sleeps: the successor has loaded its members."""
 
     async def test() -> None:
         async with AsyncExitStack() as stack:
             former = await stack.enter_async_context(coordinator(cluster, 5))
             mine = await stable_member(former)
-            assert await former.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            assert await former.commits.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             successor = await stack.enter_async_context(coordinator(cluster, 6))
-            known = plugin == "topic"
-            refused = ErrorCode.non_empty_group if known else ErrorCode.coordinator_not_available
-            assert await successor.delete("g") is refused
-            refused_offset = {T0: ErrorCode.group_subscribed_to_topic} if known else refused
-            assert await successor.delete_offsets("g", [T0]) == refused_offset
-            assert (await successor.fetch("g", [T0]))[T0].offset == 100
-            other = await member_at(successor, mine)
-            assert await successor.delete("g") is ErrorCode.non_empty_group
-            left = successor.coordinator.leave("g", [MemberIdentity(other.member_id, None)])
+            assert await successor.deletions.delete("g") is ErrorCode.non_empty_group
+            assert await successor.deletions.delete_offsets("g", [T0]) == {T0: ErrorCode.group_subscribed_to_topic}
+            assert (await successor.offsets.fetch("g", [T0]))[T0].offset == 100
+            left = successor.coordinator.leave("g", [MemberIdentity(mine.member_id, None)])
             assert left == [ErrorCode.none]
-            assert await successor.delete_offsets("g", [T0]) == {T0: ErrorCode.none}
+            assert await successor.deletions.delete_offsets("g", [T0]) == {T0: ErrorCode.none}
 
     run(test())
 
@@ -942,13 +919,13 @@ def test_a_group_that_is_deleted_while_it_is_stored_does_not_come_back(cluster: 
         async with AsyncExitStack() as stack:
             service = await stack.enter_async_context(coordinator(cluster, 5, slow))
             mine = await stable_member(service)
-            assert await service.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            assert await service.commits.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
             assert service.coordinator.leave("g", [MemberIdentity(mine.member_id, None)]) == [ErrorCode.none]
-            deleting = asyncio.create_task(service.delete("g"))
+            deleting = asyncio.create_task(service.deletions.delete("g"))
             await asyncio.wait([deleting], timeout=1.0)
             stores[0].go_on.set()
             assert await deleting is ErrorCode.none
-            await service._group_metadata.saved("g")
+            await service._metadata.saved("g")
             successor = await stack.enter_async_context(coordinator(cluster, 6))
             assert [group.group_id for group in successor.coordinator.list_groups()] == []
 
@@ -962,13 +939,13 @@ def test_offsets_of_deserted_groups_expire(cluster: Cluster, plugin: str) -> Non
     async def test() -> None:
         async with coordinator(cluster, 5) as service:
             mine = await stable_member(service)
-            assert await service.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            assert await service.commits.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
             for group, when in (("old", 1_000), ("new", 2**52)):
                 offsets = {p: replace(o, commit_timestamp_ms=when) for p, o in cluster.offset(T0, 1).items()}
-                assert await service.commit(group, OffsetCommitter(), offsets) == {T0: ErrorCode.none}
-            await service.expire_offsets(2**52)
-            assert {"g", "new"} <= set(await service.with_offsets())
-            assert "old" not in await service.with_offsets()
+                assert await service.commits.commit(group, OffsetCommitter(), offsets) == {T0: ErrorCode.none}
+            await service.cleanup.expire_offsets(2**52)
+            assert {"g", "new"} <= set(await service.offsets.groups())
+            assert "old" not in await service.offsets.groups()
 
     run(test())
 
@@ -979,24 +956,26 @@ def test_offsets_are_kept_for_the_whole_time_after_the_last_member_has_left(
     cluster: Cluster, plugin: str, moved: bool
 ) -> None:
     """The group had nothing to commit for long, as on an idle topic; its last member leaves between two checks, of
-    which another broker makes the second. Where the store keeps no groups, that one cannot know when it left."""
+    which another broker makes the second: it finds in the stored group when that was."""
 
     async def test() -> None:
         async with AsyncExitStack() as stack:
             service = await stack.enter_async_context(coordinator(cluster, 5))
             mine = await stable_member(service)
             long_ago = {p: replace(o, commit_timestamp_ms=1_000) for p, o in cluster.offset(T0, 1).items()}
-            assert await service.commit("g", mine, long_ago) == {T0: ErrorCode.none}
+            assert await service.commits.commit("g", mine, long_ago) == {T0: ErrorCode.none}
             assert service.coordinator.leave("g", [MemberIdentity(mine.member_id, None)]) == [ErrorCode.none]
-            await service._group_metadata.saved("g")
+            await service._metadata.saved("g")
             while await service._locks.protocol("g") is not None:  # a group is not expired before it is released
                 await asyncio.sleep(0.01)
             checking = await stack.enter_async_context(coordinator(cluster, 6)) if moved else service
             soon_ms = time.time_ns() // 1_000_000 + 60_000
-            await checking.expire_offsets(soon_ms)
-            assert "g" in await checking.with_offsets()
-            await checking.expire_offsets(soon_ms + BrokerConfig(broker_id=5).offsets_retention_minutes * 60_000)
-            assert "g" not in await checking.with_offsets()
+            await checking.cleanup.expire_offsets(soon_ms)
+            assert "g" in await checking.offsets.groups()
+            await checking.cleanup.expire_offsets(
+                soon_ms + BrokerConfig(broker_id=5).offsets_retention_minutes * 60_000
+            )
+            assert "g" not in await checking.offsets.groups()
 
     run(test())
 
@@ -1017,15 +996,15 @@ def test_offsets_are_kept_for_the_whole_time_after_the_last_registry_member_has_
             cluster.members().commit("g", long_ago)
             member = acquire(cluster.own, "g", GroupProtocol.REGISTRY, "member-1").path
             late_ms = time.time_ns() // 1_000_000 + 2 * retention_ms
-            await service.expire_offsets(late_ms)
+            await service.cleanup.expire_offsets(late_ms)
             cluster.own.delete(member)
             checking = await stack.enter_async_context(coordinator(cluster, 6)) if moved else service
-            await checking.expire_offsets(late_ms + 60_000)
-            assert "g" in await checking.with_offsets()
-            await checking.expire_offsets(late_ms + 30_000 + retention_ms)
-            assert ("g" in await checking.with_offsets()) is moved
-            await checking.expire_offsets(late_ms + 120_000 + retention_ms)
-            assert "g" not in await checking.with_offsets()
+            await checking.cleanup.expire_offsets(late_ms + 60_000)
+            assert "g" in await checking.offsets.groups()
+            await checking.cleanup.expire_offsets(late_ms + 30_000 + retention_ms)
+            assert ("g" in await checking.offsets.groups()) is moved
+            await checking.cleanup.expire_offsets(late_ms + 120_000 + retention_ms)
+            assert "g" not in await checking.offsets.groups()
 
     run(test())
 
@@ -1036,20 +1015,20 @@ def test_a_commit_of_a_deleted_topic_is_refused(cluster: Cluster, plugin: str) -
     async def test() -> None:
         async with coordinator(cluster, 5) as service:
             old = {**cluster.offset(T0, 1500), **cluster.offset(U0, 7)}
-            assert set((await service.commit("g", OffsetCommitter(), cluster.offset(T0, 1400))).values()) == {
+            assert set((await service.commits.commit("g", OffsetCommitter(), cluster.offset(T0, 1400))).values()) == {
                 ErrorCode.none
             }
             delete_topic(cluster.own, "t")
             write_topic(cluster.own, "t", 1)
-            codes = await service.commit("g", OffsetCommitter(), old)
-            assert {p: o.offset for p, o in (await service.fetch("g", None)).items()} == {U0: 7}
+            codes = await service.commits.commit("g", OffsetCommitter(), old)
+            assert {p: o.offset for p, o in (await service.offsets.fetch("g", None)).items()} == {U0: 7}
             assert codes == {T0: ErrorCode.unknown_topic_or_partition, U0: ErrorCode.none}
 
     run(test())
 
 
 def take_any_offset(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(group_service, "is_of", lambda *_: True)
+    patch.setattr(group_offsets, "is_of", lambda *_: True)
 
 
 @guarantee("A2", "OffsetFetch passes over offsets of the deleted topic", plant=take_any_offset)
@@ -1061,8 +1040,10 @@ def test_a_fetch_passes_over_offsets_of_the_deleted_topic(cluster: Cluster, plug
 
     async def test() -> None:
         async with coordinator(cluster, 5) as service:
-            assert set(await service.fetch("g", [T0, U0])) == {U0}
+            assert set(await service.offsets.fetch("g", [T0, U0])) == {U0}
             store.commit("g", cluster.offset(T0, 4))
-            assert (await service.fetch("g", [T0]))[T0].offset == 4, "of a topic that the image does not know yet"
+            assert (await service.offsets.fetch("g", [T0]))[T0].offset == 4, (
+                "of a topic that the image does not know yet"
+            )
 
     run(test())

@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from klamm.core.broker.coordinator import led_log
 from klamm.core.broker.workers import Workers
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.offsets.partition_store import TopicPartitionStore
-from klammtest.brokers.led import LedOffsets
+from klammtest.brokers.led import LedOffsets, stored_groups
 from klammtest.waiting import PATIENCE_S, eventually
 
 T0 = TopicPartition("orders", 0)
@@ -33,7 +31,7 @@ def led(tmp_path: Path) -> Iterator[LedOffsets]:
 
 def test_an_append_that_was_given_up_stays_before_later_ones(led: LedOffsets, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a commit that was answered with REQUEST_TIMED_OUT takes the place of a later one that was stored."""
-    store = TopicPartitionStore(led.log(), cast("Coordination", None))
+    store = stored_groups(led.log())
     begun, disk_goes_on = threading.Event(), threading.Event()
     append = led.led.log.append_as_leader
 

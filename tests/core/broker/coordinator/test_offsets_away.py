@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
-from klamm.core.broker.coordinator.placement import GroupPlacement
+from klamm.core.broker.coordinator.coordinator_topic import CoordinatorTopic
+from klamm.core.broker.coordinator.group_service import GroupService
+from klamm.core.broker.coordinator.offset_commits import OffsetCommitter
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.workers import Workers
@@ -50,6 +51,8 @@ class Sessions:
 class Store:
     """Counts the calls that got through to it."""
 
+    in_offsets_topic = False
+
     def __init__(self, needs_coordination: bool) -> None:
         self.needs_coordination = needs_coordination
         self.calls = 0
@@ -84,10 +87,11 @@ async def _calls(folder: Path, store: Any, event: SessionEvent) -> tuple[int, in
     led = led_partition(folder, LED)
     partitions.put(led)
     no_topic: Any = None
-    placement = GroupPlacement(
-        0, lambda: IMAGE, partitions, OffsetsTopicSettings(), no_topic, lambda: "me", lambda: 1
+    topic = CoordinatorTopic(
+        OFFSETS_TOPIC, "offsets.topic", 0, lambda: IMAGE, partitions, OffsetsTopicSettings(), no_topic, lambda: "me",
+        lambda: 1,
     )  # fmt: skip
-    service = GroupService(BrokerConfig(), sessions, store, workers, lambda: IMAGE, placement, CodecTable())
+    service = GroupService(BrokerConfig(), sessions, store, workers, lambda: IMAGE, topic, CodecTable())
     service.start()
     while service.not_mine("g") is not None:
         await asyncio.sleep(0.01)
@@ -95,11 +99,11 @@ async def _calls(folder: Path, store: Any, event: SessionEvent) -> tuple[int, in
     try:
         for now in (event, SessionEvent.CONNECTED):
             sessions.tell(now)
-            codes = await service.commit("g", OffsetCommitter(), OFFSETS)
+            codes = await service.commits.commit("g", OffsetCommitter(), OFFSETS)
             refusal = ErrorCode.not_coordinator if now is SessionEvent.EXPIRED else ErrorCode.coordinator_not_available
             refused += list(codes.values()) == [refusal]
             try:
-                await service.fetch("g", None)
+                await service.offsets.fetch("g", None)
             except CoordinationUnavailableError:
                 refused += 1
     finally:

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.broker.coordinator.group_service import GroupService
+from klamm.core.broker.coordinator.group_deletions import GroupDeletions
+from klamm.core.broker.coordinator.group_offsets import GroupOffsets
 from klamm.core.broker.server import Broker
 from klamm.core.cluster.tree import paths
 from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.groups.membership.consumer_protocol import encode_subscription
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
+from klamm.core.groups.records import batches as in_topic
+from klamm.core.groups.records.kafka_format import encode_value
 from klamm.core.interfaces.coordination import CoordinationUnavailableError
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.offsets import coordination as in_coordination
-from klamm.plugins.offsets import records as in_topic
-from klamm.plugins.offsets.kafka_format import encode_value
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.grouping import SESSION, commit, describe, joined, leave, stored, sync
 from klammtest.guarantees import guarantee
@@ -118,12 +119,16 @@ def delete_offsets(wire: WireClient, group: str, *topics: str) -> dict[str, Erro
 
 def refuse_live_groups(patch: pytest.MonkeyPatch) -> None:
     async def delete(
-        service: GroupService, group: str, names: Collection[TopicPartition]
+        deletions: GroupDeletions, group: str, names: Collection[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
-        return ErrorCode.non_empty_group if service.coordinator.populated(group) else await kept(service, group, names)
+        return (
+            ErrorCode.non_empty_group
+            if deletions._coordinator.populated(group)
+            else await kept(deletions, group, names)
+        )
 
-    kept = GroupService.delete_offsets
-    patch.setattr(GroupService, "delete_offsets", delete)
+    kept = GroupDeletions.delete_offsets
+    patch.setattr(GroupDeletions, "delete_offsets", delete)
 
 
 @guarantee("E27", "OffsetDelete of a live group refuses only what is read", plant=refuse_live_groups)
@@ -160,11 +165,11 @@ def test_a_group_is_not_called_dead_while_its_offsets_cannot_be_read(
     member = joined(wire, "known")
     sync(wire, "known", member)
 
-    async def away(_: GroupService) -> list[str]:
+    async def away(_: GroupOffsets) -> list[str]:
         raise CoordinationUnavailableError("no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(GroupService, "with_offsets", away)
+        patch.setattr(GroupOffsets, "groups", away)
         assert describe(wire, "unread").error_code is ErrorCode.coordinator_not_available
         found = describe(wire, "known")
         assert (found.error_code, found.group_state) == (ErrorCode.none, "Stable")
@@ -179,9 +184,8 @@ def test_offsets_are_found_after_an_attempt_to_grow_their_topic(wire: WireClient
         assert set(commit(wire, group, {(topic, 0): 7}).values()) == {ErrorCode.none}
     more = part(ApiKey.CREATE_PARTITIONS, 1, "CreatePartitionsTopic", name=OFFSETS_TOPIC, count=50, assignments=None)
     grown = wire.call(ApiKey.CREATE_PARTITIONS, 1, topics=(more,), timeout=SESSION, validate_only=False).results[0]
-    if grown.error_code is not ErrorCode.none:
-        assert grown.error_code is ErrorCode.invalid_partitions
-        assert grown.error_message.startswith("topic '__consumer_offsets' keeps its 2 partitions: the offsets of a")
+    assert grown.error_code is ErrorCode.invalid_partitions
+    assert "a group is in the one that this number and the group's name give" in grown.error_message
     for group in groups:
         eventually(lambda group=group: stored_now(wire, group, topic) == 7, f"{group} has its offset")
 

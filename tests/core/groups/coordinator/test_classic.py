@@ -19,7 +19,7 @@ from klamm.core.groups.coordinator.requests import (
     SyncRequest,
     SyncResult,
 )
-from klamm.core.interfaces.offsets import StoredGroup
+from klamm.core.groups.records.stored_group import StoredGroup
 from klammtest.guarantees import guarantee
 
 LIMITS = GroupLimits(initial_rebalance_delay_ms=3_000, empty_retention_ms=60_000, max_size=4)

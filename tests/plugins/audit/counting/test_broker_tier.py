@@ -18,6 +18,7 @@ from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.encode import assemble, encode_batch, encode_headers, encode_record
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_base, rewrite_log_append_time
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.varint import encode_varint
 from klamm.plugins.audit.comparison.compare import tier_counts
@@ -527,7 +528,7 @@ def test_a_pass_reads_several_pieces_and_ends_at_its_bound(monkeypatch: pytest.M
     read = logs.read
     asked: list[int] = []
 
-    def one_batch(partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
+    def one_batch(partition: TopicPartition, offset: int, max_bytes: int, _: IsolationLevel) -> ServiceRead:
         if max_bytes:
             asked.append(offset)
         found = read(partition, offset, max_bytes)
@@ -552,7 +553,7 @@ def test_a_leader_epoch_that_begins_within_a_pass_loses_no_count(monkeypatch: py
         logs.append([0] * 10)
     read = logs.read
 
-    def one_batch(partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
+    def one_batch(partition: TopicPartition, offset: int, max_bytes: int, _: IsolationLevel) -> ServiceRead:
         found = read(partition, offset, max_bytes)
         if offset:
             logs.leader_epoch = 1  # this broker goes on leading, under another epoch

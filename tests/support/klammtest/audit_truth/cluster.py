@@ -16,6 +16,7 @@ from klamm.core.broker.service_context import LocalBrokerContext
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.interfaces.service import ServiceRead
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.ports import free_port
@@ -113,11 +114,13 @@ def _gated(gate: Gate) -> Iterator[None]:
     """
     read = LocalBrokerContext.read
 
-    def gated(self: LocalBrokerContext, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
-        found = read(self, partition, offset, max_bytes)
+    def gated(
+        self: LocalBrokerContext, partition: TopicPartition, offset: int, max_bytes: int, *isolation: IsolationLevel
+    ) -> ServiceRead:
+        found = read(self, partition, offset, max_bytes, *isolation)
         if gate.passes(partition.topic):
             return found
-        return found._replace(data=b"", high_watermark=offset, log_start_offset=offset)
+        return found._replace(data=b"", high_watermark=offset, log_start_offset=offset, end=offset)
 
     with mock.patch.object(LocalBrokerContext, "read", gated):
         yield

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from klamm.core.broker.coordinator.led_log import LedLog
+from klamm.core.broker.coordinator.shard_log import ShardLog
+from klamm.core.broker.coordinator.stored_groups import StoredGroups
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.broker.replication.replica import Replica
@@ -17,6 +19,7 @@ from klamm.core.broker.workers import Workers
 from klamm.core.cluster.image import PartitionImage
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
@@ -51,6 +54,14 @@ def lead(replica: Replica, state: PartitionImage) -> None:
     own = broker_node(state.leader).registration
     replica.on_metadata(state.state, state.leader_epoch, own, state.replicas, SETTINGS)
     assert replica.leader_epoch == state.leader_epoch
+
+
+def stored_groups(log: Any, coordination: Coordination | None = None) -> StoredGroups:
+    """Returns the groups of a `LedLog`, or of as much of one as the test has."""
+    shard_log = ShardLog(log)
+    stored = StoredGroups(shard_log, cast("Coordination", coordination))
+    shard_log.replay_into(stored)
+    return stored
 
 
 class LedOffsets:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from klamm.core.broker.coordinator.group_service import GroupService
+from klamm.core.broker.coordinator.guarded_commits import GuardedCommits
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore
 from klamm.core.records.partition import TopicPartition
 
 
-def _store(
-    _service: GroupService,
+def _commit(
+    _guarded: GuardedCommits,
     store: OffsetStore,
     group: str,
     offsets: Mapping[TopicPartition, CommittedOffset],
@@ -28,4 +28,4 @@ def klamm_commands() -> Iterable[Command]:
     return []
 
 
-setattr(GroupService, "_store", _store)  # noqa: B010 - mypy takes an assignment for a mistake
+setattr(GuardedCommits, "commit", _commit)  # noqa: B010 - mypy takes an assignment for a mistake

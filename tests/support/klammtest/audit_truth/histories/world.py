@@ -17,6 +17,7 @@ from klamm.core.interfaces.service import AppendListener, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import rewrite_base
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.plugins.audit.comparison.tiers import LogEnd, Place
@@ -313,7 +314,13 @@ class Broker:
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         return {partition: led.topic_id for partition, led in self.led.items()}
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
+    def read(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> ServiceRead:
         found = self.led.get(partition)
         if found is None:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition} is not led here")
@@ -321,7 +328,7 @@ class Broker:
         data = b""
         if max_bytes and log.start <= offset < log.end:
             data = b"".join(batch.data for batch in log.batches if batch.end > offset)
-        return ServiceRead(data, log.end, log.start, topic_id, epoch)
+        return ServiceRead(data, log.end, log.start, log.end, topic_id, epoch)
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
         return self.led[partition].log.epoch_end(leader_epoch)

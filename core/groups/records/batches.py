@@ -1,14 +1,16 @@
-"""The record batches that the store `topic` appends: a commit, a deletion, the state of a group."""
+"""The record batches of `__consumer_offsets`: a commit, a deletion, the state of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from klamm.core.records.encode import encode_batch
-from klamm.plugin import CommittedOffset, CoordinationError, StoredGroup, TopicPartition
-
+from ...errors import CoordinationError
+from ...interfaces.offsets import CommittedOffset
+from ...records.encode import encode_batch
+from ...records.partition import TopicPartition
 from .kafka_format import GroupKey, OffsetKey, encode_key, encode_value
 from .kafka_groups import encode_group
+from .stored_group import StoredGroup
 
 Rows = Sequence[tuple[bytes, bytes | None]]
 """Key and value of each record."""

@@ -12,8 +12,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, TypeVar
 
-from klamm.errors import BrokerError
-from klamm.plugin import CorruptRecordError, ErrorCode
+from ...errors import BrokerError, CorruptRecordError, ErrorCode
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")

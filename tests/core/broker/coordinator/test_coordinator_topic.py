@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.core.broker.coordinator.placement import GroupPlacement
+from klamm.core.broker.coordinator.coordinator_topic import CoordinatorTopic
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.cluster.image import NO_LEADER, ClusterImage, TopicImage
@@ -40,9 +40,10 @@ def placement(
     create: Any = None,
     incarnation: str = "me",
     possible: int = 2,
-) -> GroupPlacement:
-    return GroupPlacement(
-        0, lambda: image, partitions or Partitions(BrokerMetrics()), settings or OffsetsTopicSettings(), create,
+) -> CoordinatorTopic:
+    return CoordinatorTopic(
+        OFFSETS_TOPIC, "offsets.topic", 0, lambda: image, partitions or Partitions(BrokerMetrics()),
+        settings or OffsetsTopicSettings(), create,
         lambda: incarnation, lambda: possible,
     )  # fmt: skip
 
@@ -50,11 +51,11 @@ def placement(
 def chosen_by_name(patch: pytest.MonkeyPatch) -> None:
     """As it was: whoever the name chose of the live brokers, and another one once that was paused."""
 
-    def coordinator_of(self: GroupPlacement, group: str) -> int:
+    def coordinator_of(self: CoordinatorTopic, group: str) -> int:
         brokers = sorted(self._image().brokers)
         return brokers[zlib.crc32(group.encode()) % len(brokers)]
 
-    patch.setattr(GroupPlacement, "coordinator_of", coordinator_of)
+    patch.setattr(CoordinatorTopic, "coordinator_of", coordinator_of)
 
 
 @guarantee("B8", "the leader of a group's partition coordinates it, nobody else", plant=chosen_by_name)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 
-from klamm.plugin import CommittedOffset, CorruptRecordError, StoredGroup, TopicPartition
-
+from ...errors import CorruptRecordError
+from ...interfaces.offsets import CommittedOffset
+from ...records.partition import TopicPartition
 from .kafka_format import GroupKey, OffsetKey, decode_key, decode_value
 from .kafka_groups import decode_group
+from .stored_group import StoredGroup
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from klamm.plugin import CommittedOffset, CorruptRecordError, TopicPartition
-
+from ...errors import CorruptRecordError
+from ...interfaces.offsets import CommittedOffset
+from ...records.partition import TopicPartition
 from .kafka_strings import (
     INT16,
     INT32,

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 from uuid import UUID
 
 import pytest
 
+from klamm.core.broker.coordinator.shard_log import APPEND_TRIES
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.interfaces.coordination import Coordination
-from klamm.core.interfaces.offsets import CommittedOffset, LeaderLog, LogSlice, StoredGroup, StoredMember
+from klamm.core.groups.records.batches import batch_of, commit_rows
+from klamm.core.groups.records.kafka_format import GroupKey, OffsetKey, encode_key
+from klamm.core.groups.records.stored_group import StoredGroup, StoredMember
+from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.log.partition_log import LogRead, ReadIsolation
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, encode_key
-from klamm.plugins.offsets.partition_store import DELETION_TRIES, TopicPartitionStore
-from klamm.plugins.offsets.records import batch_of, commit_rows
 from klammtest.brokers.led import LedOffsets
+from klammtest.brokers.led import stored_groups as store_of
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 OLD = CommittedOffset(500, -1, "", 1, UUID(int=1))
@@ -33,10 +34,6 @@ def led(tmp_path: Path) -> Iterator[LedOffsets]:
     made.close()
 
 
-def store_of(log: LeaderLog) -> TopicPartitionStore:
-    return TopicPartitionStore(log, cast("Coordination", None))
-
-
 def produced(led: LedOffsets, offset: CommittedOffset = NEW, group: str = "g") -> None:
     """A member's commit is in the log, and the followers do not have it yet."""
     led.led.log.append_as_leader(batch_of(commit_rows(group, {T0: offset}), 2), led.epoch)
@@ -47,7 +44,7 @@ def replicated(led: LedOffsets) -> None:
 
 
 class Overtaken:
-    """`LeaderLog` in which a commit by Produce comes between the read and the append of a deletion, `times` times."""
+    """`LedLog` in which a commit by Produce comes between the read and the append of a deletion, `times` times."""
 
     def __init__(self, led: LedOffsets, times: int, group: str) -> None:
         self._led = led
@@ -65,11 +62,8 @@ class Overtaken:
             produced(self._led, group=self._group)
         return self._log.append_at(offset, batch)
 
-    def read(self, offset: int, max_bytes: int) -> LogSlice:
-        return self._log.read(offset, max_bytes)
-
-    def read_uncommitted(self, offset: int, max_bytes: int) -> bytes:
-        return self._log.read_uncommitted(offset, max_bytes)
+    def read(self, offset: int, max_bytes: int, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK) -> LogRead:
+        return self._log.read(offset, max_bytes, isolation)
 
 
 def test_a_commit_that_is_not_below_the_high_watermark_yet_stays(led: LedOffsets) -> None:
@@ -103,7 +97,7 @@ def test_a_commit_between_the_read_and_the_tombstones_stays(led: LedOffsets) -> 
 
 
 def test_a_deletion_that_is_overtaken_by_other_groups_goes_on(led: LedOffsets) -> None:
-    store = store_of(Overtaken(led, DELETION_TRIES - 1, "other"))
+    store = store_of(Overtaken(led, APPEND_TRIES - 1, "other"))
     store.commit("g", {T0: OLD})
     store.delete("g", [T0], seen={T0: OLD})
     assert store.fetch("g") == {}
@@ -111,7 +105,7 @@ def test_a_deletion_that_is_overtaken_by_other_groups_goes_on(led: LedOffsets) -
 
 
 def test_a_deletion_that_is_always_overtaken_raises_and_deletes_nothing(led: LedOffsets) -> None:
-    store = store_of(Overtaken(led, DELETION_TRIES, "other"))
+    store = store_of(Overtaken(led, APPEND_TRIES, "other"))
     store.commit("g", {T0: OLD})
     with pytest.raises(BrokerError, match="a deletion from group g was overtaken 100 times") as caught:
         store.delete("g", [T0], seen={T0: OLD})

@@ -1,4 +1,7 @@
-"""Which broker coordinates a group: the leader of the group's partition of `__consumer_offsets`, with any store."""
+"""A topic whose partitions place coordinators: the leader of a key's partition coordinates it, as in Kafka.
+
+A key is what the coordinator is found by: a group id in `__consumer_offsets`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from uuid import UUID
 
 from ...cluster.image import NO_LEADER, ClusterImage, TopicImage
 from ...errors import BrokerError, ErrorCode, KlammError
-from ...groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from ...groups.offsets_topic import partition_for
 from ...interfaces.offsets import DEFAULT_REPLICAS, OffsetsTopicSettings
 from ..replication.partitions import Partitions
 from ..replication.replica import Replica
@@ -19,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class LedRole(NamedTuple):
-    """This broker's leadership of one partition. `partitions` is their number, which the place of a group depends on;
-    `incarnation` names the registration, with which the groups' locks end."""
+    """This broker's leadership of one partition. `partitions` is their number, which the place of a key depends on;
+    `incarnation` names the registration, with which this broker's ephemeral paths end."""
 
     topic_id: UUID
     partitions: int
@@ -28,9 +31,9 @@ class LedRole(NamedTuple):
     leader_epoch: int
     incarnation: str
 
-    def holds(self, group: str) -> bool:
-        """Returns whether the group belongs to this partition."""
-        return partition_for(group, self.partitions) == self.number
+    def holds(self, key: str) -> bool:
+        """Returns whether the key belongs to this partition."""
+        return partition_for(key, self.partitions) == self.number
 
 
 class CreateTopic(Protocol):
@@ -39,13 +42,16 @@ class CreateTopic(Protocol):
     ) -> Awaitable[None]: ...
 
 
-class GroupPlacement:
-    """Belongs to the event loop. `image` gives the cluster as it is now; `partitions` are those served here.
-    `incarnation` names this broker's present registration, and is empty while it has none; `possible_replicas` returns
-    the largest replication factor that a topic can have now."""
+class CoordinatorTopic:
+    """Belongs to the event loop. `keys`: what the topic's configuration keys begin with (Kafka's `offsets.topic`).
+    `image` gives the cluster as it is now; `partitions` are those served here. `incarnation` names this broker's
+    present registration, and is empty while it has none; `possible_replicas` returns the largest replication factor
+    that a topic can have now."""
 
     def __init__(
         self,
+        name: str,
+        keys: str,
         broker_id: int,
         image: Callable[[], ClusterImage],
         partitions: Partitions,
@@ -54,23 +60,25 @@ class GroupPlacement:
         incarnation: Callable[[], str],
         possible_replicas: Callable[[], int],
     ) -> None:
-        self._broker_id = broker_id
+        self.name = name
+        self.broker_id = broker_id
+        self._keys = keys
         self._image = image
         self._partitions = partitions
         self._settings = settings
         self._create = create
         self._possible_replicas = possible_replicas
         self._one_at_a_time = asyncio.Lock()
-        self._said = ""
+        self._reported = ""
         self.incarnation = incarnation
 
     def may_have_moved(self, coordinator: int) -> bool:
         """True if the coordinator is this broker and there is another one that could have replaced it."""
-        return coordinator == self._broker_id and any(other != coordinator for other in self._image().brokers)
+        return coordinator == self.broker_id and any(other != coordinator for other in self._image().brokers)
 
     @property
     def _topic(self) -> TopicImage | None:
-        return self._image().topics.get(OFFSETS_TOPIC)
+        return self._image().topics.get(self.name)
 
     @property
     def exists(self) -> bool:
@@ -78,21 +86,21 @@ class GroupPlacement:
 
     @property
     def keeps_unplaced(self) -> bool:
-        """True if the groups, which have no partition because the topic does not exist yet, are this broker's to list
-        and to expire: it is the controller. They can have offsets, but no classic members."""
-        return self._topic is None and self._image().controller_id == self._broker_id
+        """True if this broker is the controller and the topic does not exist yet: the keys have no partition, and are
+        this broker's to list and to expire. Groups can have offsets then, but no classic members."""
+        return self._topic is None and self._image().controller_id == self.broker_id
 
-    def partition_of(self, group: str) -> int | None:
-        """Returns the group's partition; None while the topic does not exist."""
+    def partition_of(self, key: str) -> int | None:
+        """Returns the key's partition; None while the topic does not exist."""
         topic = self._topic
-        return None if topic is None else partition_for(group, len(topic.partitions))
+        return None if topic is None else partition_for(key, len(topic.partitions))
 
-    def coordinator_of(self, group: str) -> int:
-        """Returns the id of the live broker that coordinates a group; `NO_LEADER` while there is none."""
+    def coordinator_of(self, key: str) -> int:
+        """Returns the id of the live broker that coordinates a key; `NO_LEADER` while there is none."""
         topic = self._topic
         if topic is None:
             return NO_LEADER
-        state = topic.partitions.get(partition_for(group, len(topic.partitions)))
+        state = topic.partitions.get(partition_for(key, len(topic.partitions)))
         return state.leader if state is not None and state.leader in self._image().brokers else NO_LEADER
 
     def role(self, number: int) -> LedRole | None:
@@ -109,13 +117,13 @@ class GroupPlacement:
         return {number: role for number, role in found.items() if role is not None}
 
     def replica(self, role: LedRole) -> Replica | None:
-        return self._partitions.find(OFFSETS_TOPIC, role.number)
+        return self._partitions.find(self.name, role.number)
 
     def _role(self, topic: TopicImage, number: int, incarnation: str) -> LedRole | None:
         state = topic.partitions.get(number)
-        if state is None or state.leader != self._broker_id or not incarnation:
+        if state is None or state.leader != self.broker_id or not incarnation:
             return None
-        led = self._partitions.find(OFFSETS_TOPIC, number)
+        led = self._partitions.find(self.name, number)
         if led is None or led.log.topic_id != topic.topic_id or led.leader_epoch != state.leader_epoch:
             return None
         return LedRole(topic.topic_id, len(topic.partitions), number, state.leader_epoch, incarnation)
@@ -132,11 +140,11 @@ class GroupPlacement:
             if self.exists:
                 return
             try:
-                await self._create(OFFSETS_TOPIC, self._settings.partitions, self._factor(), self._settings.configs)
+                await self._create(self.name, self._settings.partitions, self._factor(), self._settings.configs)
             except KlammError as error:
-                if str(error) != self._said:  # clients ask again and again
-                    log.warning("groups have no coordinator: %s", error)
-                self._said = str(error)
+                if str(error) != self._reported:  # clients ask again and again
+                    log.warning("%s has no coordinators: %s", self.name, error)
+                self._reported = str(error)
                 raise
 
     def _factor(self) -> int:
@@ -146,7 +154,7 @@ class GroupPlacement:
         if configured > possible:
             raise BrokerError(
                 ErrorCode.invalid_replication_factor,
-                f"{OFFSETS_TOPIC} cannot be created: offsets.topic.replication.factor is {configured}, and {possible} "
+                f"{self.name} cannot be created: {self._keys}.replication.factor is {configured}, and {possible} "
                 "brokers can have a replica now",
             )
         return configured

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.plugin import CorruptRecordError, StoredGroup, StoredMember
-
+from ...errors import CorruptRecordError
 from .kafka_strings import INT16, INT32, INT64, KafkaValueReader, blob, reading, string
+from .stored_group import StoredGroup, StoredMember
 
 VALUE_VERSION: Final = 3
 NEWEST_VALUE: Final = 4

@@ -9,9 +9,7 @@ import pytest
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.groups.offsets_topic import java_hash, partition_for
-from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup, StoredMember
-from klamm.core.records.partition import TopicPartition
-from klamm.plugins.offsets.kafka_format import (
+from klamm.core.groups.records.kafka_format import (
     GroupKey,
     OffsetKey,
     decode_key,
@@ -19,7 +17,10 @@ from klamm.plugins.offsets.kafka_format import (
     encode_key,
     encode_value,
 )
-from klamm.plugins.offsets.kafka_groups import decode_group, encode_group
+from klamm.core.groups.records.kafka_groups import decode_group, encode_group
+from klamm.core.groups.records.stored_group import StoredGroup, StoredMember
+from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.records.partition import TopicPartition
 
 # Written by hand from Kafka's OffsetCommitKey.json and OffsetCommitValue.json.
 KEY = bytes.fromhex("0001000762696c6c696e6700066f72646572730000000b")

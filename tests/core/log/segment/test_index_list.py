@@ -1,0 +1,35 @@
+"""The indexes of a segment are a list: each file of it is sealed, renamed and removed with the segment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from klamm.core.log.segment.index_file import SegmentState
+from klamm.core.log.segment.naming import INDEXES
+from klamm.core.log.segment.segment_indexes import LargestTimestamp, SegmentIndexes
+
+STATE = SegmentState(100, 5, 7, 4)
+
+
+def suffixes(folder: Path) -> set[str]:
+    return {path.name.partition(".")[2] for path in folder.iterdir()}
+
+
+def test_each_index_has_a_name_of_the_list_and_is_treated_alike(tmp_path: Path) -> None:
+    indexes = SegmentIndexes(tmp_path, 0, 1024, ".cleaned")
+    assert tuple(index.suffix for index in indexes.files) == INDEXES
+    indexes.add(4, 50, LargestTimestamp(7, 4))
+    indexes.seal(STATE)
+    assert suffixes(tmp_path) == {suffix[1:] + ".cleaned" for suffix in INDEXES}
+    indexes.take_names(tmp_path)
+    assert suffixes(tmp_path) == {suffix[1:] for suffix in INDEXES}
+    again = SegmentIndexes(tmp_path, 0, 1024)
+    assert again.load() == STATE
+    for index in again.files:
+        other = SegmentIndexes(tmp_path, 0, 1024)
+        kept = index.path.read_bytes()
+        index.path.unlink()
+        assert other.load() is None, "one that is missing makes all of them be rebuilt"
+        index.path.write_bytes(kept)
+    again.remove()
+    assert suffixes(tmp_path) == set()
