@@ -211,6 +211,7 @@ class SimBroker:
         self._restating = False
         self._fetch_sent = float("-inf")
         self._watches: list[Watch] = []
+        self._watched: Sequence[str] = ()
         self._tick_due = world.now
 
     def __str__(self) -> str:
@@ -337,9 +338,17 @@ class SimBroker:
     def set_watches(self, wanted: Sequence[str]) -> None:
         for watch in self._watches:
             watch.cancel()
+        self._watched = wanted
         self._watches = [
             self.coordination.watch(path, lambda: self.later(self.world.delay(), self._wake)) for path in wanted
         ]
+
+    def reconnect(self) -> None:
+        """Connects again in a session that was over, and which a restored coordination has: the client sets its watches
+        again."""
+        self.cut_off = False
+        self.set_watches(self._watched)
+        self._wake()
 
     def _wake(self) -> None:
         self._look_again = True

@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 from unittest.mock import patch
 
 from kio.schema.errors import ErrorCode
 
 from klamm.core.broker.replication import roles
 from klamm.core.broker.replication.log_reports import Ends, LogReports
+from klamm.core.broker.replication.roles import Member, Refreshing, Roles
 from klamm.core.cluster import change_writer, image_reader, node, reassignment, restored
 from klamm.core.cluster.brokers.registration import Registration
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
 from klamm.core.cluster.changes import change_operations
-from klamm.core.cluster.control import controller, tasks
+from klamm.core.cluster.control import controller, leadership, tasks
 from klamm.core.cluster.control.cold_start import ColdStart
+from klamm.core.cluster.control.leadership import Terms
+from klamm.core.cluster.control.tasks import ControllerTasks
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.cluster.image_reader import image_steps
 from klamm.core.cluster.node import ClusterNode
@@ -274,6 +277,24 @@ def _unanswered_is_refused(
     return ProposalOutcome.REFUSED if outcome is ProposalOutcome.UNKNOWN else outcome
 
 
+def _published_with_another_image_only(of: ClusterNode, *, changed: bool) -> Steps[None]:
+    yield from ()
+    if changed:
+        of._on_news()
+
+
+def _caught_up_unregistered(of: ClusterNode) -> Steps[None]:
+    if of._expired or of.own_registration is not None:
+        yield from _catch_up(of)
+        return
+    yield from of.read()
+    if (yield from of.controller.elect()):
+        yield from of._control(of.image)
+
+
+_catch_up: Final = ClusterNode.catch_up
+
+
 # -- the controller ----------------------------------------------------------------------------------------------
 
 
@@ -281,7 +302,59 @@ def _never_waits(*_: object) -> bool:
     return False
 
 
+def _over_by_any_change(of: ColdStart, version: int, by: str, _: int | None) -> None:
+    if of._first is not None and version > of._first and not by.startswith(of._writer):
+        of._over = True
+
+
+def _held_for_the_absent_only(
+    state: PartitionState, replicas: Sequence[int], registrations: Registrations, terms: Terms
+) -> bool:
+    if state.leader_broker_epoch >= terms.held_below:
+        return False
+    return any(replica not in registrations for replica in replicas)
+
+
+def _none_doubted(*_: object) -> dict[TopicPartition, PartitionState]:
+    return {}
+
+
 # -- roles -------------------------------------------------------------------------------------------------------
+
+_refresh: Final = Roles.refresh
+
+
+class _Unrestored:
+    """A member that does not know of a restore."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._read: ClusterImage | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._member, name)
+
+    @property
+    def image(self) -> ClusterImage:
+        found = self._member.image
+        if found.restored is None:
+            return found
+        without = replace(found, restored=None)
+        if self._read != without:
+            self._read = without
+        assert self._read is not None
+        return self._read
+
+
+def _roles_by_a_backup(of: Roles[Any]) -> Refreshing:
+    if not isinstance(of._member, _Unrestored):
+        of._member = _Unrestored(of._member)
+    return _refresh(of)
+
+
+def _never_raised(of: Roles[Any]) -> Steps[bool]:
+    yield from ()
+    return not of._over
 
 
 def _reported_by_the_attempt(
@@ -472,8 +545,40 @@ MUTATIONS: Final = {
             ((LogReports, "write", _reported_by_the_attempt),),
         ),
         Mutation(
+            "left-epoch-kept", "R5", "a leader that has left its epoch begins no new one",
+            ((Roles, "_raise_epochs", _never_raised),),
+        ),
+        Mutation(
             "metadata-not-forgotten", "R13", "replicas keep what they knew when the coordination went back",
             ((roles, "_went_back", _never_waits),),
+        ),
+        Mutation(
+            "roles-by-a-backup", "R13", "the states of a backup give roles",
+            ((Roles, "refresh", _roles_by_a_backup),),
+        ),
+        Mutation(
+            "any-change-ends-cold-start", "R13", "a change by a broker that starts, too, ends the wait for the others",
+            ((ColdStart, "saw", _over_by_any_change),),
+        ),
+        Mutation(
+            "backup-registrations-count", "R13", "a registration that the backup has counts as a broker that is back",
+            ((leadership, "is_held", _held_for_the_absent_only), (tasks, "is_held", _held_for_the_absent_only)),
+        ),
+        Mutation(
+            "preferred-at-cold-start", "R13", "a preferred replica is elected while the cluster starts",
+            ((ControllerTasks, "_waits", _never_waits),),
+        ),
+        Mutation(
+            "evicted-stays-out", "registrations", "a broker whose registration was ended does not register again",
+            ((ClusterNode, "catch_up", _caught_up_unregistered),),
+        ),
+        Mutation(
+            "restored-not-doubted", "R13", "the states of a backup are not taken for doubted",
+            ((tasks, "doubted", _none_doubted),),
+        ),
+        Mutation(
+            "roles-not-taken-again", "roles", "a broker does not take its roles again with its registration alone",
+            ((ClusterNode, "_publish", _published_with_another_image_only),),
         ),
     )
 }  # fmt: skip

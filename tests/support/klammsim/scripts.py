@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
+from unittest.mock import patch
 
 from klamm.core.cluster.brokers.incarnations import evict_operations
+from klamm.core.cluster.change_writer import ChangeWriter, Plan, no_guard
+from klamm.core.cluster.image import ClusterImage
+from klamm.core.cluster.image_reader import image_steps
 from klamm.core.cluster.tree import paths
-from klamm.core.interfaces.coordination import Delete, Operation, Set
+from klamm.core.cluster.tree.nodes import RestoredNode
+from klamm.core.cluster.tree.steps import Steps, plain, run_steps
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Delete, Operation, Set
 from klamm.core.log.errors import FencedLeaderEpochError
 
 from .broker import SimBroker, Target
-from .coordination import TreeCopy
+from .coordination import SimCoordination, TreeCopy
 from .scene import SESSION_TIMEOUT, STATE_PATH, TP
 from .world import Conditions, World
 
@@ -83,6 +90,14 @@ class Stage:
             return found is not None and found.data_id == self.brokers[other].data_id_at_next_start()
 
         self.until(seen)
+
+    def until_known(self, *brokers: int) -> None:
+        """Runs until the brokers have seen the last change of the metadata."""
+        version = self.world.version()
+        self.until(
+            lambda: all((seen := self.brokers[number].seen_change) is not None and seen.version == version
+                        for number in brokers)
+        )  # fmt: skip
 
     def ask(self, *targets: Target) -> None:
         """Asks the controller for reassignments."""
@@ -452,6 +467,142 @@ def restored_while_they_run() -> None:
     stage.finish()
 
 
+def backup_registrations_count() -> None:
+    """As `cold_start_elects`: for a while the copy has live sessions of the brokers that are not back."""
+    cold_start_elects()
+
+
+def metadata_not_forgotten() -> None:
+    """As `restored_while_they_run`."""
+    restored_while_they_run()
+
+
+def restored_not_doubted() -> None:
+    """As `restored_unchecked`."""
+    restored_unchecked()
+
+
+def any_change_ends_cold_start() -> None:
+    """Broker 1 alone has a record. Of those that start before it, one makes a change of the metadata."""
+    stage = Stage(min_insync_replicas=1, restorable=True)
+    copy = stage.world.tree.copy()
+    for number in (0, 2):
+        stage.kill(number)
+    stage.until_leader(1)
+    stage.until_isr(1)
+    stage.produce(1, 1)
+    stage.until_committed(1)
+    stage.until_known(1)
+    stage.kill(1)
+    _expire_all(stage, stage.world.restore(copy))
+    for number in (0, 2):
+        stage.brokers[number].start()
+        stage.until(lambda number=number: stage.brokers[number].own is not None)  # type: ignore[misc]
+    full, other = stage.brokers[2].node.set_full, stage.brokers[2]
+    stage.world.converse(other, full(True), lambda _: stage.world.converse(other, full(False)))
+    stage.world.run(SESSION_TIMEOUT * 3 / 4)
+    stage.finish()
+
+
+def preferred_at_cold_start() -> None:
+    """Broker 1 leads in the copy, and 0, the preferred replica, is in sync there; it lacks what was committed since."""
+    stage = Stage(min_insync_replicas=1, restorable=True)
+    stage.kill(0)
+    stage.until_leader(1)
+    stage.brokers[0].start()
+    stage.until_isr(0, 1, 2)
+    copy = stage.world.tree.copy()
+    stage.kill(0)
+    stage.until_isr(1, 2)
+    stage.produce(1, 1)
+    stage.until_committed(1)
+    stage.until_known(1, 2)
+    for number in (1, 2):
+        stage.kill(number)
+    _expire_all(stage, stage.world.restore(copy))
+    first = stage.brokers[0]
+    first.start()
+    stage.until(lambda: first.node.is_controller and first.own is not None)
+    stage.world.converse(first, first.node.changing(first.node.tasks.elect([TP], unclean=False)))
+    stage.world.run(SESSION_TIMEOUT / 2)
+    stage.finish()
+
+
+def roles_not_taken_again() -> None:
+    """The only live broker's work as the controller fails in a new session, after its last change of the metadata."""
+    stage = Stage(min_insync_replicas=1)
+    alone, failed = stage.brokers[0], False
+    for number in (1, 2):
+        stage.kill(number)
+    stage.until_isr(0)
+    stage.world.run(2 * SESSION_TIMEOUT)  # the start of the cluster is over
+    stage.world.conditions = replace(stage.world.conditions, interleaved=1.0)
+    tasks, next_step = alone.node.tasks, alone.node.tasks._next_step
+
+    def fails_once(image: ClusterImage) -> Steps[Plan | None]:
+        nonlocal failed
+        plan = yield from next_step(image)
+        if plan is None and not failed:
+            failed = True
+            raise CoordinationUnavailableError("planted")
+        return plan
+
+    with patch.object(tasks, "_next_step", fails_once):
+        stage.end_session(alone)
+        stage.until(lambda: failed)
+    stage.world.run(200)
+    if not alone.led():
+        stage.world.violated(f"{alone} is registered, and serves nothing")
+    stage.finish()
+
+
+def left_epoch_kept() -> None:
+    """A broker has noticed a restore, after which the partition has had a leader: that rests until it is handled."""
+    stage = Stage(restorable=True)
+    stage.produce(0, 1)
+    stage.until_committed(1)
+    admin = SimCoordination(stage.world.tree)
+    admin.start()
+    node = RestoredNode(broker=2, seen=1, found=1, leader_epoch=-1)
+    plan = Plan(operations=[Create(paths.RESTORED, node.encode())])
+    writer = ChangeWriter(admin, lambda _: image_steps(), "2-admin")
+    run_steps(admin, writer.change(no_guard, plain(lambda _: plan)))
+    partition = stage.brokers[0].partition
+    assert partition is not None
+    stage.until(lambda: partition.left_epoch > 0)
+    stage.world.run(100)
+    stage.finish()
+
+
+def roles_by_a_backup() -> None:
+    """Broker 0 leads in the copy. It was cut off, has led on alone, and others have committed a record since."""
+    stage = Stage(min_insync_replicas=1, restorable=True)
+    world, former = stage.world, stage.brokers[0]
+    former.cut_off = True
+    world.tree.apply([Delete(paths.CONTROLLER)], 0)
+    stage.until(lambda: any(broker.node.is_controller for broker in stage.brokers[1:]))
+    former.cut_off = False
+    world.run(20)
+    copy = world.tree.copy()
+    former.cut_off = True
+    stage.cut(0, 1)
+    stage.cut(0, 2)
+    stage.end_session(former)
+    stage.until_leader(1)
+    stage.until_isr(1, 2)
+    stage.produce(1, 1)
+    stage.until_committed(1)
+    stage.until_known(1, 2)
+    world.cuts.clear()
+    world.restore(copy)
+    former.reconnect()
+    world.write_fate = lambda _, operations: (
+        "slow" if any(operation.path == STATE_PATH for operation in operations) else "answered"
+    )
+    world.run(100)
+    stage.finish()
+
+
 def _without_broker_0() -> tuple[Stage, TreeCopy]:
     """Broker 0 has died since the copy was made, and lacks a record that was committed by the others."""
     stage = Stage(min_insync_replicas=1, restorable=True)
@@ -461,9 +612,7 @@ def _without_broker_0() -> tuple[Stage, TreeCopy]:
     stage.until_isr(1, 2)
     stage.produce(1, 1)
     stage.until_committed(1)
-    version = stage.world.version()
-    stage.until(lambda: all((seen := broker.seen_change) is not None and seen.version == version
-                            for broker in stage.brokers[1:]))  # fmt: skip
+    stage.until_known(1, 2)
     return stage, copy
 
 
@@ -538,6 +687,14 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         restored_while_they_run,
         removed_in_same_epoch,
         cancelled_below_minimum,
+        roles_by_a_backup,
+        left_epoch_kept,
+        roles_not_taken_again,
+        restored_not_doubted,
+        metadata_not_forgotten,
+        backup_registrations_count,
+        any_change_ends_cold_start,
+        preferred_at_cold_start,
     )
 }
 """The scripts, by the name of the mutation that each must catch."""
