@@ -472,11 +472,6 @@ def backup_registrations_count() -> None:
     cold_start_elects()
 
 
-def metadata_not_forgotten() -> None:
-    """As `restored_while_they_run`."""
-    restored_while_they_run()
-
-
 def restored_not_doubted() -> None:
     """As `restored_unchecked`."""
     restored_unchecked()
@@ -691,7 +686,6 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         left_epoch_kept,
         roles_not_taken_again,
         restored_not_doubted,
-        metadata_not_forgotten,
         backup_registrations_count,
         any_change_ends_cold_start,
         preferred_at_cold_start,
