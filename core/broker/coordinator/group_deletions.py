@@ -12,10 +12,10 @@ from ...groups.group_protocol_lock import GroupProtocol, active_protocol
 from ...interfaces.coordination import BadVersionError, Coordination, NoNodeError
 from ...records.partition import TopicPartition
 from ..workers import Workers
+from .coordinated_offsets import CoordinatedOffsets
 from .coordinator_errors import commit_code
 from .group_locks import GroupLocks
 from .group_metadata_manager import GroupMetadataManager
-from .group_offsets import GroupOffsets
 from .group_shard import GroupShard
 from .runtime import CoordinatorRuntime
 
@@ -29,7 +29,7 @@ class GroupDeletions:
         self,
         runtime: CoordinatorRuntime[GroupShard],
         coordinator: GroupCoordinator,
-        offsets: GroupOffsets,
+        offsets: CoordinatedOffsets,
         locks: GroupLocks,
         metadata: GroupMetadataManager,
         coordination: Coordination,

@@ -23,12 +23,12 @@ from ...interfaces.offsets import OffsetStore
 from ...records.codecs import CodecTable
 from ..session.session_contact import SessionContact
 from ..workers import Workers
+from .coordinated_offsets import CoordinatedOffsets
 from .coordinator_topic import CoordinatorTopic, LedRole
 from .group_deletions import GroupDeletions
 from .group_locks import GroupLocks
 from .group_members import GroupMembers
 from .group_metadata_manager import GroupMetadataManager
-from .group_offsets import GroupOffsets
 from .group_shard import GroupShard
 from .guarded_commits import GuardedCommits
 from .leader_fence import LeaderFence
@@ -83,7 +83,7 @@ class GroupService:
         self._locks = GroupLocks(coordination, topic.incarnation, workers, self.coordinator)
         self._metadata = GroupMetadataManager(workers, self.coordinator.store_failed)
         self._runtime = CoordinatorRuntime(topic, self._make_shard, workers, codecs, self._loaded)
-        self.offsets = GroupOffsets(self._runtime, offsets, workers, self._session, image, topics)
+        self.offsets = CoordinatedOffsets(self._runtime, offsets, workers, self._session, image, topics)
         self.guarded_commits = GuardedCommits(topics, self._session, clock)
         self.members = GroupMembers(self._runtime, self.coordinator, self._locks, self._metadata, self.not_mine)
         self.commits = OffsetCommits(

@@ -17,8 +17,8 @@ from ...interfaces.coordination import BadVersionError, Check, NoNodeError
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
 from ..workers import Workers
+from .coordinated_offsets import CoordinatedOffsets
 from .group_locks import GroupLocks
-from .group_offsets import GroupOffsets
 from .group_shard import GroupShard
 from .runtime import CoordinatorRuntime
 
@@ -31,7 +31,7 @@ class OffsetCleanup:
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],
-        offsets: GroupOffsets,
+        offsets: CoordinatedOffsets,
         locks: GroupLocks,
         coordinator: GroupCoordinator,
         workers: Workers,

@@ -14,9 +14,9 @@ from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
 from ..session.session_contact import SessionContact
 from ..workers import Workers
+from .coordinated_offsets import CoordinatedOffsets
 from .coordinator_errors import commit_code
 from .group_locks import GroupLocks
-from .group_offsets import GroupOffsets
 from .group_shard import GroupShard
 from .guarded_commits import GuardedCommits
 from .runtime import CoordinatorRuntime
@@ -41,7 +41,7 @@ class OffsetCommits:
         self,
         runtime: CoordinatorRuntime[GroupShard],
         coordinator: GroupCoordinator,
-        offsets: GroupOffsets,
+        offsets: CoordinatedOffsets,
         guarded: GuardedCommits,
         locks: GroupLocks,
         workers: Workers,

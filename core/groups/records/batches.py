@@ -12,6 +12,8 @@ from .kafka_format import GroupKey, OffsetKey, encode_key, encode_value
 from .kafka_groups import encode_group
 from .stored_group import StoredGroup
 
+__all__ = ["Rows", "batch_of", "commit_rows", "deletion_rows", "state_rows"]
+
 Rows = Sequence[tuple[bytes, bytes | None]]
 """Key and value of each record."""
 

@@ -16,6 +16,8 @@ from .kafka_format import GroupKey, OffsetKey, decode_key, decode_value
 from .kafka_groups import decode_group
 from .stored_group import StoredGroup
 
+__all__ = ["OffsetsContents"]
+
 log = logging.getLogger(__name__)
 
 

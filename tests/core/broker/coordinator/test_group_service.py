@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from klamm.core.broker.coordinator import group_offsets, key_sequencer
+from klamm.core.broker.coordinator import coordinated_offsets, key_sequencer
 from klamm.core.broker.coordinator.coordinator_topic import CoordinatorTopic
 from klamm.core.broker.coordinator.group_locks import GroupLocks
 from klamm.core.broker.coordinator.group_service import GroupService
@@ -1028,7 +1028,7 @@ def test_a_commit_of_a_deleted_topic_is_refused(cluster: Cluster, plugin: str) -
 
 
 def take_any_offset(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(group_offsets, "is_of", lambda *_: True)
+    patch.setattr(coordinated_offsets, "is_of", lambda *_: True)
 
 
 @guarantee("A2", "OffsetFetch passes over offsets of the deleted topic", plant=take_any_offset)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from klamm.core.broker.coordinator.coordinated_offsets import CoordinatedOffsets
 from klamm.core.broker.coordinator.group_deletions import GroupDeletions
-from klamm.core.broker.coordinator.group_offsets import GroupOffsets
 from klamm.core.broker.server import Broker
 from klamm.core.cluster.tree import paths
 from klamm.core.errors import CoordinationError, ErrorCode
@@ -165,11 +165,11 @@ def test_a_group_is_not_called_dead_while_its_offsets_cannot_be_read(
     member = joined(wire, "known")
     sync(wire, "known", member)
 
-    async def away(_: GroupOffsets) -> list[str]:
+    async def away(_: CoordinatedOffsets) -> list[str]:
         raise CoordinationUnavailableError("no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(GroupOffsets, "groups", away)
+        patch.setattr(CoordinatedOffsets, "groups", away)
         assert describe(wire, "unread").error_code is ErrorCode.coordinator_not_available
         found = describe(wire, "known")
         assert (found.error_code, found.group_state) == (ErrorCode.none, "Stable")

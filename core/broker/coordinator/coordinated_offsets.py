@@ -23,7 +23,7 @@ from .group_shard import GroupShard
 from .runtime import CoordinatorRuntime
 
 
-class GroupOffsets:
+class CoordinatedOffsets:
     """Belongs to the event loop. `image` gives the cluster as it is now."""
 
     def __init__(
