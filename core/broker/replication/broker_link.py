@@ -45,11 +45,12 @@ class BrokerLink(TransportHandler):
 
         protocol = ClientConnection(client_id, klamm.__version__, max_in_flight=1, max_response_bytes=_LARGEST)
         link = cls(protocol, timeout_s)
+        negotiated = link._waiting
+        assert negotiated is not None
         try:
             async with asyncio.timeout(timeout_s):
                 await connect(address, lambda: link)
-                assert link._waiting is not None
-                await link._waiting
+                await negotiated  # which may be over by now
         except BaseException:
             link.close()
             raise

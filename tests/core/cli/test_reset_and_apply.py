@@ -213,7 +213,9 @@ def klamm_member(settings: Settings, group: str, protocol: str) -> Iterator[None
 @contextmanager
 def confluent_member(settings: Settings, group: str) -> Iterator[None]:
     servers = settings.consumer.bootstrap_servers
-    member = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group, "client.id": "theirs"})
+    member = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": group, "client.id": "theirs", "enable.auto.commit": False}
+    )
     member.subscribe(["log"])
     try:
         eventually(lambda: member.poll(0.2) is None and len(member.assignment()) == 2, "both partitions are assigned")
