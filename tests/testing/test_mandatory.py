@@ -16,7 +16,7 @@ ROWS = {row[0]: row[1:] for row in re.findall(r"^\| `(klamm_\w+)` \| (.*?) \| ?(
 INTERFACES = {
     "klamm_codecs": ("codec", "Codec", ()),
     "klamm_coordinations": ("coordination", "Coordination", ()),
-    "klamm_offset_stores": ("offsets", "OffsetStore", ("OffsetsTopicStore", "PartitionedStore")),
+    "klamm_offset_stores": ("offsets", "OffsetStore", ("OffsetsTopicStore",)),
     "klamm_envelopes": ("envelope", "Envelope", ()),
     "klamm_serdes": ("serde", "Serde", ("CheckedSerde", "ArrowSerde")),
     "klamm_audits": ("audit", "Audit", ()),

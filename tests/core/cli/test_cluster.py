@@ -42,6 +42,7 @@ def cluster(klamm: Klamm, brokers: BrokerCluster) -> Klamm:
 
 
 def test_the_status_shows_brokers_and_partitions(cluster: Klamm, brokers: BrokerCluster) -> None:
+    assert cluster("status", "--wait", "60s").status == 0
     done = cluster("status")
     assert (done.status, done.err) == (0, "")
     rows = done.out.splitlines()
