@@ -7,13 +7,14 @@ in the foreground or by a service manager.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -50,17 +51,31 @@ def start_in_background(brokers: Sequence[BrokerConfig], arguments: Sequence[str
     """Runs `klamm broker` with the arguments in a session of its own; returns once all of the brokers accept
     connections. Raises `KlammError` if one runs already; if they do not start, prints why and exits with their status.
     """
+    directory = brokers[0].log_dirs
+    with storage(f"log.dirs: cannot create {directory}"):
+        directory.mkdir(parents=True, exist_ok=True)
+    with _exclusive(directory / LOG) as log:
+        _start(brokers, arguments, log)
+
+
+@contextmanager
+def _exclusive(log: Path) -> Iterator[Path]:
+    """Waits for another start that appends to `log`: its lines must not be taken for those of this one."""
+    with storage(f"cannot write {log}"):
+        file = log.open("ab")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield log
+
+
+def _start(brokers: Sequence[BrokerConfig], arguments: Sequence[str], log: Path) -> None:
     for each in brokers:
         if (process := holder(each.log_dirs)) is not None:
             raise KlammError(
                 f"broker {each.broker_id} runs already: pid {process}, data in {_near(each.log_dirs)}; "
                 "`klamm broker stop` stops it"
             )
-    directory = brokers[0].log_dirs
-    with storage(f"log.dirs: cannot create {directory}"):
-        directory.mkdir(parents=True, exist_ok=True)
-    log = directory / LOG
-    before = log.stat().st_size if log.exists() else 0
+    before = log.stat().st_size
     with storage(f"cannot write {log}"):
         child = ChildProcess("broker", [sys.executable, "-P", "-m", "klamm", "broker", *arguments], log)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -337,6 +338,6 @@ def _pattern(text: str | None) -> re.Pattern[bytes] | None:
     if text is None:
         return None
     try:
-        return re.compile(text.encode())
+        return re.compile(os.fsencode(text))
     except re.error as error:
         raise ConfigError(f"--grep: {text!r} is no regular expression: {error}") from error

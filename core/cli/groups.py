@@ -186,7 +186,7 @@ def reset(
             raise KlammError(f"group {group!r} has live members ({', '.join(live)}): {MEMBERS_LIVE}")
         changes = [each for each in plan if each.target != each.committed]
         if yes and changes:
-            compare_and_set(client, group, changes)
+            compare_and_set(client, group, plan)
     result = (
         "nothing to change"
         if not changes

@@ -80,11 +80,15 @@ class PartitionReset:
 
 
 def compare_and_set(client: ClusterClient, group: str, plan: Iterable[PartitionReset]) -> None:
-    """Commits the targets, if the committed offsets are still those of the plan and the group has no other member. If
-    not, raises `KlammError`, and nothing is changed."""
+    """Commits the targets that differ, if the committed offsets of the whole plan are still those of the plan and the
+    group has no other member. If not, raises `KlammError`, and nothing is changed."""
     planned = list(plan)
     ids = client.topic_ids({each.partition.topic for each in planned})
-    targets = {each.partition: CommittedOffset(each.target, topic_id=ids.get(each.partition.topic)) for each in planned}
+    targets = {
+        each.partition: CommittedOffset(each.target, topic_id=ids.get(each.partition.topic))
+        for each in planned
+        if each.target != each.committed
+    }
     try:
         with _only_member(client, group) as member:
             committed = client.fetch_offsets(group)

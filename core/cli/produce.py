@@ -14,6 +14,7 @@ import typer
 from ..client.producer.producer import Producer
 from ..config.section import INT_MAX
 from ..errors import ConfigError, KlammError
+from ..escaping import escaped
 from ..process_log import of_command
 from ..records.partition import counted
 from ..records.record import Headers
@@ -94,7 +95,7 @@ def produce(
             sending = RecordSending(
                 producer,
                 topic,
-                key=None if key is None else key.encode(),
+                key=None if key is None else os.fsencode(key),
                 headers=headers,
                 partition=partition,
                 one_by_one=bool(settings.producer.interceptors),
@@ -214,7 +215,8 @@ class _Form:
         if self._json:
             return "a record as JSON"
         value = "the JSON of a value" if typed and not self._raw else "a value"
-        return value if self._key_delimiter is None else f"a key, {self._key_delimiter.decode()!r} and {value}"
+        delimiter = (self._key_delimiter or b"").decode(errors="backslashreplace")
+        return value if self._key_delimiter is None else f"a key, {delimiter!r} and {value}"
 
     def blocks(
         self,
@@ -261,7 +263,7 @@ def _columns(
 def _delimiter(text: str | None) -> bytes | None:
     if text is None:
         return None
-    found = text.replace("\\t", "\t").encode()
+    found = os.fsencode(text.replace("\\t", "\t"))
     if not found:
         raise ConfigError("-k: expected the text between key and value, got nothing")
     return found
@@ -271,9 +273,9 @@ def _headers(given: list[str] | None) -> Headers:
     pairs = []
     for text in given or ():
         name, mark, value = text.partition("=")
-        if not mark or not name:
-            raise ConfigError(f"-H {text}: expected NAME=VALUE")
-        pairs.append((name, value.encode()))
+        if not mark or not name or not name.isprintable():
+            raise ConfigError(f"-H {escaped(text)}: expected NAME=VALUE, with a name of printable characters")
+        pairs.append((name, os.fsencode(value)))
     return tuple(pairs)
 
 

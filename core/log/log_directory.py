@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,9 @@ META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _META_VERSION: Final = "1"
 _OLD_CLEAN: Final = b'{"version":0}\n'
+_LOOKS: Final = 50
+_LOOK_S: Final = 0.01
+"""How often, and how many seconds apart, a lock is tried: `holder` has it for microseconds."""
 _log = logging.getLogger(__name__)
 
 
@@ -38,14 +42,18 @@ class DirectoryLock:
             directory.mkdir(parents=True, exist_ok=True)
         with storage(f"cannot open {path}"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._fd)
-            raise StorageError(
-                f"log directory {directory} is in use by another broker, which holds {path}: "
-                "stop that broker or give this one another log.dirs"
-            ) from error
+        for attempt in range(_LOOKS):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if attempt == _LOOKS - 1:
+                    os.close(self._fd)
+                    raise StorageError(
+                        f"log directory {directory} is in use by another broker, which holds {path}: "
+                        "stop that broker or give this one another log.dirs"
+                    ) from error
+                time.sleep(_LOOK_S)
         with storage(f"cannot write {path}"):
             os.ftruncate(self._fd, 0)
             os.write(self._fd, f"{os.getpid()}\n".encode())
@@ -58,16 +66,20 @@ class DirectoryLock:
 
 
 def holder(directory: Path) -> int | None:
-    """Returns the id of the process that holds the lock of the directory; None if no process does."""
-    try:
-        with (directory / LOCK).open("rb") as file:
+    """Returns the id of the process that holds the lock of the directory; None if no process does. Raises
+    `StorageError` if the lock cannot be read, as in a directory of another user."""
+    path = directory / LOCK
+    with storage(f"cannot read {path}"):
+        try:
+            file = path.open("rb")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 text = file.read(20).strip()
                 return int(text) if text.isdigit() else None
-    except OSError:
-        return None
     return None
 
 

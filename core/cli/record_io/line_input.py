@@ -34,6 +34,10 @@ __all__ = [
 
 BLOCK_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 18
+_LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, beyond which a producer takes no timestamp."""
+_CELL_BYTES: Final = 1 << 30
+"""The most characters of a CSV cell: `max.request.size` decides how large a record may be."""
 _RECORD_KEYS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "partition", "offset"})
 
 
@@ -131,6 +135,8 @@ def parsed_blocks(blocks: Iterable[tuple[int, list[bytes]]], parse: LineParser, 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start + 1} ({error.object[error.start]:#04x}) is not UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return f"\\u{ord(error.object[error.start]):04x} is half of a surrogate pair, which UTF-8 does not have"
     return str(error)
 
 
@@ -237,18 +243,19 @@ def _list(name: str, value: Any) -> list[Any]:
 def _header(one: Any) -> tuple[str, bytes | None]:
     if not isinstance(one, dict) or not isinstance(one.get("key"), str) or one.keys() - {"key", "value"}:
         raise ValueError(f'headers: expected {{"key": …, "value": …}}, got {to_json(one):.60}')
+    one["key"].encode()  # raises where that is not possible
     return one["key"], _bytes("headers", one.get("value"))
 
 
 def _timestamp(value: Any) -> int | None:
     if value is None or value == -1:
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    found = moment_ms(value) if isinstance(value, str) else None
-    if found is None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    found: int | None = value if whole else moment_ms(value) if isinstance(value, str) else None
+    if found is None or not 0 <= found <= _LAST_MS:
         raise ValueError(
-            f"timestamp: expected milliseconds since 1970 or a time such as 2026-11-28T10:00Z, got {value!r}"
+            "timestamp: expected milliseconds from 1970 to the year 9999 or a time such as 2026-11-28T10:00Z, "
+            f"got {to_json(value):.60}"
         )
     return found
 
@@ -270,13 +277,14 @@ class CsvColumns(NamedTuple):
 def csv_blocks(blocks: Iterable[tuple[int, list[bytes]]], columns: CsvColumns, skip: bool) -> Iterator[ParsedBlock]:
     """Yields the records of CSV (RFC 4180), as they arrive. Raises `BadInput` for a header row that cannot be used."""
     source = _CsvSource(blocks)
+    csv.field_size_limit(_CELL_BYTES)
     reader = csv.reader(source, delimiter=columns.delimiter, strict=True)
     parse: Callable[[list[str]], InputRecord] | None = None
     if columns.names is not None:
         parse = _row_parser(list(columns.names), columns, 1)
     block, numbers = ParsedBlock(), list[int]()
     while True:
-        first = reader.line_num + 1
+        first = source.line + 1
         try:
             row = next(reader)
             if parse is None:
@@ -305,6 +313,8 @@ class _CsvSource:
         self._blocks = iter(blocks)
         self._lines: Iterator[bytes] = iter(())
         self._left = 0
+        self.line = 0
+        """The number of the last line that was read."""
 
     @property
     def at_block_end(self) -> bool:
@@ -318,6 +328,7 @@ class _CsvSource:
             _, lines = next(self._blocks)
             self._lines, self._left = iter(lines), len(lines)
         self._left -= 1
+        self.line += 1
         return next(self._lines).decode() + "\n"
 
 

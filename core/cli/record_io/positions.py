@@ -19,6 +19,7 @@ __all__ = ["FORMS", "Position", "PositionKind", "moment_ms", "parse_position", "
 
 FORMS: Final = "earliest, latest, -10 (the last ten of each partition), an offset, a time (2026-11-28T10:00Z), or -1h"
 _ENDS: Final = ("earliest", "latest")
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class PositionKind(Enum):
@@ -63,18 +64,19 @@ def parse_position(option: str, text: str, now_ms: Callable[[], int]) -> Positio
     elif re.match(r"\d{4}-", given):
         moment = moment_ms(given)
         if moment is not None:
-            return Position(PositionKind.TIME, moment)
+            return Position(PositionKind.TIME, max(moment, 0))
     raise ConfigError(f"{option}: expected {FORMS}; got {text!r}")
 
 
 def moment_ms(text: str) -> int | None:
-    """Returns the milliseconds since 1970 of an ISO 8601 text, in UTC if it has no zone; None if it is none."""
+    """Returns the milliseconds since 1970 (negative before) of an ISO 8601 text, UTC if it has no zone; None if it is
+    none."""
     try:
         parsed = dt.datetime.fromisoformat(text)
     except ValueError:
         return None
     zoned = parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.UTC)
-    return max(int(zoned.timestamp() * 1000), 0)
+    return (zoned - _EPOCH) // dt.timedelta(milliseconds=1)
 
 
 def resolve(

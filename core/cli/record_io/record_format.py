@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import os
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -105,7 +106,7 @@ class _Parser:
             if char == "\\":
                 literal += self._escape()
             elif char != "%":
-                literal += char.encode()
+                literal += os.fsencode(char)
                 self._at += 1
             elif self._text[self._at + 1 : self._at + 2] in _SIGNS and self._at + 1 < len(self._text):
                 literal += _SIGNS[self._text[self._at + 1]]
@@ -249,7 +250,10 @@ def _headers(one: RecordFormat) -> RecordFormat:
 
 def _strftime(pattern: str) -> RecordFormat:
     def print_time(record: PrintedRecord) -> bytes:
-        moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=record.timestamp_ms)
-        return moment.strftime(pattern).encode()
+        try:
+            moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=record.timestamp_ms)
+        except OverflowError:  # after the year 9999: not a time that strftime knows
+            return str(record.timestamp_ms).encode()
+        return os.fsencode(moment.strftime(pattern))
 
     return print_time

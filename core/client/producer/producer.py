@@ -265,6 +265,8 @@ class Producer:
         if any(column is not None and len(column) != len(values) for column in (keys, timestamps_ms)):
             raise SchemaError(f"topic {topic}: keys and timestamps_ms are as many as values ({len(values)})")
         window_ms = None if self._audit is None else self._audit.window_ms
+        for stamp in (min(timestamps_ms), max(timestamps_ms)) if timestamps_ms else ():
+            _checked_ms(topic, stamp)
         records = RawRecords(values, keys, timestamps_ms, _checked_headers(topic, headers))
         sender = ColumnSender(self._accumulator, self._largest, window_ms)
         return sender.send(self._writers.get(topic) or self._open(topic), records, partition)
@@ -428,6 +430,8 @@ def _checked_headers(topic: str, headers: Iterable[tuple[str, bytes | None]]) ->
         pair = header if isinstance(header, tuple | list) and len(header) == 2 else (None, None)
         if not isinstance(pair[0], str) or not (pair[1] is None or isinstance(pair[1], bytes)):
             raise SchemaError(f"topic {topic}: a header is (str, bytes or None), not {header!r}")
+        if not pair[0].isascii() and any("\ud800" <= char <= "\udfff" for char in pair[0]):
+            raise SchemaError(f"topic {topic}: the name of a header is text without surrogates, not {pair[0]!r}")
     return checked
 
 

@@ -59,6 +59,27 @@ def test_it_starts_is_found_and_stops(klamm: Klamm, here: Path) -> None:
     assert (nothing.status, nothing.err) == (1, "klamm: no broker runs on data\n")
 
 
+def test_of_two_starts_at_once_one_waits_and_finds_the_other(here: Path) -> None:
+    configure(free_port())
+    command = [KLAMM, "broker", "--background"]
+    both = [subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for _ in range(2)]  # fmt: skip
+    ready, refused = sorted(process.communicate()[0] for process in both)
+    pid = holder(here / "data")
+    assert refused == f"klamm: broker 0 runs already: pid {pid}, data in data; `klamm broker stop` stops it\n"
+    assert f"; pid {pid}, log data/broker.log" in ready
+    assert sorted(process.returncode for process in both) == [0, 1]
+
+
+def test_a_lock_that_cannot_be_read_is_no_stopped_broker(klamm: Klamm, here: Path) -> None:
+    configure(free_port())
+    (here / "data" / ".lock").mkdir(parents=True)
+    done = klamm("broker", "status")
+    (here / "data" / ".lock").rmdir()
+    assert (done.status, done.out) == (1, "")
+    assert re.fullmatch(r"klamm: cannot read .*/data/\.lock: Is a directory\n", done.err), done.err
+
+
 def test_one_that_cannot_start_says_why_with_its_status(klamm: Klamm, here: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -195,6 +195,16 @@ def test_a_new_group_and_a_partition_without_an_offset(groups: Klamm, client: Cl
     assert committed(client, "new") == {"log-1": 7}
 
 
+def test_a_commit_after_the_plan_to_an_offset_that_was_to_stay(client: ClusterClient) -> None:
+    """The plan showed that partition 0 is at the target already; it is not any more."""
+    commit(client, "moved", 20, 50)
+    plan = [PartitionReset(TopicPartition("log", number), at, 0, 100, 20) for number, at in ((0, 20), (1, 50))]
+    commit(client, "moved", 90, 50)
+    with pytest.raises(KlammError, match="log-0 has the committed offset 90 now, and had 20 when the plan was made"):
+        compare_and_set(client, "moved", plan)
+    assert committed(client, "moved") == {"log-0": 90, "log-1": 50}
+
+
 @contextmanager
 def consuming(settings: Settings, group: str, protocol: str = "classic") -> Iterator[Consumer]:
     changes = {"group_id": group, "group_protocol": protocol, "enable_auto_commit": False}

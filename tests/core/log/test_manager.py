@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections import Counter
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -20,7 +22,7 @@ from klamm.core import faults
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import StorageError
 from klamm.core.log.errors import InvalidTopicNameError, LogClosedError
-from klamm.core.log.log_directory import CLEAN_SHUTDOWN, META
+from klamm.core.log.log_directory import CLEAN_SHUTDOWN, LOCK, META, DirectoryLock, holder
 from klamm.core.log.manager import LogManager
 from klamm.core.records.partition import TopicPartition
 from klammtest.faulty import fault_hook
@@ -144,6 +146,20 @@ def test_the_directory_is_locked(manager: LogManager) -> None:
         start(manager.directory)
     manager.close()
     start(manager.directory).close()
+
+
+def test_a_broker_starts_while_another_process_asks_whether_one_runs(tmp_path: Path) -> None:
+    """`klamm broker status` has the lock for a moment; that is no broker."""
+    with (tmp_path / LOCK).open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        done = threading.Timer(0.05, lambda: fcntl.flock(asking, fcntl.LOCK_UN))
+        done.start()
+        lock = DirectoryLock(tmp_path)
+        done.join()
+    assert holder(tmp_path) == os.getpid()
+    lock.release()
+    assert holder(tmp_path) is None
+    assert holder(tmp_path / "none") is None
 
 
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:

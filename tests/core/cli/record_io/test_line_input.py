@@ -142,7 +142,11 @@ def test_whole_records() -> None:
         (b'{"value":1}', 'value: expected text, {"base64": …} or null, got 1'),
         (b'{"value":{"base64":"?"}}', "value: "),
         (b'{"value":"v","offest":1}', "'offest' is no part of a record"),
-        (b'{"value":"v","timestamp":"noon"}', "timestamp: expected milliseconds since 1970"),
+        (b'{"value":"v","timestamp":"noon"}', "timestamp: expected milliseconds from 1970"),
+        (b'{"value":"v","timestamp":"1969-12-31T23:59Z"}', "timestamp: expected milliseconds from 1970"),
+        (b'{"value":"v","timestamp":99999999999999999999}', "timestamp: expected milliseconds from 1970"),
+        (b'{"value":"v","headers":[{"key":"\\ud800"}]}', "\\ud800 is half of a surrogate pair"),
+        (b'{"value":"\\udfff"}', "\\udfff is half of a surrogate pair"),
         (b'{"value":"v","headers":{"a":1}}', "headers: expected a list"),
         (b'{"value":"v","headers":[{"a":1}]}', "headers: expected"),
     ):
@@ -162,9 +166,9 @@ def test_lines_after_a_bad_one_are_left_unless_it_is_skipped() -> None:
     assert [bad.line for bad in block.bad] == [2, 4]
 
 
-def csv_of(text: str, skip: bool = False, **options: Any) -> ParsedBlock:
+def csv_of(text: str | bytes, skip: bool = False, **options: Any) -> ParsedBlock:
     columns = {"names": None, "key": None, "serialize": serialize, "delimiter": ",", "empty_is_null": False, **options}
-    lines = text.encode().split(b"\n")
+    lines = (text.encode() if isinstance(text, str) else text).split(b"\n")
     made = ParsedBlock()
     numbers: list[int] = []
     for block in csv_blocks(iter([(1, lines[:2]), (3, lines[2:])]), CsvColumns(**columns), skip):  # type: ignore[arg-type]
@@ -194,10 +198,17 @@ def test_csv_of_a_topic_without_schema() -> None:
     assert block.records == [InputRecord(b"1", b"a"), InputRecord(None, b"b")]
 
 
+def test_a_csv_cell_is_as_large_as_a_record() -> None:
+    block = csv_of("value\n" + "x" * 200_000, serialize=None)
+    assert ([record.value for record in block.records], block.bad) == ([b"x" * 200_000], [])
+
+
 def test_bad_csv() -> None:
     block = csv_of("a,b\n1,2\n1\n3,4", skip=True)
     assert [(bad.line, bad.reason) for bad in block.bad] == [(3, "expected 2 cells (a, b), got 1")]
     assert list(block.lines) == [2, 4]
+    block = csv_of(b"a,b\n\xff,2\n1\n3,4", skip=True)  # a line that is no text counts too
+    assert ([bad.line for bad in block.bad], list(block.lines)) == ([2, 3], [4])
     block = csv_of('a,b\n1,2\n"3,4')
     assert ([bad.line for bad in block.bad], len(block.records)) == ([3], 1)
     assert block.bad[0].reason.startswith("no CSV: ")

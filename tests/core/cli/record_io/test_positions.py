@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from klamm.core.cli.record_io.positions import Position, PositionKind, parse_position, resolve
+from klamm.core.cli.record_io.positions import Position, PositionKind, moment_ms, parse_position, resolve
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
 
@@ -60,3 +60,9 @@ def test_positions_are_resolved_in_each_partition() -> None:
     assert at(PositionKind.BEFORE_END, 99) == {a: 5, b: 0}
     assert at(PositionKind.OFFSET, 7) == {a: 7, b: 7}
     assert at(PositionKind.TIME, 77) == {a: 42, b: 3}
+
+
+def test_a_moment_is_exact_to_the_millisecond() -> None:
+    assert moment_ms("2038-04-04T02:04:16.232Z") == 2_153_959_456_232  # 1 less, if it is computed with floats
+    assert moment_ms("1969-12-31T23:59:59.999Z") == -1
+    assert parse_position("--from", "1960-01-01", lambda: 0) == Position(PositionKind.TIME, 0)

@@ -172,6 +172,10 @@ def test_what_does_not_fit_is_on_its_future(broker: RunningBroker, topic: str) -
             producer.send(topic, b"v", headers=[("h", "text")])  # type: ignore[list-item]  # what is tested
         with pytest.raises(SchemaError, match=r"a header is .*, not 'name'"):
             producer.send(topic, b"v", headers={"name": b"v"})  # type: ignore[arg-type]  # what is tested
+        with pytest.raises(SchemaError, match="the name of a header is text without surrogates"):
+            producer.send(topic, b"v", headers=[("\ud800", b"v")])
+        with pytest.raises(SchemaError, match="timestamp_ms is a whole number of milliseconds since 1970"):
+            producer.send_raw(topic, [b"v", b"v"], timestamps_ms=[1, 2**63])
 
 
 @pytest.mark.parametrize("wrong", [1.5e12, -2, 2**63, 1_700_000_000_000_000, "2013-01-01"])
