@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
 
 __all__ = ["BatchAppender", "ColumnSender", "OversizedRecordError", "RawRecords"]
 
+_OVERHEAD: Final = 8
+"""About how many bytes a record without key and headers has besides its value."""
 _APPENDED: Final = 512 * 1024
 """Bytes of batches that are passed to the sender together: it is woken less often, and its requests are larger."""
 
@@ -155,10 +157,17 @@ class ColumnSender:
         else:
             chosen = array("i", native.partitions(_binary(keys), len(keys), writer.partitions)).tolist()
         rows_of: dict[int, list[int]] = {}
+        in_turn, left = -1, 0
         for row, number in enumerate(chosen):
+            if number < 0:  # no key: its partition is chosen here, so that it stays in order with those that have one
+                if left <= 0:
+                    queue = writer.in_turn()
+                    in_turn, left = queue.partition.partition, queue.batch_size
+                left -= len(records.values[row] or b"") + _OVERHEAD
+                number = in_turn
             rows_of.setdefault(number, []).append(row)
         for number, rows in sorted(rows_of.items()):
-            yield None if number < 0 else writer.queue(None, None, number, 0), records.take(rows)
+            yield writer.queue(None, None, number, 0), records.take(rows)
 
     def _send(
         self, writer: TopicWriter, queue: PartitionQueue | None, records: RawRecords, future: TableFuture

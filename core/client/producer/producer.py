@@ -254,9 +254,9 @@ class Producer:
         `send_arrow`.
 
         `keys` and `timestamps_ms` are as long as `values`; `headers` are those of every record. Records with a key go
-        to the key's partition, those without one batch by batch to each partition in turn. All are checked before the
-        first is sent (`OversizedRecordError` names one that is too large). Blocks as `send` does. Not possible with
-        interceptors (`ConfigError`).
+        to the key's partition, those without one batch by batch to each partition in turn; those of one partition stay
+        in order. All are checked before the first is sent (`OversizedRecordError` names one that is too large). Blocks
+        as `send` does. Not possible with interceptors (`ConfigError`).
         """
         if self._closed:
             raise ProducerClosedError("the producer is closed; nothing can be sent any more")

@@ -119,6 +119,21 @@ def test_csv_of_a_typed_topic(klamm: Klamm, folder: Path, client: ClusterClient)
     )
 
 
+def test_records_of_a_partition_stay_in_order_with_and_without_keys(
+    klamm: Klamm, folder: Path, client: ClusterClient, request: pytest.FixtureRequest
+) -> None:
+    name = topic_name(request)
+    client.create_topics({name: NewTopic(2, 1)})
+    rows = [{"key": None if n % 3 else f"k{n % 4}", "value": f"{n:05d}"} for n in range(3000)]
+    rows += [{"key": None, "value": f"{n:05d}", "headers": [{"key": "h", "value": "x"}]} for n in range(3000, 3010)]
+    assert klamm("produce", name, lines(folder, *map(json.dumps, rows)), "--json", "-q").err == ""
+    found = [line.split() for line in klamm("consume", name, "-f", r"%p %v\n").out.splitlines()]
+    assert sorted(value for _, value in found) == [row["value"] for row in rows]
+    for number in ("0", "1"):
+        values = [value for partition, value in found if partition == number]
+        assert values == sorted(values)
+
+
 def test_lines_keys_headers_and_tombstones(klamm: Klamm, folder: Path, topic: str) -> None:
     done = klamm(
         "produce", topic, lines(folder, b"k\ta\xff", "l\t", "m\tb"), "-k", r"\t", "-Z", "-H", "h=1", "-H", "i="
