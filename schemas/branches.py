@@ -39,8 +39,8 @@ def _rank(branch: AvroType, kind: type) -> int | None:
     if issubclass(kind, bool) or kind.__name__ in ("bool_", "bool"):
         return 0 if branch.kind == "boolean" else None
     if issubclass(kind, Integral):
-        if logical:  # a value of nanoseconds is read as a number, one of the others only where Python has no object
-            return _stored(branch, 1 if read_class(branch) is int else 2)
+        if logical:  # only nanoseconds are read, and sent, as numbers
+            return 1 if read_class(branch) is int else None
         return {"int": 0, "long": 0, "double": 3, "float": 4}.get(branch.kind)
     if issubclass(kind, Real):
         return {"double": 0, "float": 1}.get(branch.kind)
@@ -61,10 +61,6 @@ def _rank(branch: AvroType, kind: type) -> int | None:
     if hasattr(kind, "__dataclass_fields__"):
         return 0 if branch.kind == "record" else None
     return 0 if branch.kind == "array" and hasattr(kind, "__iter__") else None
-
-
-def _stored(branch: AvroType, rank: int) -> int | None:
-    return rank if branch.kind in ("int", "long") else None
 
 
 def must_be_named(union: AvroType) -> frozenset[int]:

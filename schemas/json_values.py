@@ -26,7 +26,7 @@ from uuid import UUID
 from klamm.core.errors import SchemaError
 
 from .branches import NAME_KEY, candidates, takes_names
-from .logical import Convert, misfit
+from .logical import Convert, misfit, reader_of
 from .model import MISSING, AvroType, describe, under
 
 __all__ = ["cell_reader", "json_reader", "json_writer"]
@@ -191,13 +191,17 @@ def _datetime(text: str) -> dt.datetime:
 
 
 def _parsed(avro: AvroType, at: str, parse: Callable[[str], Any], expected: str) -> Convert:
-    """Returns a function that parses text, and leaves everything else to the writer."""
+    """Returns a function that parses text, takes a whole number for the stored date or time, and leaves everything else
+    to the writer."""
+    stored = reader_of(avro) if avro.kind in ("int", "long") else None
 
     def convert(value: Any) -> Any:
         if isinstance(value, bool):
             return value
         if isinstance(value, int | Decimal) and avro.logical == "decimal":
             return Decimal(value)
+        if isinstance(value, int):
+            return value if stored is None else stored(value)
         if not isinstance(value, str):
             return float(value) if isinstance(value, Decimal) else value
         try:
@@ -249,6 +253,9 @@ def _branch(avro: AvroType, reads: list[Convert], value: Any) -> int | None:
         return fits[0] if len(fits) == 1 else None
     if isinstance(value, list):
         return _first(avro, ("array",))
+    if isinstance(value, int) and not isinstance(value, bool) and not candidates(avro, int):
+        times = [i for i, one in enumerate(branches) if one.kind in ("int", "long")]
+        return next((i for i in times if not isinstance(reads[i](value), int)), _first(avro, ("int", "long")))
     if isinstance(value, Decimal):
         return _first(avro, ("double", "float")) if _first(avro, ("double", "float")) is not None else _decimal(avro)
     if not isinstance(value, str) or any(one.kind == "string" and not one.logical for one in branches):
@@ -341,4 +348,6 @@ def _index(avro: AvroType, value: Any) -> int:
                 return index
         return _first(avro, ("map", "record")) or 0
     found = candidates(avro, value.__class__)
-    return found[0][1] if found else 0
+    if not found:  # the number of a date or a time that Python has no object for
+        return _first(avro, ("int", "long")) or 0
+    return found[0][1]

@@ -229,18 +229,21 @@ class _Writer:
     def time(self) -> Convert:
         logical = self._avro.logical
         if logical == "date":
-            return self._numbers(DAYS, self._days, "a date")
+            return self._object(DAYS, self._days, "a date")
+        zone = "with a time zone" if logical in _INSTANTS else "without a time zone"
         if logical.endswith("-nanos"):
-            return self._numbers((-(2**63), 2**63 - 1), self._nanoseconds, "a datetime")
+            return self._object((-(2**63), 2**63 - 1), self._nanoseconds, f"a datetime {zone} or a whole number")
         micros = 1000 if logical.endswith("-millis") else 1
         if logical.startswith("time-"):
-            return self._numbers((0, _DAY // micros - 1), lambda value: self._clock(value) // micros, "a time")
+            return self._object((0, _DAY // micros - 1), lambda value: self._clock(value) // micros, "a time")
         bounds = (DAYS[0] * _DAY // micros, (DAYS[1] + 1) * _DAY // micros - 1)
-        return self._numbers(bounds, lambda value: self._moment(value) // micros, "a datetime")
+        return self._object(bounds, lambda value: self._moment(value) // micros, f"a datetime {zone}")
 
-    def _numbers(self, bounds: tuple[int, int], convert: Convert, expected: str) -> Convert:
-        """Accepts a number in the unit of the type as well."""
+    def _object(self, bounds: tuple[int, int], convert: Convert, expected: str) -> Convert:
+        """Accepts a number only where every number is read as one (nanoseconds). Elsewhere it is most likely a mistake:
+        of another unit, or another field's."""
         least, most = bounds
+        read = reader_of(self._avro)
 
         def to_number(value: Any) -> int:
             if isinstance(value, dt.date | dt.time):
@@ -248,9 +251,12 @@ class _Writer:
             elif isinstance(value, Integral) and not isinstance(value, bool):
                 number = int(value)
             else:
-                raise self.wrong(value, f"{expected} or a whole number for {describe(self._avro)}")
+                raise self.wrong(value, f"{expected} for {describe(self._avro)}")
             if not least <= number <= most:
                 raise misfit(self._at, f"{value!r:.200} is beyond the range of {describe(self._avro)}")
+            if read is not None and isinstance(value, Integral):
+                wanted = f"expected {expected} for {describe(self._avro)}, got the number {value}"
+                raise misfit(self._at, f"{wanted}; the value that is stored as this number is {read(number)!r}")
             return number
 
         return to_number

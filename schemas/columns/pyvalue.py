@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
+from ..logical import reader_of
 from ..model import AvroType, describe, under
 from .apply import map_entries
 from .arrowtype import members
@@ -45,6 +46,8 @@ def python_values(array: pa.Array, avro: AvroType, at: str = "") -> list[Any]:
         return _dates(array)
     elif pa.types.is_timestamp(kind):
         return _times(array, avro)
+    elif pa.types.is_integer(kind):
+        return _numbers(array, avro)
     try:
         return list(array.to_pylist(maps_as_pydicts="strict"))
     except KeyError as error:
@@ -121,17 +124,35 @@ def _maps(array: pa.MapArray, avro: AvroType, at: str) -> list[Any]:
     return found
 
 
+def _numbers(array: pa.Array, avro: AvroType) -> list[Any]:
+    """Returns the numbers; where the type is a date or a time, what is stored as them."""
+    convert = reader_of(avro) if avro.kind in ("int", "long") else None
+    found = array.to_pylist()
+    return found if convert is None else [None if one is None else convert(one) for one in found]
+
+
 def _dates(array: pa.Array) -> list[Any]:
-    """Returns dates; those that Python lacks as days since 1970, which the serializer judges."""
+    """Returns dates; those that Python lacks as days since 1970, which the serializer refuses."""
     try:
         return list(array.to_pylist())
     except (ValueError, OverflowError):
-        return list(array.cast(pa.int32()).to_pylist())
+        return _each(array, array.cast(pa.int32()).to_pylist())
+
+
+def _each(array: pa.Array, numbers: list[int | None]) -> list[Any]:
+    """Returns Python's objects; the row's number where Python has none."""
+    found: list[Any] = []
+    for one, number in zip(array, numbers, strict=True):
+        try:
+            found.append(one.as_py())
+        except (ValueError, OverflowError):
+            found.append(number)
+    return found
 
 
 def _times(array: pa.Array, avro: AvroType) -> list[Any]:
     """Returns datetimes, rounded down to microseconds; those that Python lacks as numbers of the type's unit, which the
-    serializer judges. Nanoseconds are numbers if the type has them too."""
+    serializer refuses. Nanoseconds are numbers if the type has them too."""
     if array.type.unit == "ns":
         local = avro.logical.startswith("local-")
         if avro.logical.endswith("-nanos") and local == (array.type.tz is None):
@@ -142,4 +163,4 @@ def _times(array: pa.Array, avro: AvroType) -> list[Any]:
     except (ValueError, OverflowError):
         micros = [None if one is None else one * _UNITS[array.type.unit] for one in array.cast(pa.int64()).to_pylist()]
         millis = avro.logical.endswith("-millis")
-        return [one if one is None or not millis else one // 1000 for one in micros]
+        return _each(array, [one if one is None or not millis else one // 1000 for one in micros])

@@ -92,6 +92,10 @@ def test_a_document_is_printed_as_it_was_given(kind: Any, document: str) -> None
         (DECIMAL, "12.1", '"12.10"'),
         (DECIMAL, "12", '"12.00"'),
         (MILLIS, "1795861800000", '"2026-11-28T10:30:00Z"'),
+        ({"type": "int", "logicalType": "date"}, "5", '"1970-01-06"'),
+        ({"type": "long", "logicalType": "time-micros"}, "5", '"00:00:00.000005"'),
+        (["null", "bytes", MILLIS], "5", '{"long": "1970-01-01T00:00:00.005Z"}'),
+        (["null", "string", {"type": "int", "logicalType": "time-millis"}, MILLIS], "86400000", '{"long": 86400000}'),
         (MILLIS, '"2026-11-28T12:30:00+02:00"', '"2026-11-28T10:30:00Z"'),
         (["null", "string"], '{"string": "a"}', '"a"'),
         (["null", MILLIS], '{"long": 0}', '"1970-01-01T00:00:00Z"'),
@@ -117,6 +121,9 @@ def test_other_forms_are_read(kind: Any, document: str, same_as: str) -> None:
         ),
         (DECIMAL, '"a"', r"field f: expected a decimal number for bytes \(decimal\(9,2\)\), got 'a'"),
         (DECIMAL, "0.001", "has more than the 2 decimal places"),
+        (MILLIS, "18014398509481984", "field f: 18014398509481984 is beyond the range of long .timestamp-millis."),
+        (["null", "bytes", MILLIS], "18014398509481984", "field f: 18014398509481984 is beyond the range of long"),
+        (MILLIS, "true", "field f: expected a datetime with a time zone for long .timestamp-millis., got True"),
         (MILLIS, '"2026-11-28"', "field f: expected a time such as 2026-11-28T10:30:00Z"),
         (MILLIS, '"2026-11-28T10:30:00"', "has no time zone"),
         (UUID_TYPE, '"1"', "field f: expected a UUID"),
@@ -127,6 +134,13 @@ def test_other_forms_are_read(kind: Any, document: str, same_as: str) -> None:
 def test_what_is_wrong_is_named(kind: Any, document: str, why: str) -> None:
     with pytest.raises(SchemaError, match=why):
         encoded(kind, document)
+
+
+def test_the_number_of_a_time_that_python_has_no_object_for_is_printed() -> None:
+    number = 2**54
+    assert printed(MILLIS, encoded("long", str(number))) == str(number)
+    union = ["null", "bytes", MILLIS]
+    assert printed(union, encoded(["null", "bytes", "long"], str(number))) == str(number)
 
 
 def test_cells() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import fastavro
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -85,9 +86,10 @@ ACCEPTED = [  # (type, value, value read)
     (KEY, b"ab", b"ab"),
     (STATE, "DONE", "DONE"),
     (DATE, dt.date(1, 1, 1), dt.date(1, 1, 1)),
-    (DATE, 2_932_896, dt.date(9999, 12, 31)),
+    (DATE, dt.date(9999, 12, 31), dt.date(9999, 12, 31)),
     (TIME_MS, dt.time(23, 59, 59, 999_999), dt.time(23, 59, 59, 999_000)),
-    (TIME_US, 0, dt.time()),
+    (TIME_US, dt.time(), dt.time()),
+    (NANOS, 5, 5),
     (MILLIS, NOON, NOON.replace(microsecond=234_000)),
     (MILLIS, dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)),
     (MICROS, NOON.astimezone(dt.timezone(dt.timedelta(hours=5))), NOON),
@@ -134,7 +136,32 @@ REFUSED = [
     (DATE, NOON, "field a: expected a date, got"),
     (TIME_MS, 86_400_000, "field a: 86400000 is beyond the range of int .time-millis."),
     (TIME_US, -1, "field a: -1 is beyond the range"),
-    (MILLIS, 1.7e15, "field a: expected a datetime or a whole number for long .timestamp-millis., got"),
+    (
+        DATE,
+        19_000,
+        r"^field a: expected a date for int .date., got the number 19000; .* is datetime.date\(2022, 1, 8\)$",
+    ),
+    (
+        TIME_MS,
+        1,
+        r"field a: expected a time for int .time-millis., got the number 1; .* is datetime.time\(0, 0, 0, 1000\)",
+    ),
+    (TIME_US, np.int64(0), r"field a: expected a time for long .time-micros., got the number 0; "),
+    (
+        MILLIS,
+        5,
+        "field a: expected a datetime with a time zone for long .timestamp-millis., got the number 5; the value that "
+        r"is stored as this number is datetime.datetime\(1970, 1, 1, 0, 0, 0, 5000, tzinfo=datetime.timezone.utc\)$",
+    ),
+    (MILLIS, True, "field a: expected a datetime with a time zone for long .timestamp-millis., got True$"),
+    (
+        LOCAL,
+        5,
+        "field a: expected a datetime without a time zone for long .local-timestamp-micros., got the number 5; ",
+    ),
+    (NANOS, "5", "field a: expected a datetime with a time zone or a whole number for long .timestamp-nanos., got '5'"),
+    (NANOS, 2**63, "field a: .* is beyond the range of long .timestamp-nanos."),
+    (MILLIS, 1.7e15, "field a: expected a datetime with a time zone for long .timestamp-millis., got"),
     (MILLIS, 1_700_000_000_000_000, "field a: .* is beyond the range of long .timestamp-millis."),
     (MICROS, dt.datetime(2024, 1, 1), "no time zone, so it is no instant, .*local-timestamp-micros takes it"),  # noqa: DTZ001
     (LOCAL, NOON, "has a time zone, and local-timestamp-micros is a local time"),
@@ -257,6 +284,7 @@ UNIONS = [  # (union, value, index of the branch, value read)
     (["string", RAW_UUID], SOME, 1, SOME),
     ([DATE, "long"], dt.date(2024, 1, 1), 0, dt.date(2024, 1, 1)),
     ([DATE, "long"], 5, 1, 5),
+    ([MILLIS, "double"], 5, 1, 5.0),
     ([MILLIS, "int"], NOON.replace(microsecond=0), 0, NOON.replace(microsecond=0)),
     (["null", "boolean", "int"], True, 1, True),
     ([TIME_MS, TIME_US], dt.time(0, 0, 0, 1), 1, dt.time(0, 0, 0, 1)),
@@ -293,6 +321,12 @@ def test_branches_of_unions_and_what_is_read_can_be_sent(union: Any, value: Any,
         ([P1, P2], ("n3.P", {}), "is of no branch|fits no branch"),
         ([P1, P2], {"-type": "n3.P"}, "field a: 'n3.P' is no branch of the union of record n1.P, record n2.P"),
         (["int", "long"], 2**70, "is too large for"),
+        (
+            ["string", DATE, MILLIS],
+            5,
+            "field a: 5 is of no branch of the union of string, int .date., long .timestamp-m",
+        ),
+        (["string", MILLIS], ("long", 5), "field a: expected a datetime with a time zone .* got the number 5; "),
     ],
 )
 def test_a_union_refuses_what_could_be_taken_for_another(union: Any, value: Any, why: str) -> None:

@@ -123,13 +123,23 @@ def test_what_nobody_could_read_is_an_error_on_the_future_and_what_others_wrote_
     refused = {
         "naive": (NOON.replace(tzinfo=None), "field at: .* has no time zone"),
         "beyond": (1_700_000_000_000_000, "field at: .* is beyond the range"),
-        "a float": (1.7e15, "field at: expected a datetime or a whole number"),
+        "a float": (1.7e15, "field at: expected a datetime with a time zone"),
+        "a number": (
+            5,
+            "field at: expected a datetime with a time zone for long .timestamp-millis., got the number 5; the",
+        ),
     }
     with klamm.Producer(said) as producer:
         for value, why in refused.values():
             with pytest.raises(SchemaError, match=f"^topic times: the value does not fit its schema: {why}"):
                 producer.send("times", {"at": value}, partition=0).result(30)
         sent = producer.send("times", {"at": NOON, "price": Decimal("1.5")}, partition=0).result(30)
+        numbers = pa.table({"at": pa.array([0, 5])})
+        assert producer.send_arrow("times", numbers, partition=1).result(30).records == 2
+        with pytest.raises(
+            SchemaError, match=r"^row 1: topic times: the value does not fit its schema: field at: .* beyond"
+        ):
+            producer.send_arrow("times", pa.table({"at": pa.array([0, 2**55])}), partition=1)
     assert sent.offset == 0
     (first,) = polled_values({**said, "topics": {}}, "times", 1)
     foreign = avro_bytes(STORED, {"at": 2**55, "price": (1_234_567).to_bytes(3, "big")})
