@@ -23,7 +23,7 @@ from ..escaping import LineFormatter
 from ..garbage import rare_collections
 from ..interfaces.command import Command
 from ..plugins import plugin_host
-from .output import discard_output, say
+from .output import discard_output, reader_ended, say
 from .plain_help import PlainGroup
 
 __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command", "main"]
@@ -143,9 +143,13 @@ def main() -> None:
     except KlammError as error:
         _say(error)
         _leave(1)
-    except BrokenPipeError:  # `klamm … | head`: the reader has what it wants
-        discard_output()
-        _leave(0)
+    except SystemExit as ended:  # click's own, with status 1, where its help or a connection met a broken pipe
+        if not isinstance(error := ended.__context__, BrokenPipeError):
+            raise
+        if reader_ended():  # `klamm --help | head`: the reader has what it wants
+            _leave(0)
+        _say(KlammError(str(error)))
+        _leave(1)
     except OSError as error:  # a full disk, a directory without write permission: the user can fix it
         _say(KlammError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
         discard_output()

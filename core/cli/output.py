@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -29,6 +30,7 @@ __all__ = [
     "Shown",
     "console",
     "discard_output",
+    "reader_ended",
     "say",
     "say_document",
     "say_json",
@@ -44,18 +46,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per l
 
 def say(line: str, *, err: bool = False) -> None:
     """Prints a line, on stderr if `err`."""
-    typer.echo(escaped(line), err=err)
+    _echo(escaped(line), err)
 
 
-def discard_output() -> None:
-    """Redirects stdout to the null device: flushing the rest of the buffer would fail again when the interpreter
-    ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def discard_output(*, err: bool = False) -> None:
+    """Redirects stdout, or stderr, to the null device: flushing the rest of the buffer would fail again when the
+    interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+
+
+def reader_ended() -> bool:
+    """Returns True if stdout is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def say_document(document: str, *, err: bool = False) -> None:
     """Prints a text of several lines, such as JSON or YAML, on stderr if `err`."""
-    typer.echo(escaped_lines(document.removesuffix("\n")), err=err)
+    _echo(escaped_lines(document.removesuffix("\n")), err)
 
 
 def say_on(console: Console, line: str) -> None:
@@ -67,7 +76,23 @@ def console() -> Console:
     """Returns a console on stdout; wide if that is not a terminal, so that no text is cut off in a pipe."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    class PipedConsole(Console):
+        """A console that a broken pipe does not end, as in `_echo`."""
+
+        def on_broken_pipe(self) -> None:
+            discard_output()
+
+    return Console() if sys.stdout.isatty() else PipedConsole(width=PIPE_WIDTH)
+
+
+def _echo(output: str, err: bool) -> None:
+    """Prints a text. If its reader has ended (`| head`), the rest of the output is discarded and the command goes on:
+    it may be one that changes something, and its status is its own.
+    """
+    try:
+        typer.echo(output, err=err)
+    except BrokenPipeError:
+        discard_output(err=err)
 
 
 class Lines(list[str]):

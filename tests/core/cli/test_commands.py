@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -47,6 +48,17 @@ def test_help_lists_the_cores_and_the_plugins_commands(klamm: Klamm) -> None:
         "demo",
     ):
         assert f" {name} " in done.out
+
+
+@pytest.mark.parametrize("command", ["--help", "plugins", "docs cli.md", "init"])
+def test_a_broken_pipe_is_no_error_and_ends_no_work(here: Path, command: str) -> None:
+    """Help is printed by click, tables by rich, lines and documents by Klamm: each meets `| head` in its own way."""
+    unread, pipe = os.pipe()
+    os.close(unread)
+    done = subprocess.run([KLAMM, *command.split()], stdout=pipe, stderr=subprocess.PIPE, timeout=180)
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert Path("klamm.yaml").exists() == (command == "init")
 
 
 def test_help_imports_no_command(here: Path) -> None:
