@@ -25,6 +25,7 @@ from klamm.core.errors import ErrorCode  # noqa: E402
 from klammbench.process import cpu_exact  # noqa: E402
 from klammtest.broker import KLAMM, RunningBroker, running_broker  # noqa: E402
 from klammtest.clients.grouping import commit, heartbeat, join, joined, once_loaded, sync  # noqa: E402
+from klammtest.wire import WireClient  # noqa: E402
 
 _GROUP = "measured"
 _STORES = ("coordination", "topic")
@@ -33,7 +34,7 @@ _STORES = ("coordination", "topic")
 def rebalances(broker: RunningBroker, count: int) -> tuple[Any, list[float], float]:
     """Returns the member of the last generation, the milliseconds of each JoinGroup with its SyncGroup, and the
     broker's CPU milliseconds for one."""
-    with broker.wire() as wire:
+    with WireClient(broker.bootstrap) as wire:
         member = joined(wire, _GROUP)
         sync(wire, _GROUP, member)
         times, before = [], cpu_exact([broker.pid])
@@ -47,7 +48,7 @@ def rebalances(broker: RunningBroker, count: int) -> tuple[Any, list[float], flo
 
 def commits(broker: RunningBroker, member: Any, count: int) -> tuple[list[float], float]:
     """Returns the milliseconds of each commit of one partition, and the broker's CPU milliseconds for one."""
-    with broker.wire() as wire:
+    with WireClient(broker.bootstrap) as wire:
         times, before = [], cpu_exact([broker.pid])
         for offset in range(count):
             begin = time.perf_counter()
@@ -67,7 +68,7 @@ def one_round(store: str, command: str, count: int) -> dict[str, list[float]]:
         taken, commit_cpu = commits(broker, member, count)
         broker.kill()
         broker.start()
-        with broker.wire() as wire:
+        with WireClient(broker.bootstrap) as wire:
             known = once_loaded(lambda: heartbeat(wire, _GROUP, member))
         return {
             "rebalance ms": joins,
