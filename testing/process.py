@@ -164,9 +164,9 @@ def main() -> None:
     first = json.loads(commands.readline())
     sys.path.extend(entry for entry in first["path"] if entry not in sys.path)
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type] # kio imports it where it is installed: 0.2 s
-    from klamm.core.garbage import rare_collections
+    from klamm.core.garbage import no_collections
 
-    with rare_collections():
+    with no_collections():
         from klamm.core.config.settings import load_settings
         from klamm.core.errors import KlammError
     try:
@@ -188,9 +188,9 @@ def _run(serving: Any) -> None:
 
 
 async def _serve(settings: Settings, config: str, commands: BinaryIO, answers: BinaryIO) -> None:
-    from klamm.core.garbage import rare_collections
+    from klamm.core.garbage import no_collections
 
-    with rare_collections():
+    with no_collections():
         from klamm.core.broker.server import Broker
         from klamm.core.broker.signals import Signals
         from klamm.core.process_log import ProcessLog

@@ -18,7 +18,7 @@ from ..config.host_brokers import check_host
 from ..config.sections.broker import BrokerConfig
 from ..config.settings import Settings, load_settings
 from ..errors import ConfigError, KlammError, NoSpaceError
-from ..garbage import rare_collections
+from ..garbage import no_collections
 from ..interfaces.coordination import SessionExpiredError
 from ..process_log import ProcessLog
 from .options import DEFAULT_CONFIG, ConfigFile
@@ -173,7 +173,7 @@ async def _serve(
     settings: Settings, file: Path, process_log: ProcessLog, *, accept_missing_logs: bool, stop_at_end_of_input: bool
 ) -> bool:
     """Serves until a signal; returns whether that was Ctrl-C."""
-    with rare_collections():
+    with no_collections():
         from ..broker.server import Broker
         from ..broker.signals import Signals
     gc.freeze()  # next to nothing of what the imports have made is garbage

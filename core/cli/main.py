@@ -20,7 +20,7 @@ import klamm
 
 from ..errors import ConfigError, KlammError, PluginError
 from ..escaping import LineFormatter
-from ..garbage import rare_collections
+from ..garbage import no_collections
 from ..interfaces.command import Command
 from ..plugins import plugin_host
 from .output import discard_output, reader_ended, say
@@ -58,7 +58,7 @@ class LazyCommand(TyperCommand):
     def _load(self) -> Any:
         module, _, name = self._command.target.partition(":")
         try:
-            with rare_collections():
+            with no_collections():
                 target = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise PluginError(self._why(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 __all__ = ["main"]
@@ -10,13 +11,19 @@ __all__ = ["main"]
 def main() -> None:
     """The console script. Ctrl-C while the command is being imported ends it with status 130, as later."""
     try:
-        from klamm.core.garbage import rare_collections
+        gc.disable()  # as `no_collections`, whose import is half of what there is to import
+        from klamm.core.garbage import late_first_collection
 
-        with rare_collections():
-            from klamm.core.cli.main import main as run
+        late_first_collection()
+        from klamm.core.cli.main import main as run
+
+        gc.enable()
     except KeyboardInterrupt:
         sys.exit(130)
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # the process ends: Python would scan all objects, to free memory that the system takes back anyway
 
 
 if __name__ == "__main__":
