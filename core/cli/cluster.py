@@ -110,7 +110,7 @@ def status(
     The exit status is 1 if any partition lacks one; with --wait, if one still does when the time is over.
     """
     limit_s = None if wait is None else interval_s("--wait", wait)
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         admin = _admin(client)
         health = _health(admin)
         if limit_s is not None:
@@ -141,7 +141,7 @@ def balance(
 ) -> None:
     """Even out replicas and leaders over the brokers, and spread replicas over racks, a few partitions at a time."""
     _check_json(as_json, dry_run)
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         admin = _admin(client)
         moved = 0
         while True:
@@ -187,7 +187,7 @@ def drain(
 ) -> None:
     """Move every replica off a broker, which can be stopped for good afterwards."""
     _check_json(as_json, dry_run)
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         admin = _admin(client)
         layout = _layout(admin)
         racks = layout.racks
@@ -224,7 +224,7 @@ def unregister(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Remove what the cluster stores of a broker that is gone for good; it must have no replicas."""
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         _admin(client).unregister_broker(broker)
     say(f"broker {broker}: unregistered")
 
@@ -259,7 +259,7 @@ def reassign(
         raise ConfigError("cluster reassign: --json applies only with --list or --cancel")
     if show or cancel:
         _check_shown(given, replication_factor, cancel=cancel, show=show)
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         admin = _admin(client)
         if show or cancel:
             if given:

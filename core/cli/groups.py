@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..cluster.tree import paths
-from ..config.settings import Settings
 from ..errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError, ProtocolError
 from ..groups.coordinator.group_view import read_view
 from ..groups.group_protocol_lock import GroupProtocol, active_protocol
@@ -27,6 +26,7 @@ from .options import (
     Bootstrap,
     ConfigFile,
     cluster_client,
+    settings_and_client,
     why_unserved,
 )
 from .output import Json, say, say_json, say_rows
@@ -34,6 +34,7 @@ from .record_io.positions import FORMS, parse_position, resolve
 
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
+    from ..config.settings import Settings
 
 app = typer.Typer(
     add_completion=False, help="List consumer groups, show their lag, reset and delete them.", no_args_is_help=True
@@ -45,7 +46,7 @@ COORDINATION_TIMEOUT_S = 5.0
 @app.command("list")
 def list_groups(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None, as_json: Json = False) -> None:
     """Print the name, protocol (registry or classic) and state of every group."""
-    with cluster_client(config, bootstrap) as (settings, client):
+    with settings_and_client(config, bootstrap) as (settings, client):
         states = _states(client)
         with _coordination(settings) as coordination:
             protocols = {} if coordination is None else _protocols(coordination, states)
@@ -71,7 +72,7 @@ def describe(
     """
     from ..client.cluster_client import LATEST
 
-    with cluster_client(config, bootstrap) as (settings, client):
+    with settings_and_client(config, bootstrap) as (settings, client):
         committed = client.fetch_offsets(group)
         with _coordination(settings) as coordination:
             members = None if coordination is None else _registry_members(coordination, group)
@@ -115,7 +116,7 @@ def offsets(
     """Print a group's committed offsets, or save them as lines `topic,partition,offset`, as Kafka's tool does."""
     from .offset_reset import write_file
 
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         committed = client.fetch_offsets(group)
         if not committed:
             raise _unknown_group(client, group, "group {} has no offsets")
@@ -164,7 +165,7 @@ def reset(
     position = None if to is None else parse_position("--to", to, lambda: time.time_ns() // 1_000_000)
     saved = None if file is None else read_file(file)
     only = [_parsed_topic(text) for text in topic or ()]
-    with cluster_client(config, bootstrap) as (settings, client):
+    with settings_and_client(config, bootstrap) as (settings, client):
         committed = {tp: found.offset for tp, found in client.fetch_offsets(group).items()}
         if not committed and saved is None and not only:
             unknown = "group {} has no offsets; with --topic or --file it gets its first"
@@ -276,7 +277,7 @@ def delete(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Delete groups that have no members, and their offsets. The audit does not compare them any more."""
-    with cluster_client(config, bootstrap) as (settings, client):
+    with settings_and_client(config, bootstrap) as (settings, client):
         for group in groups:
             try:
                 topics = set(topic or ()) or {tp.topic for tp in client.fetch_offsets(group)}

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ..config.settings import Settings, load_settings
 from ..config.units import parse_time
 from ..errors import ConfigError, ErrorCode, KlammError
 from ..records.partition import TopicPartition
-from ..transport.address import Address
 
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
+    from ..config.settings import Settings
 
 __all__ = [
     "DEFAULT_CONFIG",
     "TIMEOUT_S",
     "Bootstrap",
     "ConfigFile",
-    "bootstrap_of",
     "cluster_client",
     "interval_s",
     "is_offline",
     "named",
+    "settings_and_client",
+    "settings_of",
     "why_unserved",
 ]
 
@@ -111,26 +111,40 @@ def _until_known(client: ClusterClient, tp: TopicPartition) -> str:
 
 
 @contextmanager
-def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
-    """Yields the settings, and a client of the cluster that they or `--bootstrap` name; with `--bootstrap` no file is
-    needed."""
-    from ..client.factory import open_client
+def cluster_client(config: Path, bootstrap: str | None) -> Iterator[ClusterClient]:
+    """Yields a client of the cluster that the file or `--bootstrap` names; with `--bootstrap` no file is needed. Of the
+    file it needs only the address (`servers_in`): the client knows no codec and no plugin."""
+    from ..client.factory import ClusterAccess, open_client
+    from ..config.document import read
+    from ..config.servers import servers_in
+    from ..records.codecs import CodecTable
 
-    settings = Settings() if bootstrap and not named(config) else load_settings(config)
-    where = bootstrap or bootstrap_of(settings)
-    with open_client(settings, "cli", bootstrap_servers=where, request_timeout_s=TIMEOUT_S) as client:
+    if bootstrap and named(config):
+        read(config)  # raises for a file that does not exist
+    access = ClusterAccess(bootstrap or servers_in(config), CodecTable())
+    with open_client(access, "cli", request_timeout_s=TIMEOUT_S) as client:
+        yield client
+
+
+@contextmanager
+def settings_and_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
+    """Yields the validated file too, for a command that needs more of it than the address."""
+    from ..client.factory import open_client
+    from ..config.servers import servers_of
+
+    settings = settings_of(config, bootstrap)
+    servers = bootstrap or servers_of(settings)
+    with open_client(settings, "cli", bootstrap_servers=servers, request_timeout_s=TIMEOUT_S) as client:
         yield settings, client
+
+
+def settings_of(config: Path, bootstrap: str | None) -> Settings:
+    """Returns the settings of the file, which may be missing with `--bootstrap`."""
+    from ..config.settings import Settings, load_settings
+
+    return Settings() if bootstrap and not named(config) else load_settings(config)
 
 
 def named(config: Path) -> bool:
     """Returns whether the file is to be read: a missing file is an error, unless it is the default one."""
     return config != DEFAULT_CONFIG or config.exists()
-
-
-def bootstrap_of(settings: Settings) -> str:
-    """Returns the file's `bootstrap.servers` of producers, else of consumers, else the address of its own broker."""
-    for section in (settings.producer, settings.consumer):
-        if "bootstrap_servers" in section.model_fields_set:
-            return section.bootstrap_servers
-    listener = settings.broker.advertised()[0]
-    return str(Address(listener.host, listener.port))

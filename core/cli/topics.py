@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX, ConfigSource
-from ..config.sections.topic import TopicConfig
-from ..config.sections.topic_settings import MINIMUM, name_problem, too_high_minimum
-from ..config.settings import Settings, load_settings
 from ..config.units import in_unit_of
 from ..errors import BrokerError, ConfigError, ErrorCode
 from ..records.partition import TopicPartition, counted
@@ -22,13 +19,15 @@ from .options import (
     ConfigFile,
     cluster_client,
     is_offline,
+    settings_and_client,
     why_unserved,
 )
 from .output import Json, say, say_json, say_rows
-from .topic_changes import TopicChange, changes_of, make, new_topic, smallest_factor
 
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
+    from ..config.settings import Settings
+    from .topic_changes import TopicChange
 
 app = typer.Typer(
     add_completion=False, help="List, create, describe, alter, apply and delete topics.", no_args_is_help=True
@@ -51,8 +50,10 @@ _NOT_DELETED = {
 @app.command("list")
 def list_topics(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None, as_json: Json = False) -> None:
     """Print the names of all topics; with --json also their partitions and replication factors."""
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         topics = client.metadata().topics
+    if as_json:
+        from .topic_changes import smallest_factor
     for name, topic in sorted(topics.items()):
         if as_json:
             say_json({"topic": name, "partitions": len(topic.partitions), "replication_factor": smallest_factor(topic)})
@@ -81,12 +82,13 @@ def create(
     With --all-from-config the exit status is 1 if a topic exists and differs from the file.
     """
     from ..client.cluster_client import NewTopic
+    from .topic_changes import new_topic
 
     if all_from_config == (topic is not None):
         raise ConfigError("topics create: name one topic, or use --all-from-config")
     changes = _pairs(settings_of)
     _check_file(config)
-    with cluster_client(config, bootstrap) as (settings, client):
+    with settings_and_client(config, bootstrap) as (settings, client):
         if topic is None:
             if not _create_all(settings, client):
                 raise typer.Exit(1)
@@ -114,7 +116,7 @@ def describe(
     """
     from ..client.cluster_client import EARLIEST, LATEST
 
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         partitions = client.topic(topic, all_led=False).partitions
         chosen = [TopicPartition(topic, number) for number in sorted(partitions)]
         first, problems = client.list_served_offsets(dict.fromkeys(chosen, EARLIEST))
@@ -162,12 +164,14 @@ def alter(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Change a topic's configs, or add partitions."""
+    from ..config.sections.topic import TopicConfig
+
     _check_file(config)
     given: dict[str, str | None] = {**_pairs(changes), **dict.fromkeys(unset or ())}
     if not given and partitions is None:
         raise ConfigError("topics alter: nothing to change; use --set, --unset or --partitions")
     TopicConfig.from_strings({name: value for name, value in given.items() if value is not None})
-    with cluster_client(config, bootstrap) as (_, client), _nearest(client, topic):
+    with cluster_client(config, bootstrap) as client, _nearest(client, topic):
         if given:
             client.alter_configs(topic, given)
             _warn_of_minimum(client, topic, given)
@@ -194,13 +198,17 @@ def apply(
     file says; 1: a change was refused, or cannot be made (fewer partitions, another replication factor); 2: the command
     or the file is wrong; 3: with --dry-run, there are changes to be made, and all can be.
     """
+    from ..config.sections.topic_settings import MINIMUM
+    from ..config.settings import load_settings
+    from .topic_changes import changes_of, make
+
     settings = load_settings(config)
     unknown = [name for name in topics or () if name not in settings.topics]
     if unknown:
         known = ", ".join(settings.topics) or "none"
         raise ConfigError(f"{config}: topics: there is no {unknown[0]!r} (there are: {known})")
     found: dict[str, list[TopicChange]] = {}
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         there = client.metadata().topics
         for name in topics or settings.topics:
             found[name] = changes_of(name, settings.topics[name], there.get(name), client)
@@ -238,7 +246,7 @@ def delete(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Delete topics and their records."""
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         for name in topics:
             with _nearest(client, name):
                 client.delete_topics([name])
@@ -267,7 +275,7 @@ def delete_records(
     as_json: Json = False,
 ) -> None:
     """Delete the records of a topic before an offset, as kafka-delete-records does."""
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as client:
         chosen = client.partitions(topic)
         unknown = sorted(set(partition or ()) - {tp.partition for tp in chosen})
         if unknown:
@@ -287,6 +295,8 @@ def delete_records(
 def _create_all(settings: Settings, client: ClusterClient) -> bool:
     """Creates the file's topics that do not exist, with a line for each topic. Returns False if one was refused, or
     exists and differs from the file."""
+    from .topic_changes import changes_of, make
+
     there, well = client.metadata().topics, True
     for name, section in settings.topics.items():
         changes = changes_of(name, section, there.get(name), client)
@@ -311,6 +321,9 @@ def _create_all(settings: Settings, client: ClusterClient) -> bool:
 def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, str | None]) -> None:
     """Says on stderr if `min.insync.replicas` is above the number of the topic's replicas: it is accepted, as by
     Kafka."""
+    from ..config.sections.topic_settings import MINIMUM, too_high_minimum
+    from .topic_changes import smallest_factor
+
     if MINIMUM not in configs:
         return
     lowered = too_high_minimum(topic, configs, smallest_factor(client.topic(topic, all_led=False)))
@@ -320,6 +333,8 @@ def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, st
 
 def _pairs(given: Iterable[str] | None) -> dict[str, str]:
     """Parses and validates `key=value` options, before any request is sent."""
+    from ..config.sections.topic import TopicConfig
+
     pairs = {}
     for text in given or ():
         name, mark, value = text.partition("=")
@@ -358,6 +373,8 @@ def _check_file(config: Path) -> None:
 
 
 def _check_name(topic: str) -> None:
+    from ..config.sections.topic_settings import name_problem
+
     problem = name_problem(topic)
     if problem:
         raise ConfigError(problem)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..config.settings import Settings
 from ..records.codecs import CodecTable
 from .cluster_client import ClusterClient
 from .network.request_router import Network
+
+if TYPE_CHECKING:
+    from ..config.settings import Settings
 
 __all__ = ["ClusterAccess", "open_client"]
 
@@ -49,8 +51,11 @@ def open_client(
     """Returns a client, which connects when it is used. Its client id is `klamm-PURPOSE` unless given; brokers log it.
     `bootstrap_servers`: instead of those of `access`, or of the producer section of settings.
     """
-    if isinstance(access, Settings):
-        access = ClusterAccess(access.producer.bootstrap_servers, access.codec_table())
+    if not isinstance(access, ClusterAccess):
+        from ..config.settings import Settings  # a short command may have none: it takes a third of its time
+
+        if isinstance(access, Settings):
+            access = ClusterAccess(access.producer.bootstrap_servers, access.codec_table())
     return ClusterClient(
         bootstrap_servers or access.bootstrap_servers,
         codecs=access.codecs,

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...client.typed import SharedCoordination, TypedValues
-from ...config.settings import Settings, load_settings
+from ...config.servers import servers_of
+from ...config.settings import Settings
 from ...interfaces.serde import Deserializer, JsonSerde, Serializer
-from ..options import bootstrap_of, named
+from ..options import settings_of
 
 __all__ = ["CliValues", "client_settings", "parse_json", "to_json"]
 
@@ -23,8 +24,8 @@ def client_settings(config: Path, bootstrap: str | None) -> Settings:
     """Returns the file's settings, whose producer and consumer use the cluster that `--bootstrap` or the file names;
     with `--bootstrap` no file is needed.
     """
-    settings = Settings() if bootstrap and not named(config) else load_settings(config)
-    servers = {"bootstrap_servers": bootstrap or bootstrap_of(settings)}
+    settings = settings_of(config, bootstrap)
+    servers = {"bootstrap_servers": bootstrap or servers_of(settings)}
     return settings.with_(
         producer=settings.producer.model_copy(update=servers), consumer=settings.consumer.model_copy(update=servers)
     )

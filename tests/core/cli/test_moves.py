@@ -151,8 +151,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
     made = ScriptedCluster(replicas={ORDERS: (1,)}, isr={ORDERS: (1,)})
 
     @contextmanager
-    def client(*_: object) -> Iterator[tuple[None, ScriptedClient]]:
-        yield None, made.client
+    def client(*_: object) -> Iterator[ScriptedClient]:
+        yield made.client
 
     monkeypatch.setattr(commands, "cluster_client", client)
     monkeypatch.setattr(commands, "_admin", lambda _: made)
