@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from ..errors import BrokerError, ErrorCode, KlammError
-from ..interfaces.offsets import CommittedOffset
 from ..protocol.apis import ApiKey
 from ..protocol.messages import Buffer, Schema
 from ..protocol.produce.client import write_produce_request
@@ -18,6 +17,9 @@ from ..records.partition import TopicPartition
 from .edges import EARLIEST, LATEST
 from .network.metadata import ClusterMetadata, NewLeader, Node
 from .network.request_router import Caller
+
+if TYPE_CHECKING:  # its module has what a store needs too, which few clients do
+    from ..interfaces.offsets import CommittedOffset
 
 __all__ = [
     "BROKER_RESOURCE",
@@ -547,6 +549,8 @@ class ClusterClient(Caller):
         self, committer: _Committer, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float | None
     ) -> set[str]:
         """Commits by topic names; returns the topics that no longer exist."""
+        from ..interfaces.offsets import CommittedOffset
+
         gone = self._of_deleted_topics(offsets, timeout_s)
         kept = {p: committed for p, committed in offsets.items() if p.topic not in gone}
         if kept:
@@ -648,6 +652,8 @@ class ClusterClient(Caller):
             found = _offset_group(message)
             yield getattr(found, "error_code", ErrorCode.none)
             yield from (p.error_code for topic in found.topics for p in topic.partitions)
+
+        from ..interfaces.offsets import CommittedOffset
 
         message = self.call_coordinator(group, ApiKey.OFFSET_FETCH, build, errors, timeout_s=timeout_s)
         return {

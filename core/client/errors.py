@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..errors import (
     BrokerError,
@@ -15,8 +15,10 @@ from ..errors import (
     describe_error,
     describe_failure,
 )
-from ..interfaces.offsets import CommittedOffset
 from ..records.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from ..interfaces.offsets import CommittedOffset
 
 __all__ = [
     "FAIL_OVER_ERRORS",
