@@ -21,7 +21,7 @@ from ..cluster.balance import (
     plan_leaders,
     plan_moves,
 )
-from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX
+from ..config.limits import INT_MAX, LONG_MAX, SHORT_MAX
 from ..errors import BrokerError, ConfigError, KlammError
 from ..records.partition import TopicPartition, counted, some_of
 from ..transport.address import Address

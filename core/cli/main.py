@@ -22,7 +22,6 @@ from ..errors import ConfigError, KlammError, PluginError
 from ..escaping import LineFormatter
 from ..garbage import no_collections
 from ..interfaces.command import Command
-from ..plugins import plugin_host
 from .output import discard_output, reader_ended, say
 from .plain_help import PlainGroup
 
@@ -100,6 +99,8 @@ class KlammGroup(PlainGroup):
 
 
 def _plugin_commands() -> list[Command]:
+    from ..plugins import plugin_host
+
     taken = {command.name for command in CORE_COMMANDS}
     return [command for command in plugin_host().commands if command.name not in taken]
 

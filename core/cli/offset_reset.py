@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..config.section import INT_MAX, LONG_MAX
+from ..config.limits import INT_MAX, LONG_MAX
 from ..errors import BrokerError, ConfigError, ErrorCode, KlammError
 from ..groups.membership.classic_calls import ClassicCalls, ClassicSettings, Joined
 from ..interfaces.offsets import CommittedOffset

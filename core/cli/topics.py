@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.section import INT_MAX, LONG_MAX, SHORT_MAX, ConfigSource
+from ..config.limits import INT_MAX, LONG_MAX, SHORT_MAX
 from ..config.units import in_unit_of
 from ..errors import BrokerError, ConfigError, ErrorCode
 from ..records.partition import TopicPartition, counted
@@ -115,6 +115,7 @@ def describe(
     stderr.
     """
     from ..client.cluster_client import EARLIEST, LATEST
+    from ..config.section import ConfigSource
 
     with cluster_client(config, bootstrap) as client:
         partitions = client.topic(topic, all_led=False).partitions

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
-
-from .section import KEY_PROBLEM, MISSING, definitions
+if TYPE_CHECKING:  # a file without problems may be read for one key
+    from pydantic import BaseModel, ValidationError
 
 __all__ = ["ConfigProblem", "Path", "nearest", "problems_of", "unknown", "unknown_key", "without_repetitions"]
 
@@ -39,6 +38,8 @@ def problems_of(
 ) -> Iterator[ConfigProblem]:
     """Yields pydantic's errors as problems. `given` is the validated value, `at` its path in the document; `also` are
     keys that are allowed there besides those of `model`."""
+    from .section import KEY_PROBLEM, MISSING, definitions
+
     for found in error.errors(include_url=False):
         where, kind = found["loc"], found["type"]
         if kind == "extra_forbidden":
@@ -93,6 +94,8 @@ def without_repetitions(problems: Iterable[ConfigProblem]) -> list[ConfigProblem
     """Returns the problems without "missing" for a key that was mistyped, which is a problem of its own."""
     found = [*problems]
     meant = {(*problem.path[:-1], problem.meant) for problem in found if problem.meant}
+    from .section import MISSING
+
     return [problem for problem in found if problem.message != MISSING or problem.path not in meant]
 
 

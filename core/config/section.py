@@ -18,6 +18,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from .limits import INT_MAX, LONG_MAX, SHORT_MAX
+
 __all__ = [
     "BASE_DIR",
     "INT_MAX",
@@ -45,11 +47,6 @@ __all__ = [
 
 BASE_DIR = "base_dir"
 """The key of the validation context whose value is the folder of the YAML file."""
-
-SHORT_MAX = 2**15 - 1
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
-"""The largest numbers of Kafka's types: of replicas, of ids and partitions, of offsets."""
 
 
 class ConfigType(IntEnum):

@@ -1,0 +1,10 @@
+"""The largest numbers of Kafka's types."""
+
+from __future__ import annotations
+
+__all__ = ["INT_MAX", "LONG_MAX", "SHORT_MAX"]
+
+SHORT_MAX = 2**15 - 1
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+"""Of replicas, of ids and partitions, of offsets."""
