@@ -145,11 +145,12 @@ def main() -> None:
         _say(error)
         _leave(1)
     except SystemExit as ended:  # click's own, with status 1, where its help or a connection met a broken pipe
-        if not isinstance(error := ended.__context__, BrokenPipeError):
+        cause = ended.__context__
+        if not isinstance(cause, BrokenPipeError):
             raise
         if reader_ended():  # `klamm --help | head`: the reader has what it wants
             _leave(0)
-        _say(KlammError(str(error)))
+        _say(KlammError(str(cause)))
         _leave(1)
     except OSError as error:  # a full disk, a directory without write permission: the user can fix it
         _say(KlammError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
