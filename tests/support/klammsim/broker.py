@@ -207,7 +207,8 @@ class SimBroker:
         self._lateness = 0.0
         self._is_cold = True
         """Of `ColdStart`: the worker thread waits for its end."""
-        self._says_full = False
+        self._says_full: bool | None = False
+        """None: a change of the registration may or may not have been made, and is tried again."""
         self._restating = False
         self._fetch_sent = float("-inf")
         self._watches: list[Watch] = []
@@ -406,7 +407,7 @@ class SimBroker:
 
         def done(said: bool) -> None:
             self._restating = False
-            self._says_full = full if said else not full
+            self._says_full = full if said else None
 
         self.world.converse(self, self.node.set_full(full), lambda _: done(True), lambda _: done(False))
 
@@ -634,7 +635,7 @@ class SimBroker:
         if self._joined and not self._working and self._is_cold != (is_cold := self.node.cold_start.left_s() > 0):
             self._is_cold = is_cold
             self._wake()
-        if self._says_full and not self.full:
+        if self._says_full is not False and not self.full:
             self._set_full(False)
         delay = TICK / 4 + chance() * TICK * 3 / 4
         self._tick_due = world.now + delay
