@@ -35,6 +35,7 @@ from .tiers import (
     TierCounts,
     TierKey,
     WindowAudit,
+    wide,
 )
 
 __all__ = [
@@ -292,6 +293,9 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
                 counts.reads_on[place] = reads_on
         versions: dict[int, list[AuditEvent]] = {}
         for event in told:
+            if counts.tier.tier == BROKER:
+                for window in event.windows:
+                    counts.told.setdefault(wide(window.start_ms, window_ms), set()).add(window.source)
             if event.from_offset < event.to_offset or counts.tier.tier == BROKER:  # else it tells where a reader begins
                 versions.setdefault(event.from_offset, []).append(event)
         chosen = rules.chosen(counts.tier, versions)

@@ -114,10 +114,11 @@ def newest_lake(
             each.directory == lake.directory and each.last_ms > lake.last_ms for each in others
         )
 
-    lakes = [lake for lake in lakes if not lost(lake)]
     replaced: list[Ended] = []
     live: list[_Lake] = []
     for at, lake in enumerate(lakes):
+        if lost(lake):
+            continue  # but it may name lakes that its directory was moved from
         by = next((newer for newer in lakes[at + 1 :] if newer.replaces(lake)), None)
         if by is None and lake.id in going_on:
             live.append(lake)
@@ -415,15 +416,21 @@ def read_by_group(events: Iterable[AuditEvent]) -> _Read:
     Ranges begin at commits. So if an owner begins below a range that was published before, that was not committed, or
     the group's offset went back in between (a later owner), or the log was cut (the same owner, by an event that tells
     where it begins). A later owner has the higher epoch and begins later: a suspended member may publish late, and the
-    epoch of a classic group may start again.
+    epoch of a classic group may start again. So a range is void, too, if an owner of a higher epoch has told that it
+    begins since the owner of the range has.
     """
     kept: list[AuditEvent] = []
     furthest: dict[int, AuditEvent] = {}
+    begun: dict[int, int] = {}
     back: tuple[int, int] | None = None
     reached = highest = -1
     reads_on: int | None = None
-    for event in sorted(events, key=lambda each: each.seen_ms):
+    for at, event in enumerate(sorted(events, key=lambda each: each.seen_ms)):
         begin, tells = event.from_offset, event.to_offset == event.from_offset
+        if tells:
+            begun[event.epoch] = at
+        elif any(epoch > event.epoch and since > begun.get(event.epoch, at) for epoch, since in begun.items()):
+            continue  # another owner had begun: its commit was refused
         if event.epoch >= highest:
             highest, reads_on = event.epoch, begin if tells else None
         if tells:  # inside a range of its own: what it had received from here on was cut
@@ -459,9 +466,10 @@ def _again(before: AuditEvent, event: AuditEvent, *, tells: bool) -> bool:
 def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
     """R17: returns True if a log holds, or may hold, records that the broker tier has not counted.
 
-    Records deleted before it saw the partition are not counted.
+    Records deleted before it saw the partition are not counted. What it has committed counts only where all of its
+    events may have been deleted (R22).
     """
-    end = max(counted.get(place, log.start), log.counted)
+    end = counted.get(place, max(log.start, log.counted))
     return log.end < 0 or end < log.end
 
 
@@ -498,7 +506,7 @@ class Problems:
         self._now_ms = now_ms
         self._lateness_ms = lateness_ms
         self._retained = retained
-        self._known = {start for counts in found.values() for start in counts.windows}
+        self._known = {start for counts in found.values() for start in (*counts.windows, *counts.told)}
         self._broker = next((counts for tier, counts in found.items() if tier.tier == BROKER), None)
 
     def find(self, logs: Mapping[Place, LogEnd]) -> None:
@@ -539,7 +547,10 @@ class Problems:
             elif left.to_offset > right.from_offset:  # R15
                 end = min(left.to_offset, right.to_offset)
                 text = f"{where}: offsets [{right.from_offset}, {end}) are counted twice"
-                yield from self._problem(Kind.OVERLAP, counts.tier, text, self._of(left) | self._of(right))
+                windows: frozenset[int] | None = self._of(left) | self._of(right)
+                if counts is not self._broker:
+                    windows = self._touched(counts, place, (right.from_offset, end))
+                yield from self._problem(Kind.OVERLAP, counts.tier, text, windows)
 
     def _given_again(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
         """R15."""
@@ -574,12 +585,14 @@ class Problems:
         broker tier counted them, so that what it lacks there is not proved to be missing.
         """
         lacking = self._lacking(broker)
+        producers = self._found.get(PRODUCERS)
+        off = [0, *(life.ahead_ms for life in producers.lives)] if producers is not None else [0]
         for topic_id, following in pairwise([*self._ids, None]):
             if topic_id is None or (following is None and (not present or topic_id in present)):
                 continue
-            high = math.inf if following is None else self._ids[following] + self._lateness_ms
+            high = math.inf if following is None else self._ids[following] + self._lateness_ms + max(off)
             of_id = [tiles for place, tiles in broker.tiles.items() if place.topic_id == topic_id]
-            low = min(map(self._since, of_id), default=-math.inf)
+            low = min(map(self._since, of_id), default=-math.inf) - max(off) + min(off)
             windows = {s for s in lacking if s == NO_WINDOW or low - self._window_ms < s <= high}
             text = f"the topic with id {topic_id} was deleted, perhaps before its last records were counted"
             yield from self._problem(Kind.LOSSY, broker.tier, text, frozenset(windows))
@@ -702,7 +715,8 @@ class Problems:
         return {
             start
             for start in self._known
-            if (since_ms is None or start + length > since_ms - late) and start <= until_ms + late
+            if start == NO_WINDOW
+            or ((since_ms is None or start + length > since_ms - late) and start <= until_ms + late)
         }
 
     def _surplus(self, life: ProducerLife) -> set[int]:
@@ -721,15 +735,20 @@ class Problems:
         return more
 
     def _untold(self, owners: Collection[str]) -> Iterator[Problem]:
-        """R18: finds records of audited producers without any event: killed before it was stored, or just started."""
-        windows: dict[str, dict[int, int]] = {}
-        for start, stored in {} if self._broker is None else self._broker.sources.items():
-            for source, records in stored.items():
-                if source not in (FOREIGN, UNATTRIBUTED) and source not in owners:
-                    windows.setdefault(source, {})[start] = records
-        for source, counts in windows.items():
-            text = f"producer {source} has sent no event, but {sum(counts.values())} of its records are stored"
-            yield from self._problem(Kind.UNTOLD, PRODUCERS, text, frozenset(counts))
+        """R18: finds records of audited producers without any event: killed before it was stored, or just started.
+        The log may have lost the records since (R11)."""
+        if self._broker is None:
+            return
+        windows: dict[str, set[int]] = {}
+        for start, sources in self._broker.told.items():
+            for source in sources - {FOREIGN, UNATTRIBUTED, *owners}:
+                windows.setdefault(source, set()).add(start)
+        for source, starts in windows.items():
+            stored = sum(of.get(source, 0) for of in self._broker.sources.values())
+            text = f"producer {source} has sent no event, but " + (
+                f"{stored} of its records are stored" if stored else "the log has had records of it"
+            )
+            yield from self._problem(Kind.UNTOLD, PRODUCERS, text, frozenset(starts))
 
 
 def closes(problem: Problem, windows: Iterable[WindowAudit]) -> bool:

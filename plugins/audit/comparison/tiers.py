@@ -229,6 +229,8 @@ class TierCounts:
     by_place: dict[Place, dict[int, int]] = field(default_factory=dict)
     sources: dict[int, dict[str, int]] = field(default_factory=dict)
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
+    told: dict[int, set[str]] = field(default_factory=dict)
+    """The producers in each window of the broker tier's events, also of those that are void."""
     begins: dict[Place, int] = field(default_factory=dict)
     restarted: bool = False
     topic_ids: set[str] = field(default_factory=set)

@@ -60,9 +60,11 @@ class AppendCounts:
         """The counts of all spans."""
 
     def follow(self, partitions: Iterable[TopicPartition]) -> None:
+        """Begins anew: what was counted before may be of a topic of this name that was deleted."""
         with self._lock:
             for partition in partitions:
-                self._spans.setdefault(partition, deque())
+                self._drop(self._spans.pop(partition, ()))
+                self._spans[partition] = deque()
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         with self._lock:

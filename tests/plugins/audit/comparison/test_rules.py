@@ -377,8 +377,96 @@ def test_an_owner_that_begins_inside_a_range_was_set_back() -> None:
 @pytest.mark.parametrize(("kept", "state"), [(200, State.COMPLETE), (150, State.UNKNOWN)])
 def test_a_log_that_was_cut_is_unknown_until_its_leader_tells(kept: int, state: State) -> None:
     """What was stored instead can be of the first window, too."""
-    logs = {"flights": {Place("", 0): LogEnd(0, 250, 250, kept)}}
+    logs = {"flights": {Place("", 0): LogEnd(0, 200, kept=kept)}}
     audit = result(stored(), BROKER, lateness_ms=0, logs=logs)
     assert states(audit, BROKER) == [state, state]
     texts = [problem.text for problem in audit.problems]
     assert texts == (["partition 0: counted up to offset 200, and its log was cut at 150"] if kept < 200 else [])
+
+
+def test_two_ranges_that_overlap_make_only_the_windows_of_the_offsets_unknown_that_are_in_both() -> None:
+    """A member's commit was refused, retention deleted what it had read, and the next member began inside its range."""
+    counted = [event("broker", "b", 10 * n, 10 * n + 10, {n: 10}, stored_ms=n) for n in range(3)]
+    read = [
+        event("consumer", "readers", 0, 0, {}, epoch=1, stored_ms=5),
+        event("consumer", "readers", 0, 20, {0: 10, 1: 10}, epoch=1, stored_ms=6),
+        event("consumer", "readers", 15, 15, {}, epoch=2, stored_ms=7),
+        event("consumer", "readers", 15, 30, {1: 5, 2: 10}, epoch=2, stored_ms=8),
+    ]
+    audit = result([event("producer", "p", 0, 1, {0: 10, 1: 10, 2: 10}), *counted, *read], READERS)
+    assert states(audit, READERS) == [State.COMPLETE, State.UNKNOWN, State.COMPLETE]
+
+
+# -- R6, R8, R11, R16, R17, R18: what random histories have found
+
+
+def test_a_range_of_a_member_that_published_after_the_next_one_began_is_void() -> None:
+    """The offset was set back to 2 while the member was suspended, so the next one began below its range."""
+    read = [
+        event("consumer", "readers", 0, 100, {0: 100}, epoch=1, stored_ms=5),
+        event("consumer", "readers", 100, 100, {}, epoch=3, stored_ms=6),
+        event("consumer", "readers", 50, 50, {}, epoch=5, stored_ms=7),
+        event("consumer", "readers", 50, 120, {0: 50, 1: 20}, epoch=5, stored_ms=8),
+    ]
+    late = event("consumer", "readers", 100, 150, {1: 50}, epoch=3, stored_ms=9)
+    rest = event("consumer", "readers", 120, 200, {1: 80}, epoch=5, stored_ms=10)
+    audit = result([*stored(), *read, late, rest], READERS)
+    assert states(audit, READERS)[1] is State.COMPLETE
+    assert "consumer/readers" not in {str(p.tier) for p in audit.problems if p.touches(WINDOW_MS)}
+
+
+def test_records_of_a_producer_without_an_event_are_not_told_though_the_log_has_lost_them() -> None:
+    """The producer was killed before its first event, and an unclean election cut off what the broker had counted."""
+    events = [
+        event("producer", "q", 0, 1, {1: 10}),
+        event("broker", "b", 0, 100, {}, sources={"p": {0: 100}}, epoch=0, stored_ms=1),
+        event("broker", "b", 0, 10, {}, sources={"q": {1: 10}}, epoch=1, stored_ms=2),
+    ]
+    audit = result(events, BROKER)
+    assert states(audit, BROKER) == [State.UNKNOWN, State.COMPLETE]
+    [problem] = audit.problems
+    assert problem.text == "producer p has sent no event, but the log has had records of it"
+
+
+def test_the_committed_offset_does_not_stand_for_the_last_event_where_others_are_left() -> None:
+    """The audit topic has lost the broker tier's last event: its records are not proved to be missing."""
+    sent = event("producer", "p", 0, 1, {9: 20})
+    counted = event("broker", "b", 0, 10, {9: 10}, stored_ms=9 * WINDOW_MS)
+    logs = {"flights": {Place("", 0): LogEnd(0, 20, counted=20)}}
+    audit = result([sent, counted], BROKER, lateness_ms=WINDOW_MS, logs=logs, retained_ms=WINDOW_MS)
+    assert states(audit, BROKER) == [State.UNKNOWN]
+    assert [problem.kind for problem in audit.problems] == [Kind.BEHIND]
+
+
+@pytest.mark.parametrize(("ahead", "state"), [(0, State.MISSING), (3, State.UNKNOWN)])
+def test_what_a_deleted_topic_held_may_be_ahead_by_as_much_as_a_producer_s_clock_is(ahead: int, state: State) -> None:
+    def at(window: int, off: int = 0) -> dict[str, int]:
+        return {"stored_ms": window * WINDOW_MS, "time_ms": (window + off) * WINDOW_MS}
+
+    events = [
+        event("producer", "p", 0, 1, {1: 10, 8: 5}, **at(5, ahead)),
+        event("broker", "b", 0, 10, {1: 10}, topic_id="one", **at(4)),
+        event("broker", "b", 0, 10, {9: 10}, topic_id="two", **at(6)),
+        event("producer", "q", 0, 1, {9: 10}, **at(9)),
+    ]
+    logs = {"flights": {Place("two", 0): LogEnd(0, 10)}}
+    audit = result(events, BROKER, lateness_ms=WINDOW_MS, logs=logs)
+    assert states(audit, BROKER)[1] is state
+
+
+def test_a_lake_that_was_announced_in_a_moved_directory_replaces_though_another_one_was_begun_there() -> None:
+    """Its event was not stored: the job crashed, and then the directory was begun anew."""
+    old = load(1, 0, 100, 10)
+    moved = announced("two", 20, directory="/new/flights", replaces=("one",))
+    new = [announced("three", 30, directory="/new/flights"), load(1, 0, 200, 31, "three", directory="/new/flights")]
+    audit = result([*stored(), old, moved, *new], LAKE)
+    assert audit.complete, audit.problems
+
+
+def test_a_hole_in_a_producer_s_events_doubts_records_without_a_timestamp() -> None:
+    told = [
+        event("producer", "p", 0, 1, {-1: 5}, final=False, stored_ms=0),
+        event("producer", "p", 2, 3, {}, stored_ms=9),
+    ]
+    audit = result([*told, event("broker", "b", 0, 5, {-1: 5})], BROKER, lateness_ms=0)
+    assert states(audit, BROKER) == [State.UNKNOWN]

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from klamm.core.errors import DeliveryError
+from klamm.core.errors import CoordinationError, DeliveryError
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.plugin import TopicPartition
 from klamm.plugins.audit.comparison.compare import tier_counts
 from klamm.plugins.audit.comparison.tiers import TierKey
@@ -165,3 +166,23 @@ def test_the_counts_are_those_of_a_tier_that_reads_everything(seed: int) -> None
 
     assert sums(topic) == sums(whole)
     assert sum(count for count, _ in sums(topic).values()) == records
+
+
+def test_spans_of_a_topic_that_was_deleted_are_not_counted_for_the_next_one_of_its_name() -> None:
+    """The coordination was not reachable when the partition was to be followed, and the topic was deleted then."""
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "committed", refuse)
+        with pytest.raises(CoordinationError):
+            tier.advance()
+        logs.append([0] * 9, "none", producer="p-1")
+        logs.create_again()
+        logs.append([WINDOW_MS] * 3, "none", producer="p-2")
+    assert tier.advance()
+    assert not tier.advance()
+    assert counted(topic) == ({WINDOW_MS: 3}, [])
+
+
+def refuse(*_: object) -> dict[TopicPartition, CommittedOffset]:
+    raise CoordinationError("planted")

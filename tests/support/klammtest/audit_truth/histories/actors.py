@@ -152,6 +152,13 @@ class Group:
         self.committed: dict[tuple[UUID, int], int] = {}
         self.began: dict[tuple[UUID, int], int] = {}
         self.received: set[Offset] = set()
+        self.uncommitted: set[Offset] = set()
+        """Of these the ones that no commit followed: another member is given them again."""
+        self.passed: dict[tuple[UUID, int], int] = {}
+        """Up to where a member published that the group had read, before its commit was refused. The next member tells
+        that it begins below."""
+        self.read_on: set[Offset] = set()
+        """Offsets behind a cut that were counted before it. The group was below, and does not find the cut."""
         self.set_back: set[Offset] = set()
         self.jumped: set[Offset] = set()
         """Records that were deleted before it read them."""
@@ -176,6 +183,8 @@ class Group:
         for key, committed in self.committed.items():
             begin = self.published.get(key, self.began.get(key, committed))
             self.untold |= {(*key, offset) for offset in range(begin, committed)}
+            if self.counts_from.get(key, committed) < committed:  # its range began below the commit, and goes past it
+                self.untold |= {(*key, offset) for offset in range(committed, begin)}
             self.set_back |= {(*key, offset) for offset in range(committed, self.furthest.get(key, 0))}
             self.published[key] = committed
         self.topic_id = world.topic_id
@@ -190,16 +199,20 @@ class Group:
             begin = part.log.end if self.latest else part.log.start
         if begin < part.log.start or begin > part.log.end:
             begin = self._reset(part, begin)
-        if key not in self.began:
-            self.began[key] = begin
+        again = {at for at in self.uncommitted if at[:2] == key}
+        self.received -= again
+        self.uncommitted -= again
         self.positions[part.number] = begin
         self._start(part, begin)
 
     def _start(self, part: Part, offset: int) -> None:
-        self.counts_from[self.topic_id, part.number] = offset
+        key = self.topic_id, part.number
+        self.counts_from[key] = offset
+        self.began[key] = min(offset, self.began.get(key, offset))
         self.ranges.start(part.place, offset, topic_id=self.topic_id, epoch=self.epoch)
         with suppress(DeliveryError):  # an audit that fails is passed over
             self.ranges.begin([part.place])
+            self.passed.pop(key, None)
 
     def _reset(self, part: Part, position: int) -> int:
         """`auto.offset.reset` after the log has lost the position."""
@@ -207,8 +220,8 @@ class Group:
         key = self.world.topic_id, part.number
         if begin > position:
             self.jumped |= {(*key, offset) for offset in range(position, begin)}
-            uncommitted = range(self.committed.get(key, self.began.get(key, position)), begin)
-            self.untold |= {(*key, offset) for offset in uncommitted}  # its counts start again
+            told = min(self.committed.get(key, self.began.get(key, position)), self.counts_from.get(key, position))
+            self.untold |= {(*key, offset) for offset in range(told, begin)}  # its counts start again
         counted = self.counts_from.get(key, 0)
         self.set_back |= {(*key, offset) for offset in range(begin, counted)}  # after a seek below the log's start
         return begin
@@ -229,7 +242,9 @@ class Group:
         rows = part.rows[position:end]
         self.ranges.count(part.place, range(position, end), [row.stamp_ms for row in rows], [1] * len(rows))
         first = max(position, self.counts_from[self.topic_id, part.number])  # below it is a replay (R10)
-        self.received |= {(self.topic_id, part.number, offset) for offset in range(first, end)}
+        given = {(self.topic_id, part.number, offset) for offset in range(first, end)}
+        self.uncommitted |= given - self.received
+        self.received |= given
         self.positions[part.number] = end
 
     def commit(self, *, ahead: int = 0, refused: bool = False) -> None:
@@ -258,16 +273,20 @@ class Group:
         except Crash:  # after the first event
             event = self.world.audit.events[-1]
             key = self.topic_id, event.partition or 0
-            self.told[key] = max(event.to_offset, self.told.get(key, 0))
+            self.told[key] = self.passed[key] = max(event.to_offset, self.told.get(key, 0))
             self.join()
             return
         if refused:
+            self.passed |= {(self.topic_id, place.partition): end for place, end in ends.items()}
             return
+        self.uncommitted = {at for at in self.uncommitted if at[2] >= ends.get(TopicPartition(TOPIC, at[1]), 0)}
         for place, end in ends.items():
             key = self.topic_id, place.partition
             self.committed[key] = end
             self.furthest[key] = max(end, self.furthest.get(key, 0))
             self.counts_from[key] = max(end if told else 0, self.counts_from[key])
+            if told:
+                self.passed.pop(key, None)
             self.positions[place.partition] = max(self.positions[place.partition], end)
         self.ranges.committed(ends)
 
@@ -312,15 +331,18 @@ class Group:
     def cut(self, part: Part, end: int) -> None:
         """The log has lost what is after `end`; the consumer finds it by the leader epoch, and goes on there."""
         key = self.world.topic_id, part.number
-        self.received = {at for at in self.received if at[:2] != key or at[2] < end}
+        counted = {at for at in self.received if at[:2] == key and at[2] >= end}
+        self.received -= counted
+        self.uncommitted -= counted
         for offsets in (self.committed, self.published, self.furthest, self.told):
             if offsets.get(key, 0) > end:
                 offsets[key] = end
         if self.positions.get(part.number, 0) > end:
             self.positions[part.number] = end
             self._start(part, end)
-        if self.began.get(key, 0) > end:
-            self.began[key] = end
+        elif counted:
+            self.counts_from[key] = min(end, self.counts_from.get(key, end))
+            self.read_on |= counted
 
     def set_offset(self, part: Part, offset: int) -> None:
         """`klamm groups reset` of a group without members; the next member begins there."""
@@ -391,6 +413,8 @@ class Lake:
         self.stopped = self.replaced = self.retired = False
         self.topic_id: UUID | None = None
         self.told_directory = ""
+        self.forgotten: list[tuple[str, str]] = []
+        """Ids that it had, and in which directories: their loads were all removed by hand after it was moved."""
         self.former: Lake | None = None
         """The lake in whose place it was begun."""
         self.history: list[Content] = [Content()]
@@ -455,6 +479,8 @@ class Lake:
         )  # fmt: skip
         audit = LoadAudit.of(self.sink, (TOPIC, self.topic_id), number, job, WINDOW_MS, counts, lost)
         if self.id != lake.id:
+            if self.id and self.told_directory != self.layout.base and self.id not in lake.replaces:
+                self.forgotten.append((self.id, self.told_directory))
             self.id, self.told = lake.id, 0
         if last is None or last.lake != lake:
             with suppress(DeliveryError, Crash):

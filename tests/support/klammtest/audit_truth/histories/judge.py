@@ -33,6 +33,11 @@ class Wanted:
     held: bool = True
 
     @property
+    def evened(self) -> bool:
+        """Records are compared by number: one that is counted twice is taken for one that is not counted yet."""
+        return 0 < self.late == self.over and not self.short
+
+    @property
     def good(self) -> bool:
         return not (self.short or self.over or self.late)
 
@@ -59,6 +64,8 @@ class Judge:
         self.wanted: dict[TierKey, dict[int, Wanted]] = {self.broker: self._broker()}
         self.excused: dict[TierKey, set[int]] = {}
         self.partial: dict[TierKey, set[int]] = {}
+        self.read_on: dict[TierKey, set[int]] = {}
+        """Windows of records behind a cut that a group did not find, because it was below."""
         self.two_lakes: set[TierKey] = set()
         """Sinks with two live lakes, whose counts are unknown (R6)."""
         self.read_again: set[TierKey] = set()
@@ -70,7 +77,7 @@ class Judge:
                 self._group(group)
         for sink in {lake.sink for lake in known.lakes}:
             if live := known.live_lakes(sink):
-                self._lake(live[-1], alone=len(live) == 1)
+                self._lake(live[-1], alone=len(live) == 1 and not known.is_forgotten(sink))
         if final:
             self._excuse()
 
@@ -139,7 +146,10 @@ class Judge:
         wanted = {}
         for start, offsets in self.known.demanded(group).items():
             lacks = [at for at in offsets if at not in group.received or self._never_told(group, at)]
-            passed = sum(at[2] < group.furthest.get(at[:2], 0) for at in lacks)
+            ends = [
+                max(group.furthest.get(at[:2], 0), 0 if self.final else group.passed.get(at[:2], 0)) for at in lacks
+            ]
+            passed = sum(at[2] < end for at, end in zip(lacks, ends, strict=True))
             untold = sum(at[2] >= group.published.get(at[:2], 0) for at in offsets)
             wanted[start] = Wanted(passed, 0, len(lacks) - passed, untold)
         for start in self.stored.keys() - wanted.keys():
@@ -149,8 +159,9 @@ class Judge:
             self.recounting.add(tier)
         if group.set_back:
             self.read_again.add(tier)
-        spans: list[Span] = [(topic_id, number, at, at + 1) for (topic_id, number), at in group.began.items()]
-        self.partial[tier] = self.known.enclosing(spans)
+        begins = [*group.began.items(), *self.known.told_begin(*tier).items()]
+        self.partial[tier] = self.known.enclosing((*key, at, at + 1) for key, at in begins)
+        self.read_on[tier] = self.known.enclosing(_spans(group.read_on))
         if self.final:
             spans = [*_spans(group.set_back | group.jumped | group.untold), *self.known.causes.cut, *self._lost(tier)]
             self.excused[tier] = self.known.enclosing(spans, *tier)
@@ -173,7 +184,8 @@ class Judge:
             untold = sum(at[2] >= told.get(at[1], 0) for at in mine)
             wanted[start] = Wanted((-more).total(), (+more).total(), len(offsets) - len(mine), untold)
         self.wanted[tier] = wanted
-        self.partial[tier] = set()
+        begins = self.known.told_begin(*tier, lake.id)
+        self.partial[tier] = self.known.enclosing((*key, at, at + 1) for key, at in begins.items())
         if not alone:
             self.two_lakes.add(tier)
         if self.final:
@@ -192,6 +204,9 @@ class Judge:
     def _excuse(self) -> None:
         producers = self.known.doubted_of_producers()
         broker = self.known.doubted_at_broker()
+        if not {"broker", "producer"} <= {event.tier for event in self.known.world.audit.events}:  # R2: one is absent
+            producers |= self.stored.keys() | self.told.keys()
+            broker |= producers
         if broker:  # R16: where the broker lacks records too, they may be among those that it could not count
             broker |= {start for start, want in self.wanted[self.broker].items() if want.short}
         if self.known.world.ended:  # R16: or they were in the topic that was deleted
@@ -210,7 +225,7 @@ class Judge:
         elif state == State.COMPLETE:
             right = want.good
             if not self.final:  # records that were sent later than allowed are not awaited
-                right = right or start in self.known.too_late
+                right = right or start in self.known.too_late or want.evened
                 right = right or (tier == self.broker and bool(want.late))
             if tier == self.broker and self.known.deleted:  # doubled, and deleted before they were counted
                 right = right or not (want.short or want.late)
@@ -219,8 +234,10 @@ class Judge:
             cut = not self.final and bool(self.known.causes.cut)  # a group that has not found yet that the log was cut
             right = want.short > 0 or (self.final and want.late > 0) or lateness or cut
             right = right or (tier in self.read_again and start in self.excused.get(tier, ()))
+            right = right or start in self.read_on.get(tier, ())
         elif state == State.DUPLICATED:
             right = want.over > 0 or bool(self.known.causes.cut)  # what it received is no more in the log
+            right = right or (tier == self.broker and start in self.known.repeated_in())
         elif state == "late":
             right = want.late + want.untold + want.short > 0 or bool(self.known.world.audit.lost)
             right = right or start in self.excused.get(tier, ())  # its next range shows the gap
@@ -229,6 +246,7 @@ class Judge:
                 right = right or counting or bool(self.known.causes.cut)
         elif state == "not compared":
             right = not want.held or start in self.partial.get(tier, ())
+            right = right or (not self.final and start in self.known.too_late)
         elif self.final:
             right = state == State.UNKNOWN and start in self.excused.get(tier, ())
             right = right or (tier != self.broker and self._lacking(start))
@@ -255,7 +273,8 @@ class Judge:
         bad = starts if self.two_lakes else []
         bad = bad or [s for s in starts if any(not self._good(self.wanted[tier].get(s)) for tier in tiers)]
         if not self.final:
-            bad = [start for start in bad if start not in self.known.too_late]
+            bad = [s for s in bad if s not in self.known.too_late]
+            bad = [s for s in bad if any(not (self._good(w := self.wanted[t].get(s)) or w.evened) for t in tiers)]
         if mark is not None and bad and mark > bad[0]:
             self.wrong.append(
                 f"the watermark {mark} is after {bad[0]}, which is not complete: {self._bad(bad[0], tiers)}"

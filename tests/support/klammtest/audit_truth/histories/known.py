@@ -6,6 +6,7 @@ are events used: the rules name the broker tier's ranges.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -60,6 +61,17 @@ class Known:
             return True  # it was moved, a copy of it was loaded, and it was not: it gets another id
         return lake.replaced and any(event.directory == lake.told_directory for event in others)
 
+    def is_forgotten(self, sink: str) -> bool:
+        """R6: returns True if the audit does not know that a lake's directory was moved."""
+        events = [event for event in self.world.audit.events if event.lake]
+        for lake, directory in [each for made in self.lakes if made.sink == sink for each in made.forgotten]:
+            last = max((n for n, event in enumerate(events) if event.lake == lake), default=math.inf)
+            if last < math.inf and not any(
+                n > last and (event.directory == directory or lake in event.replaces) for n, event in enumerate(events)
+            ):
+                return True
+        return False
+
     def parts(self) -> Iterator[tuple[UUID, Part]]:
         for topic_id, parts in [*self.world.ended, (self.world.topic_id, self.world.parts)]:
             for part in parts:
@@ -104,30 +116,46 @@ class Known:
 
     def demanded_to(self, topic_id: UUID, part: Part) -> int:
         """R13: readers are compared with what the broker tier counted."""
-        return self.deleted.get((topic_id, part.number), len(part.rows))
+        counted = self.deleted.get((topic_id, part.number))
+        if counted is None:
+            return len(part.rows)
+        return max([counted, *(event.to_offset for event in self.ranges(topic_id, part.number))])
+
+    def told_begin(self, tier: str, owner: str, lake: str = "") -> dict[tuple[UUID, int], int]:
+        """R22: returns where the events of a reader begin that are left in an audit topic that has deleted some."""
+        found: dict[tuple[UUID, int], int] = {}
+        for event in self.world.audit.events if self.world.audit.retained_ms > -math.inf else ():
+            if event.ends and (event.tier, event.owner) == (tier, owner) and event.lake in ("", lake):
+                found.clear()
+            elif (event.tier, event.owner, event.lake) == (tier, owner, lake) and event.partition is not None:
+                key = UUID(event.topic_id), event.partition
+                found[key] = min(event.from_offset, found.get(key, event.from_offset))
+        return found
 
     def demanded(self, group: Group) -> dict[int, list[Offset]]:
         """Returns the records that a group must have received, by window (R3)."""
         found: dict[int, list[Offset]] = defaultdict(list)
+        begins = group.began | self.told_begin(CONSUMER, group.name)
         begun_ids = {topic_id for topic_id, _ in group.began}
         begun = False
         for topic_id, part in self.parts():
             begun = begun or topic_id in begun_ids
             if not begun:
                 continue  # it was replaced before the group began
-            for offset in range(group.began.get((topic_id, part.number), 0), self.demanded_to(topic_id, part)):
+            for offset in range(begins.get((topic_id, part.number), 0), self.demanded_to(topic_id, part)):
                 found[part.rows[offset].window].append((topic_id, part.number, offset))
         return found
 
     def demanded_of(self, lake: Lake) -> dict[int, list[Offset]]:
         """Returns the records that a lake must have (R4)."""
         found: dict[int, list[Offset]] = defaultdict(list)
+        begins = self.told_begin(HADOOP, lake.sink, lake.id)
         seen = False
         for topic_id, part in self.parts():
             seen = seen or topic_id == lake.topic_id
             if seen:
-                for offset, row in enumerate(part.rows[: self.demanded_to(topic_id, part)]):
-                    found[row.window].append((topic_id, part.number, offset))
+                for offset in range(begins.get((topic_id, part.number), 0), self.demanded_to(topic_id, part)):
+                    found[part.rows[offset].window].append((topic_id, part.number, offset))
         return found
 
     # -- which counts may be unknown
@@ -184,6 +212,13 @@ class Known:
                 windows |= self.enclosing([(topic_id, number, begin, end)], *reader)
         return windows
 
+    def repeated_in(self) -> set[int]:
+        """Returns the windows of producers' events that were lost, and of which an earlier version is stored, because
+        its acknowledgement was lost: no number is missing."""
+        stored = {(event.owner, event.from_offset) for event in self.world.audit.events if event.tier == PRODUCER}
+        lost = [e for e in self.world.audit.lost if e.tier == PRODUCER and (e.owner, e.from_offset) in stored]
+        return {window.start_ms for event in lost for window in event.windows}
+
     def doubted_of_producers(self) -> set[int]:
         """Returns the windows in which a killed producer may have counted (R18)."""
         windows: set[int] = set()
@@ -196,7 +231,7 @@ class Known:
         for event in self.world.audit.lost:
             if event.tier == PRODUCER:
                 near = LATENESS_MS + 2 * INTERVAL_S * 1000
-                first_ms = -1 if event.from_offset == 0 else event.stored_ms - near - WINDOW_MS
+                first_ms = NO_WINDOW - 1 if event.from_offset == 0 else event.stored_ms - near - WINDOW_MS
                 windows |= {w for w in every if first_ms < w < event.stored_ms + near}
                 windows |= {window.start_ms for window in event.windows}
                 windows |= next(sender.sent for sender in self.senders if sender.name == event.owner)
@@ -209,7 +244,9 @@ class Known:
                 windows |= sender.sent
             elif not final.quiet:
                 near = LATENESS_MS + (PATIENCE + 1) * INTERVAL_S * 1000
-                windows |= {w for w in every if final.seen_ms - near - WINDOW_MS < w < final.seen_ms + near}
+                windows |= {
+                    w for w in every if w == NO_WINDOW or final.seen_ms - near - WINDOW_MS < w < final.seen_ms + near
+                }
                 windows |= sender.sent
         return windows
 
