@@ -547,10 +547,10 @@ class Problems:
             elif left.to_offset > right.from_offset:  # R15
                 end = min(left.to_offset, right.to_offset)
                 text = f"{where}: offsets [{right.from_offset}, {end}) are counted twice"
-                windows: frozenset[int] | None = self._of(left) | self._of(right)
+                both: frozenset[int] | None = self._of(left) | self._of(right)
                 if counts is not self._broker:
-                    windows = self._touched(counts, place, (right.from_offset, end))
-                yield from self._problem(Kind.OVERLAP, counts.tier, text, windows)
+                    both = self._touched(counts, place, (right.from_offset, end))
+                yield from self._problem(Kind.OVERLAP, counts.tier, text, both)
 
     def _given_again(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
         """R15."""

@@ -274,7 +274,11 @@ class Judge:
         bad = bad or [s for s in starts if any(not self._good(self.wanted[tier].get(s)) for tier in tiers)]
         if not self.final:
             bad = [s for s in bad if s not in self.known.too_late]
-            bad = [s for s in bad if any(not (self._good(w := self.wanted[t].get(s)) or w.evened) for t in tiers)]
+            bad = [
+                s
+                for s in bad
+                if any(not self._good(w := self.wanted[t].get(s)) and not (w and w.evened) for t in tiers)
+            ]
         if mark is not None and bad and mark > bad[0]:
             self.wrong.append(
                 f"the watermark {mark} is after {bad[0]}, which is not complete: {self._bad(bad[0], tiers)}"
