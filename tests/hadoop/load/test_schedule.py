@@ -62,12 +62,14 @@ def test_so_many_failed_runs_in_a_row_are_the_end() -> None:
     assert told == [7.0, 0.0, 6.0, 9.0]
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("2d", 172_800)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("2d", 172_800), ("10 min", 600)]
+)
 def test_intervals(text: str, seconds: int) -> None:
     assert interval_s("--every", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["10", "0m", "m", "1.5h", "-1s", "10 min", ""])
+@pytest.mark.parametrize("text", ["10", "0m", "m", "1.5h", "-1s", "10 mins", ""])
 def test_what_is_no_interval_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--every: expected an interval such as 90s, 10m or 1h"):
         interval_s("--every", text)
