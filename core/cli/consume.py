@@ -294,7 +294,7 @@ class _Reading:
         if stop is not None and batch.from_offset >= stop:
             return True
         most = None if self._count is None else self._count - self._printer.printed
-        for text in self._printer.print(batch, stop, most):
+        for text in self._printer.texts(batch, stop, most):
             if isinstance(text, UnprintableError):
                 self._output.flush()
                 self._say_bad(str(text))

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
-from rich.console import Console
 
 from klamm.core.broker.metrics_collector import of_services
-from klamm.core.cli.output import say, say_document, table
+from klamm.core.cli.output import say, say_document, say_rows
 from klamm.core.config.sections.process_log import ProcessLogConfig
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, KlammError
 from klamm.core.escaping import LineFormatter, escaped
@@ -47,12 +46,12 @@ def test_a_document_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == '{\n "a": "\\x1b"\n}\n'
 
 
-def test_a_table_has_a_line_for_each_row() -> None:
-    out = io.StringIO()
-    rows = table("group", FORGED)
-    rows.add_row(FORGED, "-")
-    Console(file=out, width=400).print(rows)
-    assert [line.split() for line in out.getvalue().splitlines()] == [["group", *SHOWN.split()], [*SHOWN.split(), "-"]]
+def test_a_table_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    say_rows(("group", FORGED), [{"group": FORGED, FORGED: None}])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["group", *SHOWN.replace("_", " ").split()],
+        [*SHOWN.split(), "-"],
+    ]
 
 
 def logged(config: dict[str, Any], log: Callable[[logging.Logger], None]) -> list[str]:

@@ -108,7 +108,7 @@ class Printer:
         self._grep = grep
         self._terminal = terminal
 
-    def print(self, batch: RecordBatch, stop: int | None, most: int | None) -> Iterator[bytes | UnprintableError]:
+    def texts(self, batch: RecordBatch, stop: int | None, most: int | None) -> Iterator[bytes | UnprintableError]:
         """Yields the text of the batch's records before the offset `stop`, at most `most` of them, and an error for
         each that cannot be decoded. After the last of `most`, `last` is its offset.
         """

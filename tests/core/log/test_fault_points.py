@@ -21,7 +21,7 @@ OF_MODULES = {"os", "shutil"}
 OF_PATHS = {"rename", "unlink", "rmdir", "write_text", "write_bytes"}
 ALLOWED = {("log_directory.py", "ftruncate"), ("log_directory.py", "write")}
 """The process's number in the lock file, which nothing depends on."""
-OWN_RENAMES = {"offsets", "times"}
+OWN_RENAMES = {"index"}
 """Indexes, whose `rename` goes through `file_operations`."""
 
 
@@ -32,7 +32,7 @@ def direct_changes(path: Path) -> list[str]:
             continue
         owner, name = node.func.value, node.func.attr
         of_module = isinstance(owner, ast.Name) and owner.id in OF_MODULES and name in CHANGES
-        own = isinstance(owner, ast.Attribute) and owner.attr in OWN_RENAMES
+        own = isinstance(owner, ast.Name) and owner.id in OWN_RENAMES
         of_path = name in OF_PATHS and not own and not (isinstance(owner, ast.Name) and owner.id in OF_MODULES)
         if (of_module or of_path) and (path.name, name) not in ALLOWED:
             found.append(f"{path.name}:{node.lineno}: {ast.unparse(node.func)}")
