@@ -11,7 +11,6 @@ from klammtest.suite.campaigns import run_campaign
 
 QUICK = [
     "kill-leader",
-    "pause",
     pytest.param("isolate", marks=pytest.mark.skipif(shutil.which("ip") is None, reason="needs ip (iproute2)")),
     pytest.param("power-two", marks=pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")),
 ]

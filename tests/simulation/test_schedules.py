@@ -10,7 +10,7 @@ from klammsim.mutations import MUTATIONS
 from klammsim.schedule import Schedule, has_disk_logs, plan_of
 from klammsim.scripts import SCRIPTS
 
-SHORT_RUN = 1_000
+SHORT_RUN = 500
 PIECE = 250
 
 
