@@ -61,8 +61,8 @@ def never(plan: Resolution) -> str | None:
             if not reasons or None in reasons:
                 return None
             kinds = {plan.reader.kind, *(branch.kind for branch in plan.reader.branches)}
-            alike = [branch.writer.kind in kinds for branch in plan.branches]
-            return reasons[alike.index(True) if True in alike else 0]  # why the likely branch cannot be read
+            fits = [(b.writer.kind in kinds, b.writer.kind != "null") for b in plan.branches]
+            return reasons[fits.index(max(fits))]  # why the likely branch cannot be read
     return None
 
 
