@@ -47,7 +47,7 @@ fi
 
 # The broker under test. Built from a copy: a build in the tree would leave its folder there.
 venv=var/bench/venv
-sources() { find core hadoop plugins schemas src/klamm -type f ! -name '*.pyc' ! -name '*.so' -print0 | sort -z; }
+sources() { find core hadoop plugins schemas testing docs examples src/klamm -type f ! -name '*.pyc' ! -name '*.so' -print0 | sort -z; }
 needs=$(cat requirements/base.txt requirements/build.txt | sha256sum)
 if [ "$(cat "$venv/needs.sha256" 2>/dev/null)" != "$needs" ]; then
   echo "bench: making $venv"
@@ -59,7 +59,7 @@ now=$( { sources | xargs -0 sha256sum; sha256sum pyproject.toml setup.py README.
 if [ "$(cat "$venv/klamm.sha256" 2>/dev/null)" != "$now" ]; then
   copy=var/bench/copy
   rm -rf "$copy" && mkdir -p "$copy"
-  tar -ch --exclude=__pycache__ --exclude='*.so' --exclude='*.egg-info' pyproject.toml setup.py README.md src | tar -x -C "$copy"
+  tar -ch --exclude=__pycache__ --exclude='*.so' --exclude='*.egg-info' pyproject.toml setup.py README.md src docs examples | tar -x -C "$copy"
   .venv/bin/python -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w "$copy/dist" "$copy"
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --force-reinstall "$copy"/dist/klamm-*.whl
   "$venv/bin/python" -c 'import klamm.core.records._native' || die "the compiled module was not built"
