@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient, ConfigEntry, NewTopic
     from ..client.network.metadata import TopicView
 
-__all__ = ["Action", "TopicChange", "changes_of", "make", "new_topic", "smallest_factor"]
+__all__ = ["Action", "TopicChange", "file_changes", "make", "new_topic", "smallest_factor"]
 
 PARTITIONS: Final = "partitions"
 FACTOR: Final = "replication.factor"
@@ -113,13 +113,21 @@ def smallest_factor(topic: TopicView) -> int:
     return min((len(each.replicas) for each in topic.partitions.values()), default=0)
 
 
-def changes_of(name: str, section: TopicSettings, there: TopicView | None, client: ClusterClient) -> list[TopicChange]:
-    """Returns what differs between the file's section and the topic; `there` None: it does not exist."""
-    if there is None:
-        given = {PARTITIONS: section.partitions, FACTOR: section.replication_factor, **section.config}
-        said = " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
-        return [TopicChange(name, Action.CREATE, file=said or None)]
-    return [*_shape(name, section, there), *_configs(name, section.config, client.describe_configs(name))]
+def file_changes(
+    client: ClusterClient, sections: Mapping[str, TopicSettings]
+) -> Iterator[tuple[str, list[TopicChange]]]:
+    """Yields each topic of the file with what differs between the file and the cluster. The controller is asked:
+    another broker may not know yet what the command before this one has changed."""
+    controller = client.controller()
+    there = client.metadata(node_id=controller).topics
+    for name, section in sections.items():
+        if name in there:
+            configs = client.describe_configs(name, node_id=controller)
+            yield name, [*_shape(name, section, there[name]), *_configs(name, section.config, configs)]
+        else:
+            given = {PARTITIONS: section.partitions, FACTOR: section.replication_factor, **section.config}
+            text = " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
+            yield name, [TopicChange(name, Action.CREATE, file=text or None)]
 
 
 def _shape(name: str, section: TopicSettings, there: TopicView) -> Iterator[TopicChange]:

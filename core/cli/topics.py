@@ -27,7 +27,6 @@ from .output import Json, say, say_json, say_rows
 if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
     from ..config.settings import Settings
-    from .topic_changes import TopicChange
 
 app = typer.Typer(
     add_completion=False, help="List, create, describe, alter, apply and delete topics.", no_args_is_help=True
@@ -201,18 +200,15 @@ def apply(
     """
     from ..config.sections.topic_settings import MINIMUM
     from ..config.settings import load_settings
-    from .topic_changes import changes_of, make
+    from .topic_changes import file_changes, make
 
     settings = load_settings(config)
     unknown = [name for name in topics or () if name not in settings.topics]
     if unknown:
         known = ", ".join(settings.topics) or "none"
         raise ConfigError(f"{config}: topics: there is no {unknown[0]!r} (there are: {known})")
-    found: dict[str, list[TopicChange]] = {}
     with cluster_client(config, bootstrap) as client:
-        there = client.metadata().topics
-        for name in topics or settings.topics:
-            found[name] = changes_of(name, settings.topics[name], there.get(name), client)
+        found = dict(file_changes(client, {name: settings.topics[name] for name in topics or settings.topics}))
         try:
             for name, changes in found.items() if not dry_run else ():
                 found[name] = make(client, settings.topics[name], changes)
@@ -296,26 +292,25 @@ def delete_records(
 def _create_all(settings: Settings, client: ClusterClient) -> bool:
     """Creates the file's topics that do not exist, with a line for each topic. Returns False if one was refused, or
     exists and differs from the file."""
-    from .topic_changes import changes_of, make
+    from .topic_changes import Action, file_changes, make
 
-    there, well = client.metadata().topics, True
-    for name, section in settings.topics.items():
-        changes = changes_of(name, section, there.get(name), client)
-        if name not in there:
+    well = True
+    for name, changes in file_changes(client, settings.topics):
+        section = settings.topics[name]
+        differs = "; ".join(str(change) for change in changes if change.differs)
+        if changes and changes[0].action is Action.CREATE:
             [made] = make(client, section, changes)
             if made.done:
                 say(f"{name}: created")
                 _warn_of_minimum(client, name, section.config)
             else:
                 say(f"klamm: {made.why}", err=True)
+            well = well and made.done
+        elif differs:
+            say(f"klamm: {name}: exists, and differs: {differs} (klamm topics apply)", err=True)
+            well = False
         else:
-            differs = "; ".join(str(change) for change in changes if change.differs)
-            if differs:
-                say(f"klamm: {name}: exists, and differs: {differs} (klamm topics apply)", err=True)
-            else:
-                say(f"{name}: exists")
-            made = None
-        well = well and (made.done if made is not None else not differs)
+            say(f"{name}: exists")
     return well
 
 

@@ -451,9 +451,15 @@ class ClusterClient(Caller):
         return self.to_leaders(before, attempt, timeout_s)
 
     def describe_configs(
-        self, name: str, *, resource: int = TOPIC_RESOURCE, timeout_s: float | None = None
+        self,
+        name: str,
+        *,
+        resource: int = TOPIC_RESOURCE,
+        node_id: int | None = None,
+        timeout_s: float | None = None,
     ) -> dict[str, ConfigEntry]:
-        """Returns the configuration of a topic, or of a broker (its id as text, and `BROKER_RESOURCE`)."""
+        """Returns the configuration of a topic as `node_id` knows it (None: any broker), or of a broker (its id as
+        text, and `BROKER_RESOURCE`), which is asked itself."""
 
         def build(schema: Schema) -> Any:
             part = schema.part(
@@ -461,7 +467,7 @@ class ClusterClient(Caller):
             )
             return schema.build(resources=(part,), include_synonyms=False, include_documentation=False)
 
-        node_id = int(name) if resource == BROKER_RESOURCE else None
+        node_id = int(name) if resource == BROKER_RESOURCE else node_id
         message = self.call(ApiKey.DESCRIBE_CONFIGS, node_id, build=build, timeout_s=timeout_s)
         _raise_first((r.error_code, r.error_message, f"{r.resource_name!r}") for r in message.results)
         return {
@@ -488,8 +494,15 @@ class ClusterClient(Caller):
             part = schema.part("AlterConfigsResource", resource_type=resource, resource_name=name, configs=configs)
             return schema.build(resources=(part,), validate_only=False)
 
-        node_id = int(name) if resource == BROKER_RESOURCE else None
-        message = self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, node_id, build=build, timeout_s=timeout_s)
+        if resource == BROKER_RESOURCE:
+            message = self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, int(name), build=build, timeout_s=timeout_s)
+        else:
+            message = self.call_controller(
+                ApiKey.INCREMENTAL_ALTER_CONFIGS,
+                build,
+                lambda answer: [r.error_code for r in answer.responses],
+                timeout_s,
+            )
         _raise_first((r.error_code, r.error_message, f"{r.resource_name!r}") for r in message.responses)
 
     # -- offsets of groups, through the broker

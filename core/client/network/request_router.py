@@ -254,14 +254,25 @@ class Caller:
     # -- metadata
 
     def metadata(
-        self, topics: Iterable[str] | None = None, *, auto_create: bool = False, timeout_s: float | None = None
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        auto_create: bool = False,
+        node_id: int | None = None,
+        timeout_s: float | None = None,
     ) -> ClusterView:
-        """Returns one broker's answer about these topics, or about all. A topic that does not exist has its `error`
-        set; nothing is raised for it.
+        """Returns one broker's answer about these topics, or about all; `node_id` None: any broker. A topic that does
+        not exist has its `error` set; nothing is raised for it.
         """
-        return self._refresh(topics, self._retries(timeout_s), auto_create)
+        return self._refresh(topics, self._retries(timeout_s), auto_create, node_id)
 
-    def _refresh(self, topics: Iterable[str] | None, retries: Retries, auto_create: bool = False) -> ClusterView:
+    def _refresh(
+        self,
+        topics: Iterable[str] | None,
+        retries: Retries,
+        auto_create: bool = False,
+        node_id: int | None = None,
+    ) -> ClusterView:
         names = None if topics is None else sorted(set(topics))
 
         def build(schema: Schema) -> Any:
@@ -277,7 +288,7 @@ class Caller:
                 include_topic_authorized_operations=False,
             )
 
-        view = read_metadata(self.call(ApiKey.METADATA, build=build, timeout_s=retries.left_s))
+        view = read_metadata(self.call(ApiKey.METADATA, node_id, build=build, timeout_s=retries.left_s))
         self.cluster.update(view, all_topics=names is None)
         return view
 
@@ -488,12 +499,19 @@ class Caller:
         """
         retries = self._retries(timeout_s)
         while True:
-            known = self._refresh((), retries)
-            node_id = known.controller_id if known.controller_id in known.nodes else None
-            message = self.call(api, node_id, build=build, timeout_s=retries.left_s)
+            message = self.call(api, self._controller(retries), build=build, timeout_s=retries.left_s)
             if ErrorCode.not_controller not in codes(message):
                 return message
             retries.wait(BrokerError(ErrorCode.not_controller, "the controller is moving"))
+
+    def controller(self, *, timeout_s: float | None = None) -> int | None:
+        """Returns the controller's node id; None: the broker that was asked knows of none. The controller is the first
+        that knows the topics and configs that it has just changed; others learn them a moment later."""
+        return self._controller(self._retries(timeout_s))
+
+    def _controller(self, retries: Retries) -> int | None:
+        known = self._refresh((), retries)
+        return known.controller_id if known.controller_id in known.nodes else None
 
     # -- the coordinators of groups
 
