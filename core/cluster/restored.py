@@ -1,4 +1,4 @@
-"""Notices a coordination that was restored from an older backup (docs/cluster.md, R13).
+"""Notices a coordination that was restored from an older backup (docs/replication.md, R13).
 
 Its states name in-sync replicas that may have fallen behind since: if one of them led, the others would cut records
 that were acknowledged. A broker that starts, or reads the metadata again, compares the last change that it has seen

@@ -1,4 +1,5 @@
-"""Notices brokers whose process is gone before their session expires (docs/cluster.md, section 3).
+"""Notices brokers whose process is gone before their session expires (docs/replication.md, "A killed broker is noticed
+before its session ends").
 
 A killed process's sockets are reset at once, and its host refuses connections; the session lives on. A broker that is
 refused twice is reported to the controller, which connects too before it evicts. A false suspicion costs an election,

@@ -1,5 +1,5 @@
-"""Says which brokers have a clock that is far off. Nothing in the cluster rests on it (docs/cluster.md, 1.3), but
-retention and the timestamps of records do."""
+"""Warns of brokers whose clock is far off. Nothing in the cluster rests on clocks (docs/replication.md, "Pauses and
+clocks"), but retention and the timestamps of records do."""
 
 from __future__ import annotations
 

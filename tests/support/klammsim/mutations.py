@@ -53,7 +53,7 @@ Begun = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A planted bug. `rule` is the number in docs/cluster.md."""
+    """A planted bug. `rule` is the number in docs/replication.md."""
 
     name: str
     rule: str

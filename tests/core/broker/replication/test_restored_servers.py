@@ -1,5 +1,5 @@
 """A real ZooKeeper and a real etcd get an older copy of their data, while brokers are stopped and while they run: no
-acknowledged record is lost (docs/cluster.md, R13)."""
+acknowledged record is lost (docs/replication.md, R13)."""
 
 from __future__ import annotations
 
