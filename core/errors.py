@@ -17,6 +17,7 @@ __all__ = [
     "DeliveryError",
     "ErrorCode",
     "KlammError",
+    "LogEndMovedError",
     "NoSpaceError",
     "PluginError",
     "ProtocolError",
@@ -46,6 +47,12 @@ class ConfigError(KlammError):
 
     def __str__(self) -> str:
         return escaped_lines(Exception.__str__(self))
+
+
+class LogEndMovedError(KlammError):
+    """The log does not end where a conditional append expects it to; nothing was stored."""
+
+    code = ErrorCode.operation_not_attempted
 
 
 class PluginError(KlammError):

@@ -8,11 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from ..errors import BrokerError, ErrorCode, KlammError
+from ..errors import BrokerError, ErrorCode, KlammError, LogEndMovedError
 from ..protocol.apis import ApiKey
 from ..protocol.messages import Buffer, Schema
 from ..protocol.produce.client import write_produce_request
+from ..protocol.produce.conditional import FEATURE as CONDITIONAL_APPEND
+from ..protocol.produce.conditional import MOVED as LOG_END_MOVED
 from ..records.isolation import AbortedTransaction, IsolationLevel
+from ..records.log_end import LogEnd
 from ..records.partition import TopicPartition
 from .edges import EARLIEST, LATEST
 from .network.metadata import ClusterMetadata, NewLeader, Node
@@ -327,10 +330,20 @@ class ClusterClient(Caller):
         return {tp: _fetched(p) for tp, p in answers.items()}
 
     def produce(
-        self, batches: Mapping[TopicPartition, bytes | bytearray], *, acks: int = -1, timeout_s: float | None = None
+        self,
+        batches: Mapping[TopicPartition, bytes | bytearray],
+        *,
+        acks: int = -1,
+        after: Mapping[TopicPartition, LogEnd] | None = None,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, ProducedBatch]:
         """Appends one encoded batch to each partition and waits for the acknowledgements. Without a producer id in the
         batch a retry may store it twice (as with `enable.idempotence` off).
+
+        `after`: the log end of each partition at which alone its batch may be stored, by compare-and-append; no retry
+        stores it twice. Raises `LogEndMovedError` if a log ends elsewhere: its next records are another's, or those of
+        an attempt of this call whose answer was lost. Raises `BrokerError` (UNSUPPORTED_VERSION) if the leader cannot
+        compare.
         """
         if acks == 0:
             raise ValueError("produce waits for the answer: acks is 1 or -1")
@@ -341,9 +354,10 @@ class ClusterClient(Caller):
             message = self.call(
                 ApiKey.PRODUCE,
                 node_id,
-                build=lambda schema: produce_request(schema, share, acks, self.request_timeout_s),
+                build=lambda schema: produce_request(schema, share, acks, self.request_timeout_s, after),
                 timeout_s=left_s,
                 retry=False,
+                feature=None if after is None else CONDITIONAL_APPEND,
             )
             learn_leaders(self.cluster, produced_partitions(message), message)
             return {
@@ -351,7 +365,12 @@ class ClusterClient(Caller):
                 for tp, (error, produced, _) in produce_results(message).items()
             }
 
-        return self.to_leaders(batches, attempt, timeout_s)
+        try:
+            return self.to_leaders(batches, attempt, timeout_s)
+        except BrokerError as error:
+            if after is not None and error.code == LOG_END_MOVED:
+                raise LogEndMovedError(f"{error.words}: the log does not end where the batch expects it to") from error
+            raise
 
     def init_producer_id(self, *, timeout_s: float | None = None) -> tuple[int, int]:
         """Returns a new producer id and its epoch, for batches with sequence numbers (KIP-98)."""
@@ -718,10 +737,15 @@ class ClusterClient(Caller):
 
 
 def produce_request(
-    schema: Schema, batches: Mapping[TopicPartition, bytes | bytearray], acks: int, timeout_s: float
+    schema: Schema,
+    batches: Mapping[TopicPartition, bytes | bytearray],
+    acks: int,
+    timeout_s: float,
+    after: Mapping[TopicPartition, LogEnd] | None = None,
 ) -> list[Buffer]:
-    """Returns an encoded Produce request with one batch for each partition."""
-    return write_produce_request(_by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__)
+    """Returns an encoded Produce request with one batch for each partition; `after` as in `ClusterClient.produce`."""
+    ends = None if after is None else _by_topic(after)
+    return write_produce_request(_by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__, ends)
 
 
 def produced_partitions(message: Any) -> dict[TopicPartition, Any]:

@@ -14,7 +14,6 @@ __all__ = [
     "InvalidTimestampError",
     "InvalidTopicNameError",
     "LogClosedError",
-    "LogEndMovedError",
     "MessageTooLargeError",
     "NoSpaceError",
     "OffsetOutOfRangeError",
@@ -102,10 +101,6 @@ class InvalidTopicNameError(KlammError):
 
 class WouldBlockError(KlammError):
     """The append would block the event loop and must run on a worker thread; nothing was stored."""
-
-
-class LogEndMovedError(KlammError):
-    """The log does not end where a conditional append expects it to; nothing was stored."""
 
 
 class LogClosedError(StorageError):

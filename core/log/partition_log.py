@@ -22,13 +22,14 @@ from uuid import UUID
 
 from ..config.section import LONG_MAX
 from ..config.sections.topic import TopicConfig
-from ..errors import CorruptRecordError, KlammError, StorageError
+from ..errors import CorruptRecordError, KlammError, LogEndMovedError, StorageError
 from ..records.chain import Chain, check_chain, split_chain
 from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
 from ..records.isolation import AbortedTransaction, IsolationLevel
+from ..records.log_end import LogEnd
 from ..records.partition import TopicPartition, counted
 from .cleanup.retention import expired
 from .cleanup.swap import begin_swap
@@ -37,7 +38,6 @@ from .errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
     LogClosedError,
-    LogEndMovedError,
     NoSpaceError,
     OffsetOutOfRangeError,
     WouldBlockError,
@@ -454,14 +454,14 @@ class PartitionLog:
         origin: LeaderOrigin = AppendOrigin.CLIENT,
         on_loop: bool = False,
         commit: bool = False,
-        at: int | None = None,
+        after: LogEnd | None = None,
     ) -> AppendResult:
         """Stores exactly one batch at the log end offset; sets its base offset and `leader_epoch` in place.
 
         A batch that was checked while its request was read is mostly stored without a header object. With `commit` the
         high watermark advances to the new end in the same step, without waiting for followers; the caller wakes parked
         fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait for the
-        disk or another thread, or read too many records. With `at` the batch is stored only if the log ends there:
+        disk or another thread, or read too many records. With `after` the batch is stored only if the log ends there:
         raises `LogEndMovedError`.
 
         Also raises what `validation` and `producer_state` say, `FencedLeaderEpochError` and `StorageError`. Nothing is
@@ -470,21 +470,32 @@ class PartitionLog:
         now_ms = self._clock()
         if isinstance(batch, tuple):
             if (
-                at is None
+                after is None
                 and (stored := self._append_checked(batch, leader_epoch, now_ms, commit, on_loop)) is not None
             ):
                 return stored
             batch = batch[0]
         if not on_loop:
-            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=False, commit=commit, at=at)
+            return self._prepare_and_append(
+                batch, leader_epoch, origin, now_ms, on_loop=False, commit=commit, after=after
+            )
         if self.append_may_block(batch):
             raise WouldBlockError(f"{self.tp}: the append reads the records of the batch or waits for the disk")
         if not self._lock.acquire(blocking=False):  # before the batch is prepared, which may change its header in place
             raise WouldBlockError(f"{self.tp}: {_HELD}")
         try:
-            return self._prepare_and_append(batch, leader_epoch, origin, now_ms, on_loop=True, commit=commit, at=at)
+            return self._prepare_and_append(
+                batch, leader_epoch, origin, now_ms, on_loop=True, commit=commit, after=after
+            )
         finally:
             self._lock.release()
+
+    def _check_ends(self, expected: LogEnd) -> None:
+        """Raises `LogEndMovedError` if the log ends elsewhere, or the record before the end has another epoch: then
+        another record than the caller knows may be there."""
+        end = LogEnd(self._end, self._epochs.epoch_at(self._end - 1))
+        if expected not in (end, LogEnd(self._end)):
+            raise LogEndMovedError(f"{self.tp}: the log ends at {end}, not at {expected}")
 
     def _prepare_and_append(
         self,
@@ -495,7 +506,7 @@ class PartitionLog:
         *,
         on_loop: bool,
         commit: bool,
-        at: int | None,
+        after: LogEnd | None,
     ) -> AppendResult:
         """The general case of `append_as_leader`."""
         batch, header, append_time = self._validator.prepare(
@@ -503,8 +514,8 @@ class PartitionLog:
         )
         with self._lock:
             self._check_may_lead(leader_epoch)
-            if at is not None and at != self._end:
-                raise LogEndMovedError(f"{self.tp}: the log ends at offset {self._end}, not {at}")
+            if after is not None:
+                self._check_ends(after)
             retried: BatchEntry | None = None
             if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
                 rewrite_base(batch, 0, self._end, leader_epoch)

@@ -10,10 +10,11 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, Final
 
-from ...errors import BrokerError, ErrorCode
-from ...log.errors import FencedLeaderEpochError, LogEndMovedError, OffsetOutOfRangeError, WouldBlockError
+from ...errors import BrokerError, ErrorCode, LogEndMovedError
+from ...log.errors import FencedLeaderEpochError, OffsetOutOfRangeError, WouldBlockError
 from ...log.partition_log import AppendResult, LogRead, ReadIsolation
 from ...records.codecs import CodecTable
+from ...records.log_end import LogEnd
 from ...records.partition import TopicPartition
 from ..replication.replica import Replica
 from ..workers import Workers
@@ -67,12 +68,12 @@ class LedLog:
     def append_at(self, offset: int, batch: bytearray) -> int | None:
         """Appends as `append` does if the log ends at `offset`; else appends nothing and returns None."""
         try:
-            return self._run(batch, offset)
+            return self._run(batch, LogEnd(offset))
         except LogEndMovedError:
             return None
 
-    def _run(self, batch: bytearray, at: int | None) -> int:
-        running = asyncio.run_coroutine_threadsafe(self._append(batch, at), self._loop)
+    def _run(self, batch: bytearray, after: LogEnd | None) -> int:
+        running = asyncio.run_coroutine_threadsafe(self._append(batch, after), self._loop)
         self._running.add(running)
         try:
             if self._closed:
@@ -99,14 +100,14 @@ class LedLog:
         except OffsetOutOfRangeError:
             return LogRead(b"", log.high_watermark, log.log_start_offset, log.last_stable_offset)
 
-    async def _append(self, batch: bytearray, at: int | None) -> int:
+    async def _append(self, batch: bytearray, after: LogEnd | None) -> int:
         replica, epoch = self._replica, self.leader_epoch
         if replica.leader is None or self._is_over():
             raise self._over()
         if (refused := replica.partition.refusal(self.partition)) is not None:
             raise refused
         try:
-            result = await self._stored(batch, at)
+            result = await self._stored(batch, after)
         except FencedLeaderEpochError as error:
             raise self._over() from error
         end = result.last_offset + 1
@@ -117,17 +118,17 @@ class LedLog:
             raise BrokerError(failed, f"{self.partition}: a batch that ends at offset {end} is not committed")
         return end
 
-    async def _stored(self, batch: bytearray, at: int | None) -> AppendResult:
+    async def _stored(self, batch: bytearray, after: LogEnd | None) -> AppendResult:
         while self._given_up:  # the sender of such a commit may have sent the next one: it must not be overtaken
             await asyncio.wait(self._given_up)
         replica, epoch, appends = self._replica, self.leader_epoch, self._workers.appends
         append, appended = replica.log.append_as_leader, partial(replica.appended, len(batch))
         if len(batch) > appends.on_loop_bytes and appends.needs_worker(len(batch)):
-            return await self._to_its_end(self._workers.disk_then(appended, append, batch, epoch, at=at))
+            return await self._to_its_end(self._workers.disk_then(appended, append, batch, epoch, after=after))
         try:
-            result = append(batch, epoch, on_loop=True, commit=replica.commits_alone, at=at)
+            result = append(batch, epoch, on_loop=True, commit=replica.commits_alone, after=after)
         except WouldBlockError:
-            return await self._to_its_end(self._workers.disk_then(appended, append, batch, epoch, at=at))
+            return await self._to_its_end(self._workers.disk_then(appended, append, batch, epoch, after=after))
         appended(result)
         return result
 

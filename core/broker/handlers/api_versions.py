@@ -11,6 +11,7 @@ from ...errors import ErrorCode
 from ...protocol.api_versions import VERSION as NAMES_BROKER_FROM
 from ...protocol.apis import ApiKey
 from ...protocol.messages import Entity
+from ...protocol.produce.conditional import FEATURE as CONDITIONAL_APPEND
 from ..request import Request
 from ..services import Services
 
@@ -48,7 +49,7 @@ def api_versions(services: Services, request: Request, advertised: Mapping[ApiKe
         api_keys=keys,
         supported_features=tuple(
             request.part("SupportedFeatureKey", name=name, min_version=low, max_version=high)
-            for name, (low, high) in SUPPORTED.items()
+            for name, (low, high) in (*SUPPORTED.items(), (CONDITIONAL_APPEND, (1, 1)))
             if low > 0 or request.version >= 4  # KIP-1022: clients of earlier versions refuse a range from 0
         )
         if request.version >= 3

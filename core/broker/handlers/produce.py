@@ -30,6 +30,7 @@ from ...protocol.produce.request import FastProduceRequest, ProducePartition, Pr
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE, BatchHeader
+from ...records.log_end import LogEnd
 from ..append_placement import LONG_NS
 from ..delayed_reply import DelayedReply
 from ..replication.replica import Replica
@@ -213,7 +214,7 @@ def _append_if_allowed(
     if services.access.enforced and (refused := _write_refusal(services, request, part.topic)):
         return Produced(part.topic, part.partition, refused)
     begun = monotonic_ns()
-    outcome = _append_now(services, part.topic, part.partition, part.batch, acks)
+    outcome = _append_now(services, part.topic, part.partition, part.batch, acks, after=part.after)
     if monotonic_ns() - begun > LONG_NS:
         services.workers.appends.took_long()
     return outcome
@@ -226,12 +227,13 @@ def _append_now(
     batch: memoryview,
     acks: int,
     checked: CheckedBatch | None = None,
+    after: LogEnd | None = None,
 ) -> Appended | Produced | None:
     """Appends the batch on the event loop if this broker may accept it; the client's permission was checked before, and
     the log checks the content.
 
     Returns the partition and the batch's position, a refusal, or None if appending may block; nothing has then
-    happened. `checked`: the batch, if it was checked while its request was read.
+    happened. `checked`: the batch, if it was checked while its request was read. `after`: where the log must end.
     """
     led = services.partitions.find(topic, partition)
     if led is None:
@@ -255,7 +257,7 @@ def _append_now(
         return None
     try:
         epoch = led.leader_epoch
-        result = led.log.append_as_leader(checked or batch, epoch, on_loop=True, commit=led.commits_alone)
+        result = led.log.append_as_leader(checked or batch, epoch, on_loop=True, commit=led.commits_alone, after=after)
     except WouldBlockError:
         return None
     except KlammError as error:
@@ -286,17 +288,17 @@ async def _append_later(services: Services, part: ProducePartition, acks: int) -
         return _failed(services, led, part.topic, part.batch, refused)
     epoch, appended = led.leader_epoch, partial(led.appended, len(part.batch))
     try:
-        result = await services.workers.disk_then(appended, _open_and_append, services, led, part.batch, epoch)
+        result = await services.workers.disk_then(appended, _open_and_append, services, led, part, epoch)
     except KlammError as error:
         return _failed(services, led, part.topic, part.batch, error)
     return led, result, epoch
 
 
-def _open_and_append(services: Services, led: Replica, batch: memoryview, leader_epoch: int) -> AppendResult:
+def _open_and_append(services: Services, led: Replica, part: ProducePartition, leader_epoch: int) -> AppendResult:
     """Validates and appends a batch; blocking, for a worker thread."""
     if services.validation.applies_to(led.name.topic):
-        services.validation.check(led.name, batch)
-    return led.log.append_as_leader(batch, leader_epoch)
+        services.validation.check(led.name, part.batch)
+    return led.log.append_as_leader(part.batch, leader_epoch, after=part.after)
 
 
 def _not_led(services: Services, topic: str | bytes, partition: int, batch: memoryview) -> Produced:

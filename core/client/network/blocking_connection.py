@@ -68,12 +68,13 @@ class BlockingConnection:
         *,
         answered: bool = True,
         max_version: int | None = None,
+        feature: str | None = None,
         watch: AnswerWatch | None = None,
     ) -> Any:
         """Returns the response's message; None if `answered` is False (Produce with acks=0)."""
         deadline = self._clock() + timeout_s
         with self._closing_on_error(api.name):
-            self._protocol.send(api, build, answered=answered, max_version=max_version)
+            self._protocol.send(api, build, answered=answered, max_version=max_version, feature=feature)
             self._write(deadline)
             while answered:
                 for response in self._read_watched(deadline, watch):

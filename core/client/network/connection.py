@@ -106,6 +106,7 @@ class ClientConnection:
         self._next_id = 0
         self._waiting: deque[tuple[int, ApiKey, int, Decode | None]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
+        self._features: set[str] = set()
         self._output: list[Buffer] = []
 
     @property
@@ -143,11 +144,15 @@ class ClientConnection:
         *,
         answered: bool = True,
         max_version: int | None = None,
+        feature: str | None = None,
         decode: Decode | None = None,
     ) -> int:
-        """Puts a request into the output; returns its correlation id. Refused unless `can_send`."""
+        """Puts a request into the output; returns its correlation id. Refused unless `can_send`; also raises
+        `BrokerError` (UNSUPPORTED_VERSION) if the broker does not support `feature` (KIP-584)."""
         if not self.can_send:
             raise ProtocolError(f"cannot send {api.name}: {self.state.value}, {len(self._waiting)} in flight")
+        if feature is not None and feature not in self._features:
+            raise BrokerError(ErrorCode.unsupported_version, f"the broker does not support the feature {feature}")
         return self._send(api, self.version(api, max_version), build, answered, decode)
 
     def take_output(self) -> bytes:
@@ -252,6 +257,7 @@ class ClientConnection:
         if code != ErrorCode.none:
             raise ProtocolError(f"the broker refused ApiVersions: {code.name.upper()}")
         self._versions = {item.api_key: (item.min_version, item.max_version) for item in response.message.api_keys}
+        self._features = {each.name for each in getattr(response.message, "supported_features", ())}
         self._take(ClientConnectionEvent.VERSIONS_LEARNED)
 
 

@@ -148,6 +148,7 @@ class Caller:
         timeout_s: float | None = None,
         retry: bool = True,
         max_version: int | None = None,
+        feature: str | None = None,
         watch: AnswerWatch | None = None,
         **fields: Any,
     ) -> Any:
@@ -155,8 +156,8 @@ class Caller:
 
         The request is made by `build(schema)`, or from `fields`, of which those that the negotiated version lacks are
         left out. `node_id` None: any broker. The caller handles error codes within the message. `timeout_s` covers all
-        attempts together; for a broker that waits on purpose (a long poll) it must be longer than that wait. `watch` is
-        for requests to one node.
+        attempts together; for a broker that waits on purpose (a long poll) it must be longer than that wait. `feature`,
+        which the broker must support, and `watch` are for requests to one node.
         """
         make = build or (lambda schema: schema.build(**fields))
         retries = self._retries(timeout_s, self.network.reconnect)
@@ -165,7 +166,7 @@ class Caller:
         while True:
             try:
                 address = self._node(node_id, retries).address
-                return self._once(address, api, make, retries.left_s, max_version, watch)
+                return self._once(address, api, make, retries.left_s, max_version, feature, watch)
             except ConnectionFailedError as error:
                 self.cluster.forget_node(node_id)
                 if not retry:
@@ -201,13 +202,14 @@ class Caller:
         build: Build,
         left_s: float,
         max_version: int | None,
+        feature: str | None = None,
         watch: AnswerWatch | None = None,
     ) -> Any:
         if left_s <= 0:
             raise RequestTimeoutError(f"no time left to send {api.name} to {address}")
         try:
             with self._pool.lend(address, left_s) as connection:
-                return connection.call(api, build, left_s, max_version=max_version, watch=watch)
+                return connection.call(api, build, left_s, max_version=max_version, feature=feature, watch=watch)
         except (ConnectionFailedError, ProtocolError) as error:
             if self._closed.is_set():
                 raise ClientClosedError("the client is closed") from error

@@ -12,9 +12,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from ...records.log_end import LogEnd
 from ..bounds_check import write_uvarint
 from ..messages import Buffer
 from ..primitives import INT32, array, string
+from .conditional import expected_end
 
 _FLEXIBLE_FROM = 9
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
@@ -24,9 +26,15 @@ _SMALL = 4096
 
 
 def write_produce_request(
-    batches: Mapping[str, Mapping[int, Buffer]], acks: int, timeout_ms: int, version: int
+    batches: Mapping[str, Mapping[int, Buffer]],
+    acks: int,
+    timeout_ms: int,
+    version: int,
+    after: Mapping[str, Mapping[int, LogEnd]] | None = None,
 ) -> list[Buffer]:
-    """Returns a request with one batch for each partition, by topic, in pieces to be written one after the other."""
+    """Returns a request with one batch for each partition, by topic, in pieces to be written one after the other.
+    `after`: the log end that each batch expects, for a broker that has the feature (`conditional`), from version 9 on.
+    """
     flexible = version >= _FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     pieces: list[Buffer] = []
@@ -42,7 +50,7 @@ def write_produce_request(
             else:
                 pieces += [text, batch]
                 text = bytearray()
-            text += tags
+            text += tags if after is None else expected_end(after[topic][number])
         text += tags
     text += tags
     return [*pieces, text] if text else pieces

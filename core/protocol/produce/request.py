@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...records.checked_batch import CheckedBatch
+from ...records.log_end import LogEnd
 from ..primitives import Reader
+from .conditional import read_expected_end
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
@@ -30,6 +32,8 @@ class ProducePartition:
     topic: str | bytes
     partition: int
     records: memoryview | None
+    after: LogEnd | None = None
+    """The end of the log at which the batch may be stored; None: at any."""
 
     @property
     def batch(self) -> memoryview:
@@ -56,8 +60,9 @@ def read_produce_request(frame: bytearray, offset: int, version: int) -> Produce
     for _ in range(reader.count()):
         topic = reader.uuid() if version >= TOPIC_IDS_FROM else reader.string()
         for _ in range(reader.count()):
-            partitions.append(ProducePartition(topic, reader.int32(), reader.nullable_bytes()))
-            reader.tags()
+            number, records = reader.int32(), reader.nullable_bytes()
+            after = read_expected_end(reader) if version >= FLEXIBLE_FROM else None
+            partitions.append(ProducePartition(topic, number, records, after))
         reader.tags()
     reader.tags()
     return ProduceRequest(transactional_id, acks, timeout_ms, partitions)

@@ -6,15 +6,18 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import klamm
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.client.reader.partition_reader import PartitionReader
+from klamm.core.errors import LogEndMovedError
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.log_end import LogEnd
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import RecordMetadata
 from klamm.hadoop.options import Reading, parse_options
@@ -41,6 +44,60 @@ def partition(cluster: BrokerCluster) -> TopicPartition:
     cluster.create_topic(name, 1)
     assert cluster.await_in_sync(name, 1)
     return TopicPartition(name, 0)
+
+
+def count_on(client: ClusterClient, partition: TopicPartition, stop: threading.Event) -> list[int]:
+    """Appends to the log how many records are before each, by compare-and-append. Returns the numbers that were
+    acknowledged. Any number of threads may do so at once."""
+    acknowledged = []
+    reader = PartitionReader(client, partition, 0)
+    while not stop.is_set():
+        while data := reader.fetch(60, max_wait_ms=1):
+            for _ in reader.raw_batches(data):
+                pass
+        end = LogEnd(reader.position, reader.cursor.leader_epoch)
+        batch = encode_batch([(1, None, b"%d" % end.offset, ())])
+        with contextlib.suppress(LogEndMovedError):
+            client.produce({partition: batch}, after={partition: end}, timeout_s=60)
+            acknowledged.append(end.offset)
+    return acknowledged
+
+
+def test_compare_and_append_stores_one_record_at_each_end(
+    cluster: BrokerCluster, partition: TopicPartition, codecs: CodecTable
+) -> None:
+    """Two clients append at once while leaders are killed: no record is lost, and none was appended by a client that
+    did not know all records before it."""
+
+    def end() -> int:
+        return one.list_offsets({partition: LATEST})[partition][0]
+
+    stop, pool = threading.Event(), ThreadPoolExecutor(2)
+    with (
+        ClusterClient(cluster.bootstrap, codecs=codecs) as one,
+        ClusterClient(cluster.bootstrap, codecs=codecs) as two,
+        pool,
+    ):
+        counting = [pool.submit(count_on, client, partition, stop) for client in (one, two)]
+        try:
+            for _ in range(3):
+                state = cluster.state(partition)
+                assert state is not None
+                before = end()
+                eventually(lambda: end() > before + 20, "it counts")  # noqa: B023
+                cluster.kill([state.leader])
+                eventually(lambda: end() > before + 60, "it goes on")  # noqa: B023
+                revive(cluster, state.leader, partition)
+        finally:
+            stop.set()
+        acknowledged = sorted(number for done in counting for number in done.result())
+        with klamm.Consumer(config(cluster)) as consumer:
+            consumer.assign([partition])
+            values = [int(record.value) for record in read(consumer, end())]
+    assert values == list(range(len(values)))
+    assert len(set(acknowledged)) == len(acknowledged), "one client's record at each end"
+    assert set(acknowledged) <= set(values)
+    assert len(acknowledged) > len(values) - 20, "few answers were lost"
 
 
 def config(cluster: BrokerCluster, **consumer: Any) -> dict[str, Any]:

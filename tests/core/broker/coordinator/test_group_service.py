@@ -35,7 +35,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.topic import TopicConfig
-from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.errors import BrokerError, ErrorCode, LogEndMovedError
 from klamm.core.groups.coordinator.requests import GroupState, JoinRequest, MemberIdentity, SyncRequest
 from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire, active_protocol
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC
@@ -46,10 +46,10 @@ from klamm.core.interfaces.offsets import (
     OffsetsTopicSettings,
     OffsetStore,
 )
-from klamm.core.log.errors import LogEndMovedError
 from klamm.core.log.partition_log import LogRead, PartitionLog, ReadIsolation
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.log_end import LogEnd
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
@@ -178,7 +178,7 @@ class ProducingLog:
 
     def append_at(self, offset: int, batch: bytearray) -> int | None:
         try:
-            result = self._log.append_as_leader(batch, self._cluster.epoch, commit=True, at=offset)
+            result = self._log.append_as_leader(batch, self._cluster.epoch, commit=True, after=LogEnd(offset))
         except LogEndMovedError:
             return None
         return result.last_offset + 1

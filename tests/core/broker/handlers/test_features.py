@@ -15,6 +15,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import FeaturesNode
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.produce.conditional import FEATURE as CONDITIONAL_APPEND
 from klammtest.apis import SERVED
 from klammtest.broker import KLAMM
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
@@ -68,12 +69,15 @@ def level(wire: WireClient) -> int:
 
 def test_a_new_cluster_has_the_newest_level(wire: WireClient) -> None:
     answer = features(wire)
-    (supported,), (finalized,) = answer.supported_features, answer.finalized_features
+    (supported, conditional), (finalized,) = answer.supported_features, answer.finalized_features
+    assert (conditional.name, conditional.min_version, conditional.max_version) == (CONDITIONAL_APPEND, 1, 1)
     assert (supported.name, supported.min_version, supported.max_version) == (REPLICATION, 0, 1)
     assert (finalized.name, finalized.min_version_level, finalized.max_version_level) == (REPLICATION, 1, 1)
     assert answer.finalized_features_epoch > 0
     before = features(wire, 3)
-    assert not before.supported_features, "clients before version 4 refuse a range from 0 (KIP-1022)"
+    assert [each.name for each in before.supported_features] == [CONDITIONAL_APPEND], (
+        "clients before version 4 refuse a range from 0 (KIP-1022)"
+    )
     assert before.finalized_features[0].max_version_level == 1
 
 
