@@ -5,7 +5,7 @@ topic. `SparkTask` of `klamm_avro` calls what the tasks call, for every case; th
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -97,12 +97,34 @@ class SparkSample:
         return self._spark.read.format("klamm").options(**given, **_TYPED).load()
 
     def _collected(self, topic: str) -> list[pa.Scalar]:
-        table = self._frame(topic).select("offset", "value").toArrow().sort_by("offset")
-        return list(table.column("value"))
+        frame = self._frame(topic).select("offset", "value").sort("offset").coalesce(1)
+        parts = [pa.ipc.open_stream(row["part"]) for row in frame.mapInArrow(_streams(), "part binary").collect()]
+        batches = [batch for part in parts for batch in part]
+        for batch in batches:
+            batch.validate(full=True)
+        return [value for batch in batches for value in batch.column("value")]
 
     def _write(self, frame: DataFrame, topic: str) -> None:
         given = {"kafka.bootstrap.servers": self._topics.bootstrap, "topic": topic}
         frame.write.format("klamm").options(**given, **_TYPED).mode("append").save()
+
+
+def _streams() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns a function for `mapInArrow` that returns each batch as it is, in Arrow's stream format.
+
+    `DataFrame.toArrow` casts the collected batches to the type that they have already, and pyarrow's `cast` loses nulls
+    in lists and maps (apache/arrow#43838): `pa.array([[None, None]], pa.list_(pa.null()))`, cast to its own type, has
+    one item.
+    """
+
+    def streamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()], pa.binary())], names=["part"])
+
+    return streamed  # Spark pickles a local function by value: its workers do not import this module
 
 
 @contextmanager
