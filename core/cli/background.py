@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,9 +20,11 @@ from typing import Final
 
 import typer
 
+import klamm
+
 from ..child_process import ChildProcess
 from ..config.sections.broker import BrokerConfig
-from ..errors import KlammError
+from ..errors import KlammError, ProtocolError
 from ..log.log_directory import holder
 from ..log.segment.file_operations import storage
 from .output import say, say_json
@@ -36,7 +37,8 @@ NOT_RUNNING: Final = 3
 """The exit status of `klamm broker status` if a broker does not run, as the Linux Standard Base has it."""
 _READY: Final = ("klamm broker ready", "klamm brokers ready")
 _POLL_S: Final = 0.02
-_CONNECT_S: Final = 5.0
+_ANSWER_S: Final = 5.0
+"""How long a broker may take to answer a connection's first request."""
 _STOP_S: Final = 60.0
 """How long a broker may take to stop whose start was interrupted."""
 
@@ -44,6 +46,7 @@ _STOP_S: Final = 60.0
 class ProcessState(Enum):
     UP = "running"
     CHANGING = "starting or stopping"
+    SILENT = "not answering"
     DOWN = "not running"
 
 
@@ -119,27 +122,29 @@ def stop_brokers(brokers: Sequence[BrokerConfig], timeout_s: float) -> None:
 
 
 def print_status(brokers: Sequence[BrokerConfig], as_json: bool = False) -> None:
-    """Prints a line for each broker; exits with `NOT_RUNNING` if one of them does not accept connections."""
+    """Prints a line for each broker; exits with `NOT_RUNNING` if one of them does not answer requests."""
     serving = True
     for each in brokers:
         process = holder(each.log_dirs)
-        state = ProcessState.DOWN if process is None else ProcessState.UP if _accepts(each) else ProcessState.CHANGING
+        state, why = (ProcessState.DOWN, "") if process is None else _state(each)
         serving = serving and state is ProcessState.UP
         addresses = list(map(str, each.advertised()))
         if as_json:
             row = {"broker": each.broker_id, "state": state.value, "addresses": addresses, "pid": process}
             say_json({**row, "log.dirs": str(each.log_dirs)})
             continue
-        where = f"data in {_near(each.log_dirs)}"
-        if state is ProcessState.DOWN:
-            say(f"broker {each.broker_id} does not run: {where}")
-        elif state is ProcessState.UP:
-            say(f"broker {each.broker_id} runs: {', '.join(addresses)}; pid {process}, {where}")
-        else:
-            not_yet = f"no connection to {', '.join(addresses)} yet"
-            say(f"broker {each.broker_id} starts or stops: {not_yet}; pid {process}, {where}")
+        found = "" if process is None else f"{why or ', '.join(addresses)}; pid {process}, "
+        say(f"broker {each.broker_id} {_SHOWN[state]}: {found}data in {_near(each.log_dirs)}")
     if not serving:
         raise typer.Exit(NOT_RUNNING)
+
+
+_SHOWN: Final = {
+    ProcessState.UP: "runs",
+    ProcessState.CHANGING: "starts or stops",
+    ProcessState.SILENT: "does not answer",
+    ProcessState.DOWN: "does not run",
+}
 
 
 def signal_broker(process: int, directory: Path, number: signal.Signals) -> None:
@@ -152,16 +157,26 @@ def signal_broker(process: int, directory: Path, number: signal.Signals) -> None
         ) from error
 
 
-def _accepts(broker: BrokerConfig) -> bool:
-    address = broker.bound()[0]
-    if address.port == 0:  # whatever port it found free: only its log has it
-        return True
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+def _state(broker: BrokerConfig) -> tuple[ProcessState, str]:
+    """Returns the state of a broker whose process lives, and why it is not UP: the first request of a connection is
+    answered before any authentication."""
+    from ..client.errors import ConnectionFailedError, RequestTimeoutError
+    from ..client.network.blocking_connection import BlockingConnection
+    from ..client.network.connection import ClientConnection
+    from ..transport.address import Address
+
+    listener = broker.bound()[0]
+    if listener.port == 0:  # whatever port it found free: only its log has it
+        return ProcessState.UP, ""
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener.host, listener.host)
     try:
-        socket.create_connection((host, address.port), _CONNECT_S).close()
-    except OSError:
-        return False
-    return True
+        protocol = ClientConnection("klamm-cli", klamm.__version__)
+        BlockingConnection(Address(host, listener.port), protocol, timeout_s=_ANSWER_S).close()
+    except (RequestTimeoutError, ProtocolError) as error:
+        return ProcessState.SILENT, str(error)
+    except ConnectionFailedError as error:
+        return ProcessState.CHANGING, str(error)
+    return ProcessState.UP, ""
 
 
 def _lines(log: Path, start: int) -> list[str]:

@@ -173,20 +173,23 @@ def _chosen(there: list[TopicPartition], chosen: Collection[int] | None) -> list
 
 
 class _Joined:
-    """A rebalance listener: whether the group has assigned partitions, and a commit before they are taken away."""
+    """A rebalance listener: whether the group has assigned partitions; commits before they are taken away."""
 
-    def __init__(self, commit: Callable[[], None]) -> None:
+    def __init__(self, commit: Callable[[], None], forget: Callable[[Collection[TopicPartition]], None]) -> None:
         self.done = threading.Event()
         self._commit = commit
+        self._forget = forget
 
     def on_assigned(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002 - a listener's argument
         self.done.set()
 
-    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         self._commit()
+        self._forget(partitions)
 
     def on_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Does nothing: the records will be printed by another member."""
+        """The records will be printed again by another member, whose commits count."""
+        self._forget(partitions)
 
 
 class _Reading:
@@ -213,10 +216,10 @@ class _Reading:
         self._group = group
         self._output = Output()
         self._next: dict[TopicPartition, int] = {}
-        """The offset after what was printed, by partition."""
+        """The offset after what was printed, by partition: of each of which a record was returned."""
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = time.monotonic()
-        self._joined = _Joined(self._commit)
+        self._joined = _Joined(self._commit, self._forget)
         reset = "latest" if start.kind is PositionKind.LATEST else "earliest"
         options = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": reset, "interceptors": ()}
         audited = settings if group is not None else settings.with_(audit=None)
@@ -238,7 +241,7 @@ class _Reading:
             while self._interrupts.received is None and not self._finished(deadline):
                 self._step()
             self._output.flush()
-            self._commit()
+            self._commit_all()
 
     def _assignable(self) -> dict[TopicPartition, int]:
         """Returns the partitions with something to read, and where it begins."""
@@ -280,18 +283,22 @@ class _Reading:
             self._consumer.seek(error.partition, error.next_offset)
             self._next[error.partition] = error.next_offset
             return
+        more = True
         for batch in batches:
-            if not self._print(batch):
-                break
+            if more:
+                more = self._print(batch)
+            else:
+                self._next.setdefault(batch.partition, batch.from_offset)
         self._output.flush()
         if time.monotonic() - self._committed_at >= _COMMIT_S:
-            self._commit()
+            self._commit_all()
 
     def _print(self, batch: RecordBatch) -> bool:
         """Prints a batch; returns False after the last record of `count`."""
         tp, stops = batch.partition, self._plan.stops
         stop = None if stops is None else stops.get(tp)
         if stop is not None and batch.from_offset >= stop:
+            self._next.setdefault(tp, batch.from_offset)
             return True
         most = None if self._count is None else self._count - self._printer.printed
         for text in self._printer.texts(batch, stop, most):
@@ -310,13 +317,23 @@ class _Reading:
         self.bad += 1
         say(f"klamm: {reason}", err=True)
 
+    def _commit_all(self) -> None:
+        """Commits what is printed and, as Kafka's consumers do, the positions at which reading began where nothing was
+        returned yet: with `--from latest` the next member continues there. For the thread that prints, between polls.
+        """
+        if self._group is not None:
+            for tp in self._consumer.assignment() - self._next.keys():
+                if (at := self._reached(tp)) >= 0:
+                    self._next[tp] = at
+        self._commit()
+
     def _commit(self) -> None:
         """Commits what is printed, if there is a group and something new."""
         self._committed_at = time.monotonic()
         if self._group is None:
             return
         owned = self._consumer.assignment()
-        new = {tp: at for tp, at in self._next.items() if tp in owned and self._committed.get(tp) != at}
+        new = {tp: at for tp, at in list(self._next.items()) if tp in owned and self._committed.get(tp) != at}
         if not new:
             return
         try:
@@ -324,6 +341,12 @@ class _Reading:
         except LostOwnershipError as error:
             say(f"klamm: what was printed may be printed again by another member: {error}", err=True)
         self._committed.update(new)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Another member may commit later offsets of these partitions before they are assigned here again."""
+        for tp in partitions:
+            self._next.pop(tp, None)
+            self._committed.pop(tp, None)
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -23,7 +23,7 @@ from ..escaping import LineFormatter
 from ..garbage import no_collections
 from ..interfaces.command import Command
 from .output import discard_output, reader_ended, say
-from .plain_help import PlainGroup
+from .plain_help import PlainCommand, PlainGroup
 
 __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command", "main"]
 
@@ -64,9 +64,11 @@ class LazyCommand(TyperCommand):
         if isinstance(target, typer.Typer):
             target.rich_markup_mode = None
             target.info.cls = PlainGroup
+            for each in target.registered_commands:
+                each.cls = PlainCommand
             return typer_command(target)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(self._command.name)(target)
+        app.command(self._command.name, cls=PlainCommand)(target)
         return typer_command(app)
 
     def _why(self, error: ImportError | AttributeError) -> str:

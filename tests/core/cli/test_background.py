@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ def configure(port: int) -> None:
     )
 
 
-def test_it_starts_is_found_and_stops(klamm: Klamm, here: Path) -> None:
+def test_it_starts_is_found_and_stops(klamm: Klamm, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(port := free_port())
     where = f"PLAINTEXT://127.0.0.1:{port}"
     assert klamm("broker", "status").out == "broker 0 does not run: data in data\n"
@@ -51,6 +52,13 @@ def test_it_starts_is_found_and_stops(klamm: Klamm, here: Path) -> None:
     assert (again.status, again.err) == (1, line)
     shown = klamm("broker", "status")
     assert (shown.status, shown.out) == (0, f"broker 0 runs: {where}; pid {pid}, data in data\n")
+    os.kill(pid, signal.SIGSTOP)
+    with monkeypatch.context() as shorter:
+        shorter.setattr("klamm.core.cli.background._ANSWER_S", 0.5)
+        shown = klamm("broker", "status")
+    os.kill(pid, signal.SIGCONT)
+    line = f"broker 0 does not answer: no answer to ApiVersions from 127.0.0.1:{port} in time; pid {pid}, data in data\n"
+    assert (shown.status, shown.out) == (3, line)
     stopped = klamm("broker", "stop")
     assert (stopped.status, stopped.out) == (0, f"broker 0 has stopped (pid {pid})\n")
     assert holder(here / "data") is None

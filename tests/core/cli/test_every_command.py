@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,14 @@ def test_json_of_a_listing(klamm: Klamm, broker: RunningBroker, monkeypatch: pyt
     assert (done.status, bool(found)) == (0, not empty), done.err
     if name == "groups list":
         assert [each["group"] for each in found] == ["g", "ü\n\x1b[2J"]
+
+
+def test_topics_list_imports_no_pydantic(broker: RunningBroker) -> None:
+    program = "import sys\nfrom klamm.core.cli.main import main\n"
+    program += "try: main()\nfinally: print(*(name for name in sys.modules if name.startswith('pydantic')))"
+    command = [sys.executable, "-c", program, "topics", "list", "-b", broker.bootstrap]
+    done = subprocess.run(command, cwd=broker.folder, capture_output=True, text=True, timeout=180)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, ""), done.stderr
 
 
 COMPLETED = {

@@ -209,6 +209,30 @@ def test_a_group_begins_where_it_stopped(klamm: Klamm, folder: Path, topic: str,
     assert client.fetch_offsets(group)[TopicPartition(topic, 0)].offset == 10
 
 
+def test_a_group_from_latest_goes_on_where_it_ended_without_a_record(
+    klamm: Klamm, folder: Path, topic: str, client: ClusterClient
+) -> None:
+    klamm("produce", topic, lines(folder, "old"), "-q")
+    group = f"g-{topic}"
+    assert klamm("consume", topic, "-g", group, "--from", "latest").out == ""
+    assert client.fetch_offsets(group)[TopicPartition(topic, 0)].offset == 1
+    klamm("produce", topic, lines(folder, "new"), "-q")
+    assert klamm("consume", topic, "-g", group, "--from", "latest").out == "new\n"
+
+
+def test_a_group_ends_after_n_records_and_skips_none_of_the_other_partitions(
+    klamm: Klamm, folder: Path, client: ClusterClient, request: pytest.FixtureRequest
+) -> None:
+    name = topic_name(request)
+    client.create_topics({name: NewTopic(3, 1)})
+    for partition in range(3):
+        given = lines(folder, *(f"{partition}-{n}" for n in range(3)))
+        klamm("produce", name, given, "-p", str(partition), "-q")
+    printed = [klamm("consume", name, "-g", f"g-{name}", "-n", "2", "-q").out.split() for _ in range(5)]
+    assert list(map(len, printed)) == [2, 2, 2, 2, 1]
+    assert sorted(sum(printed, [])) == [f"{partition}-{n}" for partition in range(3) for n in range(3)]
+
+
 def test_what_cannot_be_decoded_is_named_and_the_rest_is_printed(klamm: Klamm, folder: Path) -> None:
     klamm("produce", "broken", lines(folder, ANN), "-q")
     klamm("produce", "broken", lines(folder, "plain text", "\0\0\0\0\1\x02"), "--raw", "-q")
