@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
@@ -49,22 +49,30 @@ def json_writer(avro: AvroType) -> Convert:
     return _Compiler(lambda avro, _: _printed(avro), _printed_union).of(avro, "")
 
 
-def cell_reader(avro: AvroType) -> Convert:
-    """Returns a function from a row of CSV, a dict of texts, to a value of a record as the writer takes it.
+def cell_reader(avro: AvroType, columns: Sequence[str]) -> Convert:
+    """Returns a function from a row of CSV, a dict of texts by column, to a value of a record as the writer takes it.
+    Raises `SchemaError` for a schema that is no record, for a column that is no field, and for a field that has neither
+    a column nor a default.
 
     An empty cell is null where the field may be null, its default where it has one, else an empty text. Cells of
     arrays, maps, records and unions of several types are JSON.
     """
     if avro.kind != "record":
         raise SchemaError(f"CSV rows are records, and the schema is {describe(avro)}")
+    fields = {field.name: field for field in avro.fields}
+    unknown = [name for name in columns if name not in fields]
+    if unknown:
+        raise SchemaError(f"column {unknown[0]!r} is no field of {describe(avro)}; fields: {', '.join(fields)}")
+    missing = [name for name, field in fields.items() if name not in columns and field.default is MISSING]
+    if missing:
+        raise SchemaError(
+            f"no column for the field {missing[0]!r}, which has no default; columns: {', '.join(columns)}"
+        )
     cells = {field.name: (_cell(field.type, field.name), _empty(field.type, field.default)) for field in avro.fields}
 
     def convert(row: Mapping[str, str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, text in row.items():
-            if name not in cells:  # the writer names it
-                found[name] = text
-                continue
             read, empty = cells[name]
             if text or empty is _REQUIRED:
                 found[name] = read(text)

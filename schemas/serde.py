@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from klamm.core.client.factory import ClusterAccess, open_client
@@ -79,9 +79,9 @@ class AvroSerde:
         """Returns the serializer of JSON documents (`json_values`)."""
         return self._converting(topic, json_reader)
 
-    def row_serializer(self, topic: str) -> Serializer:
-        """Returns the serializer of rows of CSV. Raises `SchemaError` if the schema is no record's."""
-        return self._converting(topic, cell_reader)
+    def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
+        """Returns the serializer of rows of CSV. Raises `SchemaError` if the columns are not those of the schema."""
+        return self._converting(topic, lambda avro: cell_reader(avro, columns))
 
     def _converting(self, topic: str, reader: Callable[[AvroType], Convert]) -> Serializer:
         registered, envelope = self._registered(topic)

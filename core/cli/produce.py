@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,6 +27,7 @@ from .record_io.line_input import (
     BadInput,
     CsvColumns,
     InputRecord,
+    LineBlock,
     ParsedBlock,
     csv_blocks,
     json_records,
@@ -151,18 +153,18 @@ class _Run:
         try:
             for block in blocks:
                 for bad in (*sending.send(block, self._skip), *block.bad):
-                    self._say_bad(bad)
+                    self._say(bad)
                     if not self._skip:
                         return bad
+                    self._skipped += 1
                 if sending.error is not None:
                     return None
-        except BadInput as bad:
-            self._say_bad(bad)
+        except BadInput as bad:  # nothing can be read after it
+            self._say(bad)
             return bad
         return None
 
-    def _say_bad(self, bad: BadInput) -> None:
-        self._skipped += self._skip
+    def _say(self, bad: BadInput) -> None:
         say(f"klamm: {self._where}line {bad.line}: {bad.reason}", err=True)
 
     def _sent(self, sending: RecordSending) -> str:
@@ -220,7 +222,7 @@ class _Form:
 
     def blocks(
         self,
-        lines: Iterator[tuple[int, list[bytes]]],
+        lines: Iterator[LineBlock],
         topic: str,
         values: CliValues,
         columns: Callable[[CliValues, str], CsvColumns],
@@ -254,8 +256,8 @@ def _columns(
     given = None if names is None else tuple(name.strip() for name in names.split(","))
 
     def made(values: CliValues, topic: str) -> CsvColumns:
-        serialize = values.row_serializer(topic) if values.typed(topic) else None
-        return CsvColumns(given, key_field, serialize, delimiter, null)
+        serializer = partial(values.row_serializer, topic) if values.typed(topic) else None
+        return CsvColumns(given, key_field, serializer, delimiter, null)
 
     return made
 

@@ -121,8 +121,9 @@ class JsonSerde(Protocol):
         """Returns the serializer of parsed JSON documents, whose fractions are `Decimal`."""
         ...
 
-    def row_serializer(self, topic: str) -> Serializer:
-        """Returns the serializer of rows of CSV: dicts of texts by column."""
+    def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
+        """Returns the serializer of rows of CSV: dicts of texts by column. Raises `SchemaError` if no row of these
+        columns can be a value, as where a column is no field."""
         ...
 
     def json_deserializer(self, topic: str) -> Deserializer:

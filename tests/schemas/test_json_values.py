@@ -155,7 +155,7 @@ def test_cells() -> None:
         {"name": "u", "type": ["null", "long", "string"]},
     ]
     root = parse(json.dumps({"type": "record", "name": "R", "fields": fields})).root
-    read, write = cell_reader(root), json_writer(root)
+    read, write = cell_reader(root, [field["name"] for field in fields]), json_writer(root)
     row = {"s": "1", "n": "", "d": "", "b": "true", "dec": "1.50", "at": "0", "l": "[1,2]", "u": "5"}
     pieces: list[bytes] = []
     value_writer(root)(read(row), pieces.append)
@@ -174,4 +174,8 @@ def test_cells() -> None:
         with pytest.raises(SchemaError, match=why):
             read({name: text})
     with pytest.raises(SchemaError, match="CSV rows are records, and the schema is string"):
-        cell_reader(parse('"string"').root)
+        cell_reader(parse('"string"').root, ["s"])
+    with pytest.raises(SchemaError, match="column 'm' is no field of record R; fields: s, n, d, b, dec, at, l, u"):
+        cell_reader(root, ["s", "m"])
+    with pytest.raises(SchemaError, match="no column for the field 'd', which has no default; columns: s, b"):
+        cell_reader(root, ["s", "b"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -57,10 +57,10 @@ class CliValues:
         serde = self._values.serde(topic)
         return serde.json_serializer(topic) if isinstance(serde, JsonSerde) else self._values.serializer(topic)
 
-    def row_serializer(self, topic: str) -> Serializer:
-        """Returns the serializer of a typed topic's CSV rows."""
+    def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
+        """Returns the serializer of a typed topic's CSV rows; raises `SchemaError` if these columns make no value."""
         serde = self._values.serde(topic)
-        return serde.row_serializer(topic) if isinstance(serde, JsonSerde) else self._values.serializer(topic)
+        return serde.row_serializer(topic, columns) if isinstance(serde, JsonSerde) else self._values.serializer(topic)
 
     def json_deserializer(self, topic: str) -> Deserializer | None:
         """Returns the deserializer to JSON; None for a topic without a serde."""

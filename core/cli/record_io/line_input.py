@@ -21,6 +21,7 @@ __all__ = [
     "BadInput",
     "CsvColumns",
     "InputRecord",
+    "LineBlock",
     "LineParser",
     "ParsedBlock",
     "csv_blocks",
@@ -74,13 +75,21 @@ class ParsedBlock:
     """The records, if they are values and nothing else."""
 
 
-def line_blocks(fd: int, interrupts: Interrupts, longest: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields lines without their ends, with the number of the first of them, as they arrive: at most about
-    `BLOCK_BYTES` at a time. Ends at the end of the input, or after a signal without the line that is not complete.
-    Raises `BadInput` for a line of more than `longest` bytes.
+LineBlock = tuple[int, list[bytes] | BadInput]
+"""Consecutive lines without their ends, and the number of the first of them; or a line that is too long."""
+
+
+def line_blocks(fd: int, interrupts: Interrupts, longest: int) -> Iterator[LineBlock]:
+    """Yields lines as they arrive, at most about `BLOCK_BYTES` at a time. Ends at the end of the input, or after a
+    signal without the line that is not complete. Of a line of more than `longest` bytes no more than that is kept.
     """
-    rest, number = bytearray(), 1
+    rest, number, too_long = bytearray(), 1, False
     for data in _reads(fd, interrupts):
+        if too_long:
+            cut = data.find(b"\n")
+            if cut < 0:
+                continue
+            data, number, too_long = data[cut + 1 :], number + 1, False
         cut = data.rfind(b"\n")
         if cut < 0:
             rest += data
@@ -90,9 +99,9 @@ def line_blocks(fd: int, interrupts: Interrupts, longest: int) -> Iterator[tuple
             number += len(lines)
             rest = bytearray(data[cut + 1 :])
         if len(rest) > longest:
-            raise BadInput(
-                number, f"a line of more than {longest} bytes; producer.max.request.size allows no larger record"
-            )
+            reason = f"a line of more than {longest} bytes; producer.max.request.size allows no larger record"
+            yield number, BadInput(number, reason)
+            rest, too_long = bytearray(), True
     if rest and interrupts.received is None:
         yield number, [bytes(rest)]
 
@@ -109,16 +118,22 @@ def _reads(fd: int, interrupts: Interrupts) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def raw_blocks(blocks: Iterable[tuple[int, list[bytes]]], empty_is_null: bool) -> Iterator[ParsedBlock]:
+def raw_blocks(blocks: Iterable[LineBlock], empty_is_null: bool) -> Iterator[ParsedBlock]:
     """Yields lines as values."""
     for first, lines in blocks:
+        if isinstance(lines, BadInput):
+            yield ParsedBlock(bad=[lines])
+            continue
         values: list[bytes | None] = [line or None for line in lines] if empty_is_null else [*lines]
         yield ParsedBlock(lines=range(first, first + len(lines)), values=values)
 
 
-def parsed_blocks(blocks: Iterable[tuple[int, list[bytes]]], parse: LineParser, skip: bool) -> Iterator[ParsedBlock]:
+def parsed_blocks(blocks: Iterable[LineBlock], parse: LineParser, skip: bool) -> Iterator[ParsedBlock]:
     """Yields the records of lines; without `skip` those before the first bad line, with which the block ends."""
     for first, lines in blocks:
+        if isinstance(lines, BadInput):
+            yield ParsedBlock(bad=[lines])
+            continue
         block, numbers = ParsedBlock(), list[int]()
         for number, line in enumerate(lines, first):
             try:
@@ -264,17 +279,18 @@ def _timestamp(value: Any) -> int | None:
 
 
 class CsvColumns(NamedTuple):
-    """`names` None: the first row has them. `key`: the column of the key. `serialize` takes a row as a dict; None: the
-    column `value` is the value, and `key`, if it is there, the key."""
+    """`names` None: the first row has them. `key`: the column of the key. `serializer` returns the serializer of rows,
+    dicts of texts, with these columns, or raises `SchemaError`; None: the column `value` is the value, and `key`, if it
+    is there, the key."""
 
     names: tuple[str, ...] | None
     key: str | None
-    serialize: Serializer | None
+    serializer: Callable[[Sequence[str]], Serializer] | None
     delimiter: str
     empty_is_null: bool
 
 
-def csv_blocks(blocks: Iterable[tuple[int, list[bytes]]], columns: CsvColumns, skip: bool) -> Iterator[ParsedBlock]:
+def csv_blocks(blocks: Iterable[LineBlock], columns: CsvColumns, skip: bool) -> Iterator[ParsedBlock]:
     """Yields the records of CSV (RFC 4180), as they arrive. Raises `BadInput` for a header row that cannot be used."""
     source = _CsvSource(blocks)
     csv.field_size_limit(_CELL_BYTES)
@@ -309,7 +325,7 @@ def csv_blocks(blocks: Iterable[tuple[int, list[bytes]]], columns: CsvColumns, s
 class _CsvSource:
     """The lines of blocks as text with their ends, for the CSV reader, which asks for more lines inside of quotes."""
 
-    def __init__(self, blocks: Iterable[tuple[int, list[bytes]]]) -> None:
+    def __init__(self, blocks: Iterable[LineBlock]) -> None:
         self._blocks = iter(blocks)
         self._lines: Iterator[bytes] = iter(())
         self._left = 0
@@ -326,6 +342,9 @@ class _CsvSource:
     def __next__(self) -> str:
         while not self._left:
             _, lines = next(self._blocks)
+            if isinstance(lines, BadInput):
+                self.line = lines.line
+                raise ValueError(lines.reason)
             self._lines, self._left = iter(lines), len(lines)
         self._left -= 1
         self.line += 1
@@ -336,18 +355,22 @@ def _row_parser(names: list[str], columns: CsvColumns, line: int) -> Callable[[l
     names = [name.removeprefix("\ufeff").strip() for name in names]
     twice = sorted({name for name in names if names.count(name) > 1})
     key = columns.key
-    if key is None and columns.serialize is None and "key" in names:
+    if key is None and columns.serializer is None and "key" in names:
         key = "key"
     there = ", ".join(names)
     if twice:
         raise BadInput(line, f"two columns are named {twice[0]!r}; columns: {there}")
     if key is not None and key not in names:
         raise BadInput(line, f"there is no column {key!r} for the key; columns: {there}")
-    if columns.serialize is None:
+    if columns.serializer is None:
         others = sorted(set(names) - {"value", key})
         if "value" not in names or others:
             raise BadInput(line, f"the topic has no schema, so CSV has the columns value and key; here it has {there}")
-    serialize, count = columns.serialize, len(names)
+    try:
+        serialize = None if columns.serializer is None else columns.serializer(names)
+    except SchemaError as error:
+        raise BadInput(line, str(error)) from error
+    count = len(names)
 
     def parse(row: list[str]) -> InputRecord:
         if len(row) != count:

@@ -8,6 +8,7 @@ those of records that are sent one by one.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from ...records import native
 from ...records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
 from ..typed import TypedValues
 from .batch import EncodedRows
-from .columns import BatchAppender
+from .columns import BatchAppender, place_in_turn
 from .deliveries import DeliveryListeners
 from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
@@ -400,12 +401,15 @@ class TableSender:
             chosen = [writer.queue(k, v, None, 0).partition.partition for k, v in zip(keys, values, strict=True)]
             for number, share in by_partition(rows, chosen):
                 yield writer.queue(None, None, number, 0), share
-        elif rows.keys is None:
+        elif rows.keys is None or rows.keys.null_count == len(rows):
             yield None, rows
         else:
-            chosen_raw = native.partitions(buffers(rows.keys), len(rows), writer.partitions)
-            for number, share in by_partition(rows, chosen_raw):
-                yield None if number < 0 else writer.queue(None, None, number, 0), share
+            by_key = native.partitions(buffers(rows.keys), len(rows), writer.partitions)
+            if rows.keys.null_count:
+                chosen = array("i", by_key).tolist()
+                place_in_turn(writer, chosen, _sizes(None, rows.values, len(rows.prefix)).to_pylist())
+            for number, share in by_partition(rows, chosen if rows.keys.null_count else by_key):
+                yield writer.queue(None, None, number, 0), share
 
     def _send_rows(
         self, writer: TopicWriter, queue: PartitionQueue | None, rows: Rows, making: Making, future: TableFuture

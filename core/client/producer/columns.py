@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,7 @@ from .topic_writer import TopicWriter
 if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
     from ...records.fallback import Binary
 
-__all__ = ["BatchAppender", "ColumnSender", "OversizedRecordError", "RawRecords"]
+__all__ = ["BatchAppender", "ColumnSender", "OversizedRecordError", "RawRecords", "place_in_turn"]
 
 _OVERHEAD: Final = 8
 """About how many bytes a record without key and headers has besides its value."""
@@ -42,6 +42,20 @@ class OversizedRecordError(DeliveryError):
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
         self.index = index
+
+
+def place_in_turn(writer: TopicWriter, chosen: list[int], sizes: Iterable[int]) -> None:
+    """Replaces each -1, of a record without a key, by a partition: about a batch after the other, each for the next
+    partition in turn. `sizes`: the records' bytes. So they keep their order among the records with keys.
+    """
+    in_turn, left = -1, 0
+    for row, size in enumerate(sizes):
+        if chosen[row] < 0:
+            if left <= 0:
+                queue = writer.in_turn()
+                in_turn, left = queue.partition.partition, queue.batch_size
+            left -= size + _OVERHEAD
+            chosen[row] = in_turn
 
 
 class BatchAppender:
@@ -156,15 +170,10 @@ class ColumnSender:
             return
         else:
             chosen = array("i", native.partitions(_binary(keys), len(keys), writer.partitions)).tolist()
+            if -1 in chosen:
+                place_in_turn(writer, chosen, (len(value or b"") for value in records.values))
         rows_of: dict[int, list[int]] = {}
-        in_turn, left = -1, 0
         for row, number in enumerate(chosen):
-            if number < 0:  # no key: its partition is chosen here, so that it stays in order with those that have one
-                if left <= 0:
-                    queue = writer.in_turn()
-                    in_turn, left = queue.partition.partition, queue.batch_size
-                left -= len(records.values[row] or b"") + _OVERHEAD
-                number = in_turn
             rows_of.setdefault(number, []).append(row)
         for number, rows in sorted(rows_of.items()):
             yield writer.queue(None, None, number, 0), records.take(rows)

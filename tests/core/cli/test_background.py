@@ -57,7 +57,9 @@ def test_it_starts_is_found_and_stops(klamm: Klamm, here: Path, monkeypatch: pyt
         shorter.setattr("klamm.core.cli.background._ANSWER_S", 0.5)
         shown = klamm("broker", "status")
     os.kill(pid, signal.SIGCONT)
-    line = f"broker 0 does not answer: no answer to ApiVersions from 127.0.0.1:{port} in time; pid {pid}, data in data\n"
+    line = (
+        f"broker 0 does not answer: no answer to ApiVersions from 127.0.0.1:{port} in time; pid {pid}, data in data\n"
+    )
     assert (shown.status, shown.out) == (3, line)
     stopped = klamm("broker", "stop")
     assert (stopped.status, stopped.out) == (0, f"broker 0 has stopped (pid {pid})\n")

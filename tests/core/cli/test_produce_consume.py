@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,16 @@ def test_csv_of_a_typed_topic(klamm: Klamm, folder: Path, client: ClusterClient)
     )
 
 
+def test_columns_that_are_not_the_schemas_are_one_line(klamm: Klamm, folder: Path, client: ClusterClient) -> None:
+    sent = "klamm: 0 records sent to rows; nothing from line 1 on was sent\n"
+    done = klamm("produce", "rows", lines(folder, "rider,kms", "ann,1", "bob,2"), "--csv", "--on-bad", "skip")
+    why = "klamm: input: line 1: column 'kms' is no field of record Trip; fields: rider, km, at\n"
+    assert (done.status, done.err) == (1, why + sent)
+    done = klamm("produce", "rows", lines(folder, "ann", "bob"), "--columns", "rider", "--on-bad", "skip")
+    why = "klamm: input: line 1: no column for the field 'km', which has no default; columns: rider\n"
+    assert (done.status, done.err) == (1, why + sent)
+
+
 def test_records_of_a_partition_stay_in_order_with_and_without_keys(
     klamm: Klamm, folder: Path, client: ClusterClient, request: pytest.FixtureRequest
 ) -> None:
@@ -167,9 +178,13 @@ def test_a_record_that_is_too_large_is_named_by_its_line(klamm: Klamm, folder: P
     assert done.err.startswith(f"klamm: input: line 2: topic '{topic}': a record of about 199991 bytes is larger")
     assert done.err.endswith(f"klamm: 1 record sent to {topic}; nothing from line 2 on was sent\n")
     assert klamm("produce", topic, given, "--on-bad", "skip").status == 0
-    done = klamm("produce", topic, lines(folder, "d", "e" * 300_000))
-    assert done.err.startswith("klamm: input: line 2: ")
-    assert klamm("consume", topic).out == "a\na\nc\nd\n"
+    given = lines(folder, "d", "e" * 3_000_000, "f")
+    done = klamm("produce", topic, given)
+    assert done.err.startswith("klamm: input: line 2: a line of more than 200000 bytes")
+    assert done.err.endswith(f"klamm: 1 record sent to {topic}; nothing from line 2 on was sent\n")
+    done = klamm("produce", topic, given, "--on-bad", "skip")
+    assert (done.status, done.err.splitlines()[-1]) == (0, f"klamm: 2 records sent to {topic}, 1 line skipped")
+    assert klamm("consume", topic).out == "a\na\nc\nd\nd\nf\n"
 
 
 def test_positions_and_counts(klamm: Klamm, folder: Path, topic: str, client: ClusterClient) -> None:
@@ -230,7 +245,7 @@ def test_a_group_ends_after_n_records_and_skips_none_of_the_other_partitions(
         klamm("produce", name, given, "-p", str(partition), "-q")
     printed = [klamm("consume", name, "-g", f"g-{name}", "-n", "2", "-q").out.split() for _ in range(5)]
     assert list(map(len, printed)) == [2, 2, 2, 2, 1]
-    assert sorted(sum(printed, [])) == [f"{partition}-{n}" for partition in range(3) for n in range(3)]
+    assert sorted(chain.from_iterable(printed)) == [f"{partition}-{n}" for partition in range(3) for n in range(3)]
 
 
 def test_what_cannot_be_decoded_is_named_and_the_rest_is_printed(klamm: Klamm, folder: Path) -> None:

@@ -15,6 +15,7 @@ from klamm.core.cli.record_io.line_input import (
     BadInput,
     CsvColumns,
     InputRecord,
+    LineBlock,
     ParsedBlock,
     csv_blocks,
     json_records,
@@ -28,8 +29,8 @@ from klamm.core.cli.record_io.line_input import (
 LONGEST = 100
 
 
-def lines_of(*writes: bytes) -> list[tuple[int, bytes]]:
-    """Returns the numbered lines of what another thread writes into a pipe."""
+def lines_of(*writes: bytes) -> list[tuple[int, bytes | None]]:
+    """Returns the numbered lines of what another thread writes into a pipe; None for one that is too long."""
     source, target = os.pipe()
 
     def write() -> None:
@@ -45,7 +46,8 @@ def lines_of(*writes: bytes) -> list[tuple[int, bytes]]:
     finally:
         writer.join()
         os.close(source)
-    return [(first + n, line) for first, lines in blocks for n, line in enumerate(lines)]
+    listed = ((first, [None] if isinstance(lines, BadInput) else lines) for first, lines in blocks)
+    return [(first + n, line) for first, lines in listed for n, line in enumerate(lines)]
 
 
 def test_lines_are_numbered_over_blocks_of_any_size() -> None:
@@ -54,10 +56,26 @@ def test_lines_are_numbered_over_blocks_of_any_size() -> None:
     assert lines_of() == []
 
 
-def test_a_line_that_is_too_long_is_not_kept() -> None:
-    with pytest.raises(BadInput, match="a line of more than 100 bytes") as caught:
-        lines_of(b"a\n", b"b" * 60, b"b" * 60)
-    assert caught.value.line == 2
+@pytest.mark.parametrize("rest", [b"", b"bb", b"\n", b"bb\nc\nd"])
+def test_a_line_that_is_too_long_is_left_out(rest: bytes) -> None:
+    read = lines_of(b"a\n", b"b" * 60, b"b" * 60, rest)
+    found = [(n, None if line is not None and len(line) > LONGEST else line) for n, line in read]
+    # one that arrived as a whole is not too long to be kept: it is refused as a record
+    assert found == [(1, b"a"), (2, None), *([(3, b"c"), (4, b"d")] if b"c" in rest else [])]
+
+
+def test_a_line_that_is_too_long_is_bad_in_every_form() -> None:
+    def blocks() -> Iterator[LineBlock]:
+        yield from [(1, [b"key,value"]), (2, BadInput(2, "long")), (3, [b"a,1"])]
+
+    columns = CsvColumns(None, None, None, ",", empty_is_null=False)
+    for made in (
+        list(raw_blocks(blocks(), empty_is_null=False)),
+        list(parsed_blocks(blocks(), keyed(InputRecord, b","), skip=True)),
+        list(csv_blocks(blocks(), columns, skip=True)),
+    ):
+        assert [(bad.line, bad.reason) for block in made for bad in block.bad] == [(2, "long")]
+        assert [number for block in made for number in block.lines][-1] == 3
 
 
 def test_after_a_signal_no_more_is_read() -> None:
@@ -80,7 +98,7 @@ def test_the_second_signal_raises() -> None:
             os.kill(os.getpid(), 2)
 
 
-def blocks_of(*lines: bytes) -> Iterator[tuple[int, list[bytes]]]:
+def blocks_of(*lines: bytes) -> Iterator[LineBlock]:
     return iter([(1, list(lines))])
 
 
@@ -167,7 +185,14 @@ def test_lines_after_a_bad_one_are_left_unless_it_is_skipped() -> None:
 
 
 def csv_of(text: str | bytes, skip: bool = False, **options: Any) -> ParsedBlock:
-    columns = {"names": None, "key": None, "serialize": serialize, "delimiter": ",", "empty_is_null": False, **options}
+    columns = {
+        "names": None,
+        "key": None,
+        "serializer": lambda _: serialize,
+        "delimiter": ",",
+        "empty_is_null": False,
+        **options,
+    }
     lines = (text.encode() if isinstance(text, str) else text).split(b"\n")
     made = ParsedBlock()
     numbers: list[int] = []
@@ -194,12 +219,12 @@ def test_csv_with_named_columns_and_another_delimiter() -> None:
 
 
 def test_csv_of_a_topic_without_schema() -> None:
-    block = csv_of("key,value\na,1\nb,", serialize=None, empty_is_null=True)
+    block = csv_of("key,value\na,1\nb,", serializer=None, empty_is_null=True)
     assert block.records == [InputRecord(b"1", b"a"), InputRecord(None, b"b")]
 
 
 def test_a_csv_cell_is_as_large_as_a_record() -> None:
-    block = csv_of("value\n" + "x" * 200_000, serialize=None)
+    block = csv_of("value\n" + "x" * 200_000, serializer=None)
     assert ([record.value for record in block.records], block.bad) == ([b"x" * 200_000], [])
 
 
@@ -217,7 +242,7 @@ def test_bad_csv() -> None:
         ("a,b\n1,2", {"key": "id"}, "there is no column 'id' for the key; columns: a, b"),
         (
             "a,b\n1,2",
-            {"serialize": None},
+            {"serializer": None},
             "the topic has no schema, so CSV has the columns value and key; here it has a, b",
         ),
     ):

@@ -51,6 +51,21 @@ def test_rows_arrive_as_records_would(broker: RunningBroker, client: ClusterClie
             assert mine == (times if where[key] == partition else [])
 
 
+@pytest.mark.parametrize("chunk", [50, 5000])
+def test_rows_without_a_key_keep_their_place_among_those_with_one(
+    broker: RunningBroker, client: ClusterClient, topic: str, chunk: int
+) -> None:
+    keys = [None if n % 3 else f"k{n % 4}" for n in range(1000)]
+    table = pa.table({"key": keys, "value": [f"{n:05d}" for n in range(1000)]})
+    chunks = pa.Table.from_batches(table.to_batches(max_chunksize=chunk))
+    with Producer(producer_settings(broker, batch_size=1000)) as producer:
+        producer.send_arrow(topic, chunks).result(60)
+    found = [[record.value for record in records] for records in stored(client, topic).values()]
+    assert found == [sorted(values) for values in found]
+    assert sorted(value for values in found for value in values) == [b"%05d" % n for n in range(1000)]
+    assert min(map(len, found)) > 100
+
+
 def test_kinds_of_columns(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
     when = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
     columns = [
