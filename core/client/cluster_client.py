@@ -15,7 +15,7 @@ from ..protocol.produce.client import write_produce_request
 from ..protocol.produce.conditional import FEATURE as CONDITIONAL_APPEND
 from ..protocol.produce.conditional import MOVED as LOG_END_MOVED
 from ..records.isolation import AbortedTransaction, IsolationLevel
-from ..records.log_end import LogEnd
+from ..records.offset_and_epoch import OffsetAndEpoch
 from ..records.partition import TopicPartition
 from .edges import EARLIEST, LATEST
 from .network.metadata import ClusterMetadata, NewLeader, Node
@@ -334,7 +334,7 @@ class ClusterClient(Caller):
         batches: Mapping[TopicPartition, bytes | bytearray],
         *,
         acks: int = -1,
-        after: Mapping[TopicPartition, LogEnd] | None = None,
+        after: Mapping[TopicPartition, OffsetAndEpoch] | None = None,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, ProducedBatch]:
         """Appends one encoded batch to each partition and waits for the acknowledgements. Without a producer id in the
@@ -741,7 +741,7 @@ def produce_request(
     batches: Mapping[TopicPartition, bytes | bytearray],
     acks: int,
     timeout_s: float,
-    after: Mapping[TopicPartition, LogEnd] | None = None,
+    after: Mapping[TopicPartition, OffsetAndEpoch] | None = None,
 ) -> list[Buffer]:
     """Returns an encoded Produce request with one batch for each partition; `after` as in `ClusterClient.produce`."""
     ends = None if after is None else _by_topic(after)

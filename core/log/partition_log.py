@@ -29,7 +29,7 @@ from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
 from ..records.isolation import AbortedTransaction, IsolationLevel
-from ..records.log_end import LogEnd
+from ..records.offset_and_epoch import OffsetAndEpoch
 from ..records.partition import TopicPartition, counted
 from .cleanup.retention import expired
 from .cleanup.swap import begin_swap
@@ -454,7 +454,7 @@ class PartitionLog:
         origin: LeaderOrigin = AppendOrigin.CLIENT,
         on_loop: bool = False,
         commit: bool = False,
-        after: LogEnd | None = None,
+        after: OffsetAndEpoch | None = None,
     ) -> AppendResult:
         """Stores exactly one batch at the log end offset; sets its base offset and `leader_epoch` in place.
 
@@ -490,11 +490,11 @@ class PartitionLog:
         finally:
             self._lock.release()
 
-    def _check_ends(self, expected: LogEnd) -> None:
+    def _check_ends(self, expected: OffsetAndEpoch) -> None:
         """Raises `LogEndMovedError` if the log ends elsewhere, or the record before the end has another epoch: then
         another record than the caller knows may be there."""
-        end = LogEnd(self._end, self._epochs.epoch_at(self._end - 1))
-        if expected not in (end, LogEnd(self._end)):
+        end = OffsetAndEpoch(self._end, self._epochs.epoch_at(self._end - 1))
+        if expected not in (end, OffsetAndEpoch(self._end)):
             raise LogEndMovedError(f"{self.tp}: the log ends at {end}, not at {expected}")
 
     def _prepare_and_append(
@@ -506,7 +506,7 @@ class PartitionLog:
         *,
         on_loop: bool,
         commit: bool,
-        after: LogEnd | None,
+        after: OffsetAndEpoch | None,
     ) -> AppendResult:
         """The general case of `append_as_leader`."""
         batch, header, append_time = self._validator.prepare(

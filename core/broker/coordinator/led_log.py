@@ -14,7 +14,7 @@ from ...errors import BrokerError, ErrorCode, LogEndMovedError
 from ...log.errors import FencedLeaderEpochError, OffsetOutOfRangeError, WouldBlockError
 from ...log.partition_log import AppendResult, LogRead, ReadIsolation
 from ...records.codecs import CodecTable
-from ...records.log_end import LogEnd
+from ...records.offset_and_epoch import OffsetAndEpoch
 from ...records.partition import TopicPartition
 from ..replication.replica import Replica
 from ..workers import Workers
@@ -68,11 +68,11 @@ class LedLog:
     def append_at(self, offset: int, batch: bytearray) -> int | None:
         """Appends as `append` does if the log ends at `offset`; else appends nothing and returns None."""
         try:
-            return self._run(batch, LogEnd(offset))
+            return self._run(batch, OffsetAndEpoch(offset))
         except LogEndMovedError:
             return None
 
-    def _run(self, batch: bytearray, after: LogEnd | None) -> int:
+    def _run(self, batch: bytearray, after: OffsetAndEpoch | None) -> int:
         running = asyncio.run_coroutine_threadsafe(self._append(batch, after), self._loop)
         self._running.add(running)
         try:
@@ -100,7 +100,7 @@ class LedLog:
         except OffsetOutOfRangeError:
             return LogRead(b"", log.high_watermark, log.log_start_offset, log.last_stable_offset)
 
-    async def _append(self, batch: bytearray, after: LogEnd | None) -> int:
+    async def _append(self, batch: bytearray, after: OffsetAndEpoch | None) -> int:
         replica, epoch = self._replica, self.leader_epoch
         if replica.leader is None or self._is_over():
             raise self._over()
@@ -118,7 +118,7 @@ class LedLog:
             raise BrokerError(failed, f"{self.partition}: a batch that ends at offset {end} is not committed")
         return end
 
-    async def _stored(self, batch: bytearray, after: LogEnd | None) -> AppendResult:
+    async def _stored(self, batch: bytearray, after: OffsetAndEpoch | None) -> AppendResult:
         while self._given_up:  # the sender of such a commit may have sent the next one: it must not be overtaken
             await asyncio.wait(self._given_up)
         replica, epoch, appends = self._replica, self.leader_epoch, self._workers.appends

@@ -30,7 +30,7 @@ from ...protocol.produce.request import FastProduceRequest, ProducePartition, Pr
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE, BatchHeader
-from ...records.log_end import LogEnd
+from ...records.offset_and_epoch import OffsetAndEpoch
 from ..append_placement import LONG_NS
 from ..delayed_reply import DelayedReply
 from ..replication.replica import Replica
@@ -227,7 +227,7 @@ def _append_now(
     batch: memoryview,
     acks: int,
     checked: CheckedBatch | None = None,
-    after: LogEnd | None = None,
+    after: OffsetAndEpoch | None = None,
 ) -> Appended | Produced | None:
     """Appends the batch on the event loop if this broker may accept it; the client's permission was checked before, and
     the log checks the content.

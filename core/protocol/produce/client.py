@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from ...records.log_end import LogEnd
+from ...records.offset_and_epoch import OffsetAndEpoch
 from ..bounds_check import write_uvarint
 from ..messages import Buffer
 from ..primitives import INT32, array, string
@@ -30,7 +30,7 @@ def write_produce_request(
     acks: int,
     timeout_ms: int,
     version: int,
-    after: Mapping[str, Mapping[int, LogEnd]] | None = None,
+    after: Mapping[str, Mapping[int, OffsetAndEpoch]] | None = None,
 ) -> list[Buffer]:
     """Returns a request with one batch for each partition, by topic, in pieces to be written one after the other.
     `after`: the log end that each batch expects, for a broker that has the feature (`conditional`), from version 9 on.

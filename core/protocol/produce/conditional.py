@@ -12,7 +12,7 @@ import struct
 from typing import Final
 
 from ...errors import ErrorCode, ProtocolError
-from ...records.log_end import LogEnd
+from ...records.offset_and_epoch import OffsetAndEpoch
 from ..primitives import Reader, tagged
 
 FEATURE: Final = "klamm.conditional.append"
@@ -23,12 +23,12 @@ FIELD: Final = 10_000
 _END = struct.Struct(">qi")
 
 
-def expected_end(end: LogEnd) -> bytes:
+def expected_end(end: OffsetAndEpoch) -> bytes:
     """Returns the tagged fields of a partition whose batch is stored only at this end."""
     return b"\1" + tagged(FIELD, _END.pack(*end))
 
 
-def read_expected_end(reader: Reader) -> LogEnd | None:
+def read_expected_end(reader: Reader) -> OffsetAndEpoch | None:
     """Reads the tagged fields of a partition. Raises `ProtocolError` if the field has another size."""
     end = None
     for _ in range(reader.count_of_tags()):
@@ -36,5 +36,5 @@ def read_expected_end(reader: Reader) -> LogEnd | None:
         if number == FIELD:
             if len(data) != _END.size:
                 raise ProtocolError(f"the expected end of a Produce has {len(data)} bytes, not {_END.size}")
-            end = LogEnd(*_END.unpack(data))
+            end = OffsetAndEpoch(*_END.unpack(data))
     return end

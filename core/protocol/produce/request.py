@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...records.checked_batch import CheckedBatch
-from ...records.log_end import LogEnd
+from ...records.offset_and_epoch import OffsetAndEpoch
 from ..primitives import Reader
 from .conditional import read_expected_end
 
@@ -32,7 +32,7 @@ class ProducePartition:
     topic: str | bytes
     partition: int
     records: memoryview | None
-    after: LogEnd | None = None
+    after: OffsetAndEpoch | None = None
     """The end of the log at which the batch may be stored; None: at any."""
 
     @property

@@ -29,7 +29,7 @@ from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
-from klamm.core.records.log_end import LogEnd
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
 from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker, running_broker
@@ -56,15 +56,17 @@ def batch(*values: bytes, at: int = 1000) -> bytes:
 
 def test_compare_and_append(client: ClusterClient) -> None:
     one, two = fresh("compared", client, 2)
-    client.produce({one: batch(b"a", b"b"), two: batch(b"a")}, after={one: LogEnd(0), two: LogEnd(0, -1)})
-    for end in (LogEnd(1), LogEnd(3), LogEnd(2, 1), LogEnd(0)):
+    client.produce(
+        {one: batch(b"a", b"b"), two: batch(b"a")}, after={one: OffsetAndEpoch(0), two: OffsetAndEpoch(0, -1)}
+    )
+    for end in (OffsetAndEpoch(1), OffsetAndEpoch(3), OffsetAndEpoch(2, 1), OffsetAndEpoch(0)):
         with pytest.raises(LogEndMovedError, match=r"compared-0 at broker \d+: the log does not end where"):
             client.produce({one: batch(b"c")}, after={one: end})
-    assert client.produce({one: batch(b"c")}, after={one: LogEnd(2, 0)})[one].base_offset == 2
+    assert client.produce({one: batch(b"c")}, after={one: OffsetAndEpoch(2, 0)})[one].base_offset == 2
     large = batch(bytes(2**20 - 100))  # appended by a worker thread
     with pytest.raises(LogEndMovedError):
-        client.produce({two: large}, after={two: LogEnd(2)})
-    assert client.produce({two: large}, after={two: LogEnd(1, 0)})[two].base_offset == 1
+        client.produce({two: large}, after={two: OffsetAndEpoch(2)})
+    assert client.produce({two: large}, after={two: OffsetAndEpoch(1, 0)})[two].base_offset == 1
     assert client.list_offsets({one: LATEST, two: LATEST}) == {one: (3, -1), two: (2, -1)}
 
 
@@ -74,7 +76,7 @@ def test_a_broker_that_cannot_compare_gets_no_condition(codecs: CodecTable) -> N
         ClusterClient(scripted.bootstrap, codecs=codecs, network=QUICK) as client,
         pytest.raises(BrokerError, match=r"UNSUPPORTED_VERSION.*does not support the feature klamm\.conditional"),
     ):
-        client.produce({TopicPartition("t", 0): batch(b"a")}, after={TopicPartition("t", 0): LogEnd(0)})
+        client.produce({TopicPartition("t", 0): batch(b"a")}, after={TopicPartition("t", 0): OffsetAndEpoch(0)})
 
 
 def test_metadata_names_brokers_topics_and_leaders(client: ClusterClient, broker: RunningBroker) -> None:

@@ -17,7 +17,7 @@ from klamm.core.client.reader.partition_reader import PartitionReader
 from klamm.core.errors import LogEndMovedError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.log_end import LogEnd
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import RecordMetadata
 from klamm.hadoop.options import Reading, parse_options
@@ -55,7 +55,7 @@ def count_on(client: ClusterClient, partition: TopicPartition, stop: threading.E
         while data := reader.fetch(60, max_wait_ms=1):
             for _ in reader.raw_batches(data):
                 pass
-        end = LogEnd(reader.position, reader.cursor.leader_epoch)
+        end = OffsetAndEpoch(reader.position, reader.cursor.leader_epoch)
         batch = encode_batch([(1, None, b"%d" % end.offset, ())])
         with contextlib.suppress(LogEndMovedError):
             client.produce({partition: batch}, after={partition: end}, timeout_s=60)

@@ -14,7 +14,7 @@ from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, crc_matches, crc_of, set_crc
-from klamm.core.records.log_end import LogEnd
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klammtest.logs import (
     START_MS,
     ManualClock,
@@ -238,12 +238,12 @@ def test_a_conditional_append_needs_the_log_to_end_there(tmp_path: Path, checked
     def data() -> Any:
         return from_request(batch()) if checked else batch()
 
-    assert log.append_as_leader(data(), 3, on_loop=on_loop, after=LogEnd(0)).base_offset == 0
-    for end in (LogEnd(0), LogEnd(2), LogEnd(2, 3), LogEnd(1, 2), LogEnd(1, 4)):
+    assert log.append_as_leader(data(), 3, on_loop=on_loop, after=OffsetAndEpoch(0)).base_offset == 0
+    for end in (OffsetAndEpoch(0), OffsetAndEpoch(2), OffsetAndEpoch(2, 3), OffsetAndEpoch(1, 2), OffsetAndEpoch(1, 4)):
         with pytest.raises(LogEndMovedError, match=f"the log ends at offset 1 after epoch 3, not at {end}"):
             log.append_as_leader(data(), 5, on_loop=on_loop, after=end)
     assert log.log_end_offset == 1
     log.begin_leader_epoch(5)  # the record before the end is still one of epoch 3
-    assert log.append_as_leader(data(), 5, on_loop=on_loop, after=LogEnd(1, 3)).base_offset == 1
-    assert log.append_as_leader(data(), 5, on_loop=on_loop, after=LogEnd(2, 5)).base_offset == 2
-    assert log.append_as_leader(data(), 5, on_loop=on_loop, after=LogEnd(3)).base_offset == 3
+    assert log.append_as_leader(data(), 5, on_loop=on_loop, after=OffsetAndEpoch(1, 3)).base_offset == 1
+    assert log.append_as_leader(data(), 5, on_loop=on_loop, after=OffsetAndEpoch(2, 5)).base_offset == 2
+    assert log.append_as_leader(data(), 5, on_loop=on_loop, after=OffsetAndEpoch(3)).base_offset == 3

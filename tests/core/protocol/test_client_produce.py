@@ -16,7 +16,7 @@ from klamm.core.protocol.produce.conditional import FIELD, expected_end
 from klamm.core.protocol.produce.fast_path import read_fast_produce_request
 from klamm.core.protocol.produce.request import ProducePartition, read_produce_request
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.log_end import LogEnd
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 
 VERSIONS = range(SPOKEN[ApiKey.PRODUCE][0], SPOKEN[ApiKey.PRODUCE][1] + 1)
 
@@ -50,12 +50,12 @@ def test_a_request_is_written_as_kio_writes_it(version: int) -> None:
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v >= 9])
 def test_an_expected_end_is_a_tagged_field_of_the_partition(version: int) -> None:
     batch = encode_batch([(1, None, b"v", ())])
-    after = {"t": {0: LogEnd(2**40, 7), 3: LogEnd(5)}}
+    after = {"t": {0: OffsetAndEpoch(2**40, 7), 3: OffsetAndEpoch(5)}}
     body = b"".join(write_produce_request({"t": {0: batch, 3: batch}}, -1, 1500, version, after))
     read = read_produce_request(bytearray(body), 0, version)
     assert read.partitions == [
-        ProducePartition("t", 0, memoryview(batch), LogEnd(2**40, 7)),
-        ProducePartition("t", 3, memoryview(batch), LogEnd(5, -1)),
+        ProducePartition("t", 0, memoryview(batch), OffsetAndEpoch(2**40, 7)),
+        ProducePartition("t", 3, memoryview(batch), OffsetAndEpoch(5, -1)),
     ]
     one = write_produce_request({"t": {0: batch}}, -1, 1500, version, after)
     frame = b"".join(request_pieces(ApiKey.PRODUCE, version, 7, "me", one))[4:]
@@ -63,8 +63,8 @@ def test_an_expected_end_is_a_tagged_field_of_the_partition(version: int) -> Non
 
 
 def test_an_expected_end_of_another_size_is_refused() -> None:
-    good = expected_end(LogEnd(1, 2))
-    body = b"".join(write_produce_request({"t": {0: b"x"}}, -1, 1500, 9, {"t": {0: LogEnd(1, 2)}}))
+    good = expected_end(OffsetAndEpoch(1, 2))
+    body = b"".join(write_produce_request({"t": {0: b"x"}}, -1, 1500, 9, {"t": {0: OffsetAndEpoch(1, 2)}}))
     short = body.replace(good, b"\1" + tagged(FIELD, b"123"))
     with pytest.raises(ProtocolError, match="the expected end of a Produce has 3 bytes, not 12"):
         read_produce_request(bytearray(short), 0, 9)

@@ -49,7 +49,7 @@ from klamm.core.interfaces.offsets import (
 from klamm.core.log.partition_log import LogRead, PartitionLog, ReadIsolation
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.log_end import LogEnd
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
@@ -178,7 +178,7 @@ class ProducingLog:
 
     def append_at(self, offset: int, batch: bytearray) -> int | None:
         try:
-            result = self._log.append_as_leader(batch, self._cluster.epoch, commit=True, after=LogEnd(offset))
+            result = self._log.append_as_leader(batch, self._cluster.epoch, commit=True, after=OffsetAndEpoch(offset))
         except LogEndMovedError:
             return None
         return result.last_offset + 1

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 ANY_EPOCH: Final = -1
 
 
-class LogEnd(NamedTuple):
+class OffsetAndEpoch(NamedTuple):
     """The end of a log: `offset`, which the next record gets, and the leader epoch of the record before it. Both
     together name one sequence of records, whichever broker leads (KIP-101). `ANY_EPOCH`: the offset alone decides; a
     log without records has no other."""
