@@ -1,8 +1,8 @@
 """Plans that even out the load of the brokers: preferred leaders to elect, replicas to move, orders to change.
 
 Pure functions of the partitions and the live brokers, for the controller and for `klamm cluster`. A plan moves few
-replicas at a time; whoever carries it out plans again when they are in sync. Each move makes the placement better by
-one measure, so that repeated plans end.
+replicas at a time; the caller plans again when they are in sync. Each move makes the placement better by one measure,
+so that repeated plans end.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def preferred_elections(
 ) -> list[TopicPartition]:
     """Returns the partitions whose preferred leader, the first replica, should lead again.
 
-    As Kafka's controller: those of a broker of which more than `most_percent` of the partitions that prefer it
-    (`leader.imbalance.per.broker.percentage`) are led by others. A preferred leader that cannot lead now (`unable`:
-    leaving, or with a full disk), and a partition that is being reassigned, are left out.
+    As in Kafka's controller, these are partitions of brokers that lead too few of the partitions that prefer them: more
+    than `most_percent` of those are led by others (`leader.imbalance.per.broker.percentage`). Partitions whose
+    preferred leader cannot lead now (`unable`: leaving, or with a full disk) and partitions that are being reassigned
+    are left out.
     """
     able = set(live) - set(unable)
     preferred: Counter[int] = Counter(partition.replicas[0] for partition in placement.values())
@@ -81,9 +82,9 @@ def preferred_elections(
 def plan_moves(placement: Placement, racks: Racks, most: int) -> list[Move]:
     """Returns at most `most` moves of single replicas, of different partitions.
 
-    First replicas that share a rack although another rack has none of the partition; then from the broker with the most
-    replicas to the one with the fewest, while they differ by two or more. A move never puts two replicas of a partition
-    into one rack that were in two. Partitions that are being reassigned are left as they are.
+    First come replicas that share a rack although another rack has none of the partition; then replicas of the broker
+    with the most, which move to the one with the fewest, while they differ by two or more. A move never puts two
+    replicas of a partition into one rack that were in two. Partitions that are being reassigned do not change.
     """
     plan = _Plan(placement, racks)
     for improve in (plan.spread_over_racks, plan.even_out):
@@ -115,10 +116,10 @@ def plan_drain(placement: Placement, racks: Racks, broker: int) -> list[Move]:
 def plan_factor(placement: Placement, racks: Racks, chosen: Iterable[TopicPartition], factor: int) -> list[Move]:
     """Returns the moves after which each chosen partition has `factor` replicas.
 
-    New replicas go to the least loaded brokers, of racks that the partition does not use first. Of too many, those that
-    are not live are dropped first, then those that are not in sync, then those that share a rack; the preferred leader
-    stays if it is live and in sync. If fewer replicas are live than stay, a live one becomes the first. `source` and
-    `destination` are -1. Raises `BrokerError` INVALID_REPLICATION_FACTOR if there are too few live brokers.
+    New replicas are placed on the least loaded brokers, first in racks that the partition does not use. Superfluous
+    replicas are dropped in this order: not live, not in sync, sharing a rack; the preferred leader stays if it is live
+    and in sync. If fewer replicas are live than stay, a live one becomes the first. `source` and `destination` are -1.
+    Raises `BrokerError` INVALID_REPLICATION_FACTOR if there are too few live brokers.
     """
     if factor > len(racks):
         raise BrokerError(
@@ -132,9 +133,10 @@ def plan_factor(placement: Placement, racks: Racks, chosen: Iterable[TopicPartit
 
 
 def plan_leaders(placement: Placement, brokers: Iterable[int]) -> list[Move]:
-    """Returns changes of order that even out the preferred leaders; they move no data.
+    """Returns changes of the order of replicas that even out the preferred leaders; they move no data.
 
-    Each lets a broker that is preferred less often by two or more be the first replica of a partition that it has.
+    Each makes a broker the first replica of a partition that it has, in place of a broker that is preferred by at least
+    two partitions more.
     """
     after = {tp: partition.replicas for tp, partition in placement.items() if not partition.reassigning}
     preferred = Counter(dict.fromkeys(brokers, 0))

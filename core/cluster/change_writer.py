@@ -1,4 +1,4 @@
-"""Writes changes of the metadata: each is planned from the newest image, and again when another change was first.
+"""Writes changes of the metadata: each is planned from the newest image, and again when another change came first.
 
 A write whose answer is lost is looked up in the ring, by the name of the attempt, so that a change is never made twice
 and never reported as failed when it was made.
@@ -36,7 +36,8 @@ MOST_BYTES: Final = 1_000_000
 BYTES_AN_OPERATION: Final = 48
 """What ZooKeeper adds to the path and the data of an operation: its header, and the access list of a created path."""
 _OTHER_OPERATIONS: Final = 16
-"""Of a change of partition states: the guard, a registration, the count of changes, the ring."""
+"""The operations in a change beside the partition states: the guard, a registration, the version of the metadata, the
+ring."""
 _ATTEMPTS: Final = 30
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
@@ -53,8 +54,8 @@ class Plan:
 
 
 Guard = Callable[[bool], Steps[Sequence[Operation]]]
-"""Returns the checks that hold while the writer may write; raises `BrokerError` if it may not any more. The argument is
-true if the last attempt was refused, perhaps by these checks."""
+"""Returns the checks that hold while the writer may write; raises `BrokerError` if it may no longer. The argument is
+True if the last attempt was refused, perhaps by these checks."""
 Planner = Callable[[ClusterImage], Steps[Plan | None]]
 """Returns the change from an image; None if nothing is to be changed; raises `BrokerError` if it cannot be made."""
 
@@ -71,13 +72,13 @@ def name_of_writer(broker_id: int) -> str:
 
 
 def writer_of(by: str) -> int:
-    """Returns the broker that has made the change `by`; -1 if the name does not tell."""
+    """Returns the broker that made the change named `by`; -1 if the name has no broker in it."""
     broker_id = by.partition("-")[0]
     return int(broker_id) if broker_id.isdecimal() else -1
 
 
 class ChangeWriter:
-    """Without I/O. `read` reads the newest image, all of it if its argument is true, and publishes it."""
+    """Without I/O. `read` reads the newest image and publishes it; if its argument is True it reads the whole tree."""
 
     def __init__(
         self,
@@ -104,11 +105,11 @@ class ChangeWriter:
         return self._session.most_operations
 
     def change(self, guard: Guard, plan_for: Planner, image: ClusterImage | None = None) -> Steps[ClusterImage | None]:
-        """Makes a change and returns the image after it; None if there was nothing to change. `image`, if given, is
-        what the first attempt is planned from; else it is read.
+        """Makes a change and returns the image after it; None if there was nothing to change. The first attempt is
+        planned from `image` if it is given; else the image is read.
 
         Raises what `guard` and `plan_for` raise; `CoordinationUnavailableError` if the coordination does not answer, or
-        other changes are first at every attempt.
+        other changes come first at every attempt.
         """
         unanswered: dict[str, int] = {}
         image = image or (yield from self._read(False))
@@ -156,15 +157,15 @@ class ChangeWriter:
         return f"{self._name}/{next(self._numbers)}"
 
     def _read_again(self, before: ClusterImage, refusal: CoordinationError) -> Steps[ClusterImage]:
-        """Reads the whole tree, which differs from an image of the same version only if something wrote past the order
-        of changes."""
+        """Reads the whole tree, which differs from an image of the same version only if something was written outside
+        the order of changes."""
         image = yield from self._read(True)
         if image == before:
             raise refusal
         return image
 
     def _was_made(self, unanswered: Mapping[str, int], version: int) -> Steps[bool]:
-        """Returns True if one of these attempts, each with the version that it was made from, has become a change."""
+        """Returns True if one of these attempts, each with the version it was made from, is in the ring."""
         for base in sorted({base for base in unanswered.values() if base < version}):
             made = yield from read_change(base + 1)
             if made is None and version - base > RING_SIZE:  # its entry may have been overwritten

@@ -3,10 +3,11 @@
 
 A change of version v + 1 is one transaction: the writer's guard; every state, on condition of its path's version;
 `/admin/metadata_version`, on condition that it is at v; `/admin/changes/<(v + 1) mod 64>`, which holds the change. So
-nobody writes from metadata that are not the newest, whoever lost a race reads only what it missed, and a write whose
-answer was lost has happened if and only if the ring's entry of its version is its own.
+no broker writes from metadata that are not the newest, one that lost a race reads only what it missed, and a write
+whose answer was lost was made if and only if the ring's entry of its version is its own.
 
-Older releases count their changes and write no entry. Whoever finds another change's entry, or none, reads all.
+Older releases count their changes and write no entry. A reader that finds another change's entry, or none, reads the
+whole tree.
 """
 
 from __future__ import annotations
@@ -120,9 +121,8 @@ def incarnation_path(incarnation: str) -> str:
 
 
 def controller_guard(lease_version: int) -> list[Operation]:
-    """Returns the checks that hold while the writer is the controller: `lease_version` is that of `/controller_epoch`
-    after its election.
-    """
+    """Returns the checks that hold while the writer is the controller. `lease_version` is the version of
+    `/controller_epoch` after its election."""
     return [Check(paths.CONTROLLER_EPOCH, lease_version)]
 
 
@@ -145,7 +145,7 @@ def change_operations(
     """Returns the transaction that changes `states` from those at `base_version`; a state that `base` does not have is
     created.
 
-    `operations` make the rest of the change, which `topics` and `configs` describe; they come before the states.
+    `operations`, which come before the states, make the rest of the change; `topics` and `configs` describe it.
     """
     versions = {tp: base[tp].path_version if tp in base else None for tp in states}
     stored = {
@@ -177,8 +177,8 @@ def read_change(version: int) -> Steps[MetadataChange | None]:
 
 
 def lacks_change(version: int, by: str) -> Steps[bool]:
-    """Returns True if the metadata do not have the change `by` that led to `version`: they were restored from an older
-    backup. False as well if they have had so many changes since that the ring cannot tell."""
+    """Returns True if the metadata lack the change `by` that led to `version`: they were restored from an older backup.
+    Returns False, too, if so many changes were made since that the ring no longer shows it."""
     data, stat = yield from get(paths.METADATA_VERSION)
     if version >= stat.version:
         return version > stat.version or by != MetadataVersionNode.decode(paths.METADATA_VERSION, data or b"{}").by
@@ -189,7 +189,7 @@ def lacks_change(version: int, by: str) -> Steps[bool]:
 
 
 def change_at(version: int, found: tuple[bytes, Stat] | None) -> MetadataChange | None:
-    """Returns the change that led to `version` if that is what was `found` at its path in the ring."""
+    """Returns the change in `found`, the content of a path of the ring, if it led to `version`."""
     if found is None or found[0] in (b"", b"{}"):  # no change came here yet
         return None
     change = MetadataChange.decode(ring_path(version), found[0])

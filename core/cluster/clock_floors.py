@@ -1,9 +1,9 @@
 """Lower bounds of new leader epochs and producer ids that grow with the clock, so that none is reused after a restore.
 
 A restore of coordination and logs from one backup sets every counter back. The next leader epoch and the next producer
-id would be those of the lost history, and neither consumers nor logs could tell the two apart. Only the clock is not
-set back, so both continue above a floor that grows with it. A clock that is slow loses this protection and no other:
-new epochs and ids are always above those in the coordination and the logs.
+id would be those of the lost history, and neither consumers nor logs could tell the two apart. The clock is not set
+back, so both continue above a floor that grows with it. With a slow clock only this protection is lost: new epochs and
+ids are always above those in the coordination and the logs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 _EPOCH_S: Final = 1_767_225_600
 """2026-01-01 00:00 UTC, in seconds since 1970."""
 _HIGHEST_S: Final = 2**30
-"""34 years: leader epochs are int32, and a clock that is far ahead must leave room for further epochs."""
+"""34 years: leader epochs are int32, and a clock that is far ahead must leave numbers for further epochs."""
 _IDS_PER_SECOND: Final = 2**20
 
 
 def leader_epoch_floor(now_s: float) -> int:
-    """Returns the whole seconds since 2026: more than any leader epoch of an earlier second, elections included."""
+    """Returns the whole seconds since 2026, a number above any leader epoch of an earlier second, elections included."""
     return int(_seconds(now_s))
 
 
 def producer_id_floor(now_s: float) -> int:
-    """Returns more than any producer id from before `now_s`, at up to a million ids a second."""
+    """Returns a number above any producer id that was allocated before `now_s`, at up to a million ids a second."""
     return int(_seconds(now_s) * _IDS_PER_SECOND)
 
 

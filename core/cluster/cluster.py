@@ -54,7 +54,7 @@ OnDisplaced = Callable[[DisplacedError], None]
 T = TypeVar("T")
 _MAX_BACK_OFF_S = 2.0
 _COLD_START_SESSIONS = 2
-"""For how many session time-outs a cluster that starts waits for brokers that are not back."""
+"""The number of session time-outs for which a starting cluster waits for brokers that are not back."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,15 +82,16 @@ class Cluster:
         seen: SeenMetadata | None = None,
         on_elected: OnElected = lambda *_: None,
     ) -> None:
-        """`endpoints` of all listeners; the first is that of clients that name none, and without
-        `inter_broker_listener` that of other brokers. `data_ids`: of the log directory, newest first.
+        """`endpoints` of all listeners; the first is for clients that name none and, without `inter_broker_listener`,
+        for other brokers. `data_ids`: of the log directory, newest first.
 
-        `highest_producer_id` returns the highest id that this broker knows to be in use; `note_producer_id` stores,
-        so that it survives a restart, the highest id that this broker is about to allocate. `defaults` returns the
-        configuration of topics that set none. `is_reachable` connects to a broker's inter-broker endpoint, and returns
+        `highest_producer_id` returns the highest id that this broker knows to be in use; `note_producer_id` stores, so
+        that it survives a restart, the highest id that this broker is about to allocate. `defaults` returns the
+        configuration of topics that set none. `is_reachable` connects to a broker's inter-broker endpoint and returns
         False if the connection is refused; it is called on the worker's thread. `seen`: the last change of the metadata
-        that the log directory knows; None for a member without logs. `on_elected` is told of elections that this broker
-        makes as the controller."""
+        that the log directory knows; None for a member without logs. `on_elected` is called after elections that this
+        broker makes as the controller.
+        """
         self._coordination = coordination
         self.broker_id = broker_id
         self._wake = threading.Event()
@@ -139,18 +140,18 @@ class Cluster:
 
     @property
     def own_registration(self) -> BrokerRegistration | None:
-        """This broker's registration as the image has it, if it is of the present session; else None, and then the
-        broker neither leads nor follows."""
+        """This broker's registration in the image, if it belongs to the present session; else None, and the broker
+        neither leads nor follows."""
         return self.node.own_registration
 
     @property
     def is_controller(self) -> bool:
-        """True if this broker is the controller as far as it knows; only a write makes sure."""
+        """True if this broker was elected controller and has not learned of another; only a write proves it."""
         return self.node.is_controller
 
     @property
     def is_away(self) -> bool:
-        """True while the coordination does not answer, as its last event says."""
+        """True if the coordination is not available, by its last session event."""
         return self._away
 
     @property
@@ -159,15 +160,15 @@ class Cluster:
         return self.node.is_retiring
 
     def on_change(self, callback: OnChange) -> None:
-        """Registers a callback for every new image, and for every other `own_registration`, as at the end of the
-        session, with the image as it was. Callbacks run in order on the thread that read the image: the worker, or a
+        """Registers a callback for every new image and for every change of `own_registration`, such as the end of the
+        session, with the image unchanged. Callbacks run in order on the thread that read the image: the worker, or a
         thread within one of the changing methods below. A callback must return soon and may call `image` and
         `own_registration` only."""
         self._callbacks.append(callback)
 
     def on_displaced(self, callback: OnDisplaced) -> None:
-        """Registers a callback, called once on the worker's thread, for the case that another broker has taken this
-        one's id: this broker must stop serving at once, and never joins again."""
+        """Registers a callback for the case that another broker has taken this one's id: this broker must stop serving
+        at once, and never joins again. It is called once, on the worker's thread."""
         self._on_displaced.append(callback)
 
     def confirm(self) -> int | None:
@@ -202,7 +203,7 @@ class Cluster:
         return self.run(self.node.topics.deleted())
 
     def deletion_finished(self, topic_id: UUID) -> None:
-        """Removes the record of a deletion: no group has offsets of the topic any more."""
+        """Removes the record of a deleted topic, of which no group has offsets any more."""
         self.run(self.node.topics.deletion_finished(topic_id))
 
     def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
@@ -221,28 +222,27 @@ class Cluster:
         self.run(self.node.alter_topic_config(name, changes))
 
     def propose(self, proposals: Sequence[tuple[TopicPartition, IsrProposal]]) -> list[ProposalOutcome]:
-        """Writes changes of in-sync replicas that this broker proposes as leader, in one transaction; returns the
-        outcome of each.
+        """Writes the ISR changes that this broker proposes as leader, in one transaction; returns the outcome of each.
 
         REFUSED for those that were made from another version than the image's, for those that are too many for one
-        change, and for all if a broker to be added is gone. The image is read again before this returns, unless the
-        coordination is unavailable.
+        change, and for all if a broker to be added is no longer registered. The image is read again before this
+        returns, unless the coordination is unavailable.
         """
         return self.run(self.node.propose(proposals))
 
     def report_recovered(self, ends: Mapping[TopicPartition, RecoveredEnd]) -> None:
-        """Reports where the logs of this broker end, for partitions without a leader of which it is a doubtful member
-        (R7). Replaces the last report; ends with the session."""
+        """Reports where logs of this broker end, for partitions without a leader of which it is a doubtful member
+        (docs/replication.md, R7). Replaces the last report; ends with the session."""
         self.run(self.node.report_recovered(ends))
 
     def report_offline(self, partitions: Collection[TopicPartition]) -> None:
-        """Reports the partitions whose log is offline here, all of them: other replicas take over. Reported again in
-        every new session."""
+        """Reports all partitions whose log is offline on this broker, so that other replicas lead. The report is
+        repeated in every new session."""
         self.run(self.node.report_offline(partitions))
 
     def suspect(self, broker_id: int, incarnation: str) -> None:
-        """Says that a broker refused this one's connections twice: if the controller is refused too, it ends that
-        registration and elects. If the broker is the controller, this broker takes its place first."""
+        """Reports that a broker refused this one's connections twice: if it refuses the controller too, that ends its
+        registration and elects. If the suspected broker is the controller, this broker takes its place first."""
         self.run(self.node.suspect(broker_id, incarnation))
 
     def elect(self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False) -> Refusals:
@@ -258,8 +258,8 @@ class Cluster:
         return results
 
     def restore_preferred_leaders(self, most_percent: int) -> list[TopicPartition]:
-        """Lets preferred replicas lead again, if this broker is the controller: of each broker of which more than
-        `most_percent` of the partitions that prefer it are led by others. Returns the partitions that were elected.
+        """Elects preferred replicas again, if this broker is the controller: those of brokers for which more than
+        `most_percent` of the partitions that prefer them are led by others. Returns the partitions that were elected.
         """
         image = self.image()
         unable = [number for number, found in image.registrations.items() if not found.takes_records]
@@ -276,7 +276,7 @@ class Cluster:
     def alter_reassignments(
         self, asked: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
     ) -> Refusals:
-        """Begins the reassignment of each partition to the given replicas (KIP-455), which the controller completes
+        """Starts the reassignment of each partition to the given replicas (KIP-455), which the controller completes
         once they are in sync; None cancels the one in progress. Returns results as `elect` does."""
         return self._change(self.node.tasks.alter_reassignments(asked, may_change_factor=may_change_factor))
 
@@ -291,7 +291,7 @@ class Cluster:
         }
 
     def unregister_broker(self, broker_id: int) -> None:
-        """Removes what is stored of a broker that is gone for good. Raises `BrokerError` NOT_CONTROLLER, and as
+        """Removes what is stored of a broker that will not return. Raises `BrokerError` NOT_CONTROLLER, and as
         `ControllerTasks.unregister` does."""
         self._change(self.node.tasks.unregister(broker_id))
 
@@ -301,27 +301,28 @@ class Cluster:
         self._change(self.node.tasks.update_features(updates, validate_only=validate_only))
 
     def set_leaving(self) -> None:
-        """Says that this broker is leaving, in every registration from now on: the controller moves leaders off it and
+        """Marks this broker as leaving in its registration and all later ones: the controller moves leaders off it and
         takes it out of in-sync replicas."""
         self.run(self.node.set_leaving())
 
     def set_full(self, full: bool) -> None:
-        """Says that this broker's disk is full, or has room again, in every registration from now on. The controller
-        moves leaders off a full broker and takes it out of in-sync replicas, where others have room."""
+        """Marks this broker's disk as full, or no longer full, in its registration and all later ones. The controller
+        moves leaders off a full broker and takes it out of in-sync replicas, where others have space."""
         self.run(self.node.set_full(full))
 
     def _change(self, steps: Steps[T]) -> T:
-        """Makes one change of the metadata after the other."""
+        """Carries out one change of the metadata at a time."""
         return self.run(self.node.changing(steps))
 
     def has_left(self) -> bool:
-        """Returns True if no partition needs this broker: in none it is one of several in-sync replicas. It stays the
-        leader of those that no other live replica can lead."""
+        """Returns True if this broker shares no partition's ISR with another replica. It stays the leader of partitions
+        that no other live replica can lead."""
         return self.node.has_left()
 
     def retire(self) -> None:
-        """Says that this broker is about to stop serving: if its registration or session ends from now on, it does not
-        register again, and it does not become the controller. It remains the controller, if it is, until `close`."""
+        """Announces that this broker is about to stop serving: from now on it does not register again when its
+        registration or session ends, and does not become the controller. If it is the controller it remains so until
+        `close`."""
         self.node.retire()
 
     def alter_broker_config(self, broker_id: int | None, change: Change) -> None:

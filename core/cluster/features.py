@@ -46,8 +46,8 @@ def check_supported(broker_id: int, finalized: FinalizedFeatures) -> None:
 
 
 def newest_levels(image: ClusterImage) -> Plan | None:
-    """Returns the change by which the controller finalizes features that nobody has set a level of yet: the newest
-    that all live brokers support. None if there is nothing to finalize."""
+    """Returns the change by which the controller finalizes features that have no level yet, at the newest level that
+    all live brokers support. None if there is nothing to finalize."""
     if not image.brokers:
         return None
     found = {
@@ -61,7 +61,7 @@ def newest_levels(image: ClusterImage) -> Plan | None:
 
 def update(image: ClusterImage, updates: Sequence[FeatureUpdate]) -> Plan | None:
     """Returns the change; None if every feature has its level already. Raises `BrokerError` with Kafka's code for the
-    first that cannot be made."""
+    first update that is refused."""
     wanted: dict[str, int] = {}
     for asked in updates:
         if asked.name in wanted:

@@ -38,8 +38,8 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """A live broker. `endpoints` by listener, the first one that of clients that name none; `features`: the levels it
-    supports, (lowest, highest) by name; `session_id`: of the session that its registration ends with; `registered_ms`:
+    """A live broker. `endpoints` by listener, the first one for clients that name none; `features`: the levels it
+    supports, (lowest, highest) by name; `session_id`: the session that its registration ends with; `registered_ms`:
     when it registered, by its own clock."""
 
     id: int
@@ -86,7 +86,7 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """`replicas` are in order of preference; `path_version` is that of the path of `state`."""
+    """`replicas` are in order of preference; `path_version` is the version of the path of `state`."""
 
     state: PartitionState
     replicas: tuple[int, ...]
@@ -126,10 +126,11 @@ class TopicImage:
 
 @dataclass(frozen=True)
 class ClusterImage:
-    """`controller_id` is -1 while there is no controller. `version`, that of `/admin/metadata_version`, grows with
-    every change of topics and partition states, and `by` names the last one; `brokers` were read after them (R10).
-    `restored`: the states up to that leader epoch are of an older backup, and none is to be trusted. `history` grows
-    when the coordination was found to be older than it was: what is missing since was not deleted."""
+    """`controller_id` is -1 while there is no controller. `version`, the version of `/admin/metadata_version`, grows
+    with every change of topics and partition states, and `by` names the last one; `brokers` were read after them
+    (docs/replication.md, R10). `restored`: states up to that leader epoch are from an older backup and must not be
+    used. `history` grows each time the coordination was found to be older than before: what is missing since then was
+    not deleted."""
 
     cluster_id: str
     controller_id: int
@@ -176,7 +177,7 @@ class ClusterImage:
                 yield TopicPartition(topic.name, number), partition
 
     def changed_since(self, before: ClusterImage) -> Iterator[tuple[PartitionState | None, PartitionState]]:
-        """Yields the states of all partitions of topics that differ, each with the one of before."""
+        """Yields the states of all partitions of topics that differ from `before`, each with its earlier state."""
         for name, topic in self.topics.items():
             known = before.topics.get(name)
             if known is topic:

@@ -33,7 +33,7 @@ _ATTEMPTS = 5
 
 
 class MetadataWentBackError(CoordinationUnavailableError):
-    """The coordination does not have the change that an image was read at: it was restored from an older backup."""
+    """The coordination lacks the change at which an image was read: it was restored from an older backup."""
 
 
 class _Topics(NamedTuple):
@@ -52,8 +52,8 @@ def read_image(coordination: Coordination, previous: ClusterImage | None = None)
 def image_steps(previous: ClusterImage | None = None) -> Steps[ClusterImage]:
     """Returns the present image; without `previous` the whole tree is read.
 
-    Registrations are read after the states (R10). If older releases, which write no ring, change the metadata all the
-    time, the image may mix two versions; the watch that follows corrects it.
+    Registrations are read after the states (docs/replication.md, R10). If older releases, which write no ring, change
+    the metadata all the time, the image may mix two versions; the watch that follows corrects it.
 
     Raises `MetadataWentBackError` if the coordination is older than `previous`.
     """
@@ -132,8 +132,8 @@ def metadata_version() -> Steps[tuple[int, str]]:
 
 
 def _catch_up(known: _Topics, version: int, by: str) -> Steps[_Topics | None]:
-    """Applies the changes since `known`; returns None if the ring does not have them all, or has another change than
-    the one that led to `known`."""
+    """Applies the changes since `known`; returns None if the ring lacks one of them, or has another change than the one
+    that led to `known`."""
     if version == known.version:
         return known if by == known.by else None
     numbers = range(known.version, version + 1)
@@ -151,7 +151,7 @@ def _catch_up(known: _Topics, version: int, by: str) -> Steps[_Topics | None]:
 
 
 def _apply(topics: dict[str, TopicImage], change: MetadataChange) -> bool:
-    """Applies a change; returns False if it does not fit, since `topics` are not those that it was made from."""
+    """Applies a change; returns False if it was made from other `topics`."""
     for name, node in change.topics.items():
         if node is None:
             topics.pop(name, None)
@@ -208,8 +208,8 @@ def _brokers(found: Mapping[str, tuple[bytes, Stat]]) -> dict[int, BrokerNode]:
 
 @lru_cache(maxsize=1024)
 def _broker_node(path: str, data: bytes, creation_id: int, session_id: int) -> BrokerNode:
-    """Returns the image of a registration. A broker of an older release has an endpoint of its own fields only, and
-    unknown data. All registrations are read again after each change, and are mostly the same as before."""
+    """Returns the image of a registration. A broker of an older release has only the endpoint in its own fields, and
+    unknown data. All registrations are read again after each change and are mostly unchanged."""
     broker_id, node = int(_name(path)), BrokerIdNode.decode(path, data)
     registration = BrokerRegistration(
         broker_id,
@@ -241,7 +241,7 @@ def _broker_node(path: str, data: bytes, creation_id: int, session_id: int) -> B
 
 
 def _read_all() -> Steps[dict[str, TopicImage]]:
-    """Reads all topics; one that is not there whole, since it is being deleted, is left out."""
+    """Reads all topics; one that is being deleted, of which a part is missing, is left out."""
     names = yield from children(paths.TOPICS)
     data = yield from get_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
     nodes = {

@@ -48,7 +48,7 @@ from .tree.steps import Acquire, Mutex, Session, Steps, holding, restart, set_wa
 
 T = TypeVar("T")
 _COLD_START_SESSIONS = 2
-"""For how many session time-outs a cluster that starts waits for brokers that are not back."""
+"""The number of session time-outs for which a starting cluster waits for brokers that are not back."""
 _log = logging.getLogger(__name__)
 
 
@@ -62,8 +62,8 @@ class Seen(Protocol):
 
 
 class ClusterNode:
-    """See `Cluster`, whose methods of the same names carry out the steps. What is not `Steps` reads the last image and
-    returns at once, on any thread."""
+    """See `Cluster`, whose methods of the same names carry out the steps. Methods that do not return `Steps` use the
+    last image and return at once, on any thread."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class ClusterNode:
         seen: Seen | None = None,
         on_elected: OnElected = lambda *_: None,
     ) -> None:
-        """`mutex` makes one. `on_news` is called after the image or `own_registration` has changed, by one
-        sequence at a time. `wake` asks for `catch_up`. `name` is unique, and begins the names of this process's
-        changes."""
+        """`mutex` creates a mutex. `on_news` is called after the image or `own_registration` has changed, by one
+        sequence of steps at a time. `wake` requests `catch_up`. `name` is unique; the names of this process's changes
+        begin with it."""
         self.broker_id = identity.broker_id
         self._session = session
         self._on_news = on_news
@@ -111,12 +111,12 @@ class ClusterNode:
         self._reading = mutex()
         self._publishing = mutex()
         self._reporting = mutex()
-        """Held while a report of offline logs is written: an old one would replace a newer one."""
+        """Held while a report of offline logs is written, so that an old report cannot replace a newer one."""
         self._offline: Collection[TopicPartition] = ()
         self._checked = False
         """True once the coordination of this session is known not to be older than `seen`."""
         self._went_back = False
-        """True from when the coordination was found to be older than `seen` until its tree is read."""
+        """True from the time the coordination was found to be older than `seen` until its tree is read."""
         self._published: BrokerRegistration | None = None
         """`own_registration` as of the last call of `on_news`."""
         self._checks = 0
@@ -130,8 +130,8 @@ class ClusterNode:
 
     @property
     def own_registration(self) -> BrokerRegistration | None:
-        """This broker's registration as the image has it, if it is of the present session; else None, and then the
-        broker neither leads nor follows."""
+        """This broker's registration in the image, if it belongs to the present session; else None, and the broker
+        neither leads nor follows."""
         own = None if self._expired else self.registration.own
         node = self.image.brokers.get(self.broker_id)
         if own is None or node is None or node.registration.incarnation != own.incarnation:
@@ -140,7 +140,7 @@ class ClusterNode:
 
     @property
     def is_controller(self) -> bool:
-        """True if this broker is the controller as far as it knows; only a write makes sure."""
+        """True if this broker was elected controller and has not learned of another; only a write proves it."""
         return self.controller.lease is not None
 
     def retire(self) -> None:
@@ -193,8 +193,8 @@ class ClusterNode:
         self._checked = True
 
     def catch_up(self) -> Steps[None]:
-        """Reacts to whatever has happened: reads the image, takes part in the election, elects leaders, and rejoins
-        with a new session after the last has ended. After an error it is to be called again."""
+        """Reacts to whatever has happened: reads the image, takes part in the election, elects leaders, and joins again
+        with a new session after the last has ended. After an error the caller calls it again."""
         if self._expired:
             yield from self._publish(changed=True)
             if self.is_retiring:
@@ -261,10 +261,10 @@ class ClusterNode:
     # -- the image -----------------------------------------------------------------------------------------------
 
     def read(self, *, whole: bool = False, first: bool = False) -> Steps[ClusterImage]:
-        """Reads the image and calls `on_news`. `whole`: read everything, reuse nothing of the last image. `first`: of a
-        session.
+        """Reads the image and calls `on_news`. `whole`: reads the whole tree and reuses nothing of the last image.
+        `first`: it is the first read of a session.
 
-        Raises `MetadataWentBackError` if the coordination is older than the last image, but not at the first read; the
+        Raises `MetadataWentBackError` if the coordination is older than the last image, except at the first read; the
         broker then joins again.
         """
         return holding(self._reading, self._read(whole=whole, first=first))
@@ -288,8 +288,8 @@ class ClusterNode:
         return image
 
     def _publish(self, *, changed: bool) -> Steps[None]:
-        """Calls `on_news` if the image has `changed`, or this broker's registration is another one than at the last
-        call: the roles depend on it, too. A registration that changes from then on is followed by a read."""
+        """Calls `on_news` if the image has `changed`, or this broker's registration differs from that at the last call,
+        since the roles depend on it, too. Each later change of the registration is followed by a read."""
         yield Acquire(self._publishing)
         try:
             own = self.own_registration
@@ -377,7 +377,7 @@ class ClusterNode:
         return holding(self._reporting, self._report_offline(frozenset(partitions)))
 
     def _report_offline(self, partitions: Collection[TopicPartition] | None = None) -> Steps[None]:
-        """Reports those that are offline now, or again those of the last report."""
+        """Reports the partitions that are offline now, or repeats the last report."""
         again = partitions is None
         self._offline = self._offline if partitions is None else partitions
         if self._offline or not again:
@@ -402,7 +402,7 @@ class ClusterNode:
         return self._change_registration(lambda: self.registration.mark_full(full))
 
     def _change_registration(self, change: Callable[[], Steps[list[Operation]]]) -> Steps[None]:
-        """Applies operations that have checks of their own."""
+        """Applies operations that check the registration themselves."""
 
         def plan(_: ClusterImage) -> Steps[Plan | None]:
             operations = yield from change()
@@ -435,5 +435,5 @@ class ClusterNode:
     # -- as the controller ---------------------------------------------------------------------------------------
 
     def changing(self, steps: Steps[T]) -> Steps[T]:
-        """Carries out the steps of `topics` or `tasks` while this broker makes no other change."""
+        """Carries out steps of `topics` or `tasks`; this broker makes no other change meanwhile."""
         return holding(self._changing, steps)

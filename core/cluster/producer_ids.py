@@ -1,9 +1,9 @@
 """Allocates producer ids in blocks (KIP-730's predecessor, `ZkProducerIdManager`); no id is ever allocated twice.
 
 A coordination that was restored from an older backup would allocate ids that are in the logs already, and the logs
-would take the new producers' batches for retries. So a broker that allocates a block gives the highest id that it knows
-to be in use, and the block begins above it. If logs and coordination were restored together, both lack the later ids:
-so no block begins below the clock's floor (`clock_floors`).
+would take the new producers' batches for retries. So a broker that allocates a block passes the highest id that it
+knows to be in use, and the block starts above it. If logs and coordination were restored together, both lack the later
+ids: so no block starts below the clock's floor (`clock_floors`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 SKIPPED = 1_000_000
 """The number of ids skipped above the highest in use if the coordination is behind the logs: producers may have ids
-with which they have not written yet, and brokers that have not started yet may have higher ids in their logs."""
+that they have not used for writing yet, and brokers that have not started yet may have higher ids in their logs."""
 _ATTEMPTS = 100
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def allocate_block(broker_id: int, highest_used: int = -1, *, floor: int = 0) ->
 
 
 def skip_used(broker_id: int, highest_used: int) -> Steps[None]:
-    """Makes the next block begin above `highest_used`, if it would not otherwise."""
+    """Makes the next block start above `highest_used`, if it would not otherwise."""
     for _ in range(_ATTEMPTS):
         last, version = yield from _last_allocated()
         if last >= highest_used:

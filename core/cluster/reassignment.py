@@ -21,7 +21,7 @@ class ReplicaAssignment:
     """Kafka's `ReplicaAssignment`: `replicas` are all that follow the leader now, in order of preference.
 
     `adding` are those that the partition did not have before the reassignment, `removing` those that it will not have
-    after it. A replica is in both if it was added by a reassignment that another one has replaced.
+    after it. A replica is in both if it was added by a reassignment that was then replaced by another one.
     """
 
     replicas: tuple[int, ...]
@@ -60,7 +60,7 @@ def check_target(
     assignment: ReplicaAssignment, target: Sequence[int], live: Collection[int], *, may_change_factor: bool = True
 ) -> None:
     """Raises `BrokerError` INVALID_REPLICA_ASSIGNMENT if the partition cannot be reassigned to `target`, or
-    INVALID_REPLICATION_FACTOR if the number of replicas would change and must not (KIP-860).
+    INVALID_REPLICATION_FACTOR if the number of replicas would change although the request forbids it (KIP-860).
 
     A broker that is a replica already need not be live.
     """
@@ -82,9 +82,9 @@ def check_target(
 
 
 def begin(assignment: ReplicaAssignment, target: Sequence[int]) -> ReplicaAssignment:
-    """Returns the assignment with which a reassignment to `target` begins; it replaces one that is in progress.
+    """Returns the assignment with which a reassignment to `target` starts; it replaces one that is in progress.
 
-    The state does not change: added replicas begin to follow, and none leaves. With the same replicas in another order
+    The state does not change: added replicas start to follow, and none leaves. With the same replicas in another order
     there is nothing to wait for.
     """
     leaving = [replica for replica in assignment.replicas if replica not in target]
@@ -98,8 +98,8 @@ def completed(
 ) -> Reassigned | None:
     """Returns the change that completes the reassignment; None while it must wait.
 
-    It waits until every added replica is in sync, until as many of the target are in sync as acknowledged records must
-    have, and until one of them can lead.
+    It waits until every added replica is in sync, the target has as many in-sync replicas as the minimum requires, and
+    one of them can lead.
     """
     if not assignment.is_reassigning:
         return None
@@ -119,9 +119,9 @@ def cancelled(
 ) -> Reassigned:
     """Returns the change that drops the added replicas.
 
-    Raises `BrokerError` NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICA_ASSIGNMENT if none of the earlier replicas is
-    in sync and can lead, since records would be lost, or if so few of them are in sync that acknowledged records would
-    be on fewer than `min.insync.replicas`. (Kafka checks the first only.)
+    Raises `BrokerError` NO_REASSIGNMENT_IN_PROGRESS. Raises INVALID_REPLICA_ASSIGNMENT if none of the earlier replicas
+    is in sync and can lead, since records would be lost, or if acknowledged records would be on fewer than
+    `min.insync.replicas` of them. (Kafka checks the first only.)
     """
     if not assignment.is_reassigning:
         raise BrokerError(ErrorCode.no_reassignment_in_progress, "no reassignment of the partition is in progress")
@@ -148,10 +148,11 @@ def _restricted(
     registrations: Registrations,
     min_insync_replicas: int,
 ) -> PartitionState | None:
-    """Returns the state without the members that `after` does not have; None while none of the others can lead.
+    """Returns the state without the members that are not in `after`; None while none of the remaining can lead.
 
-    Only a live and sound member leads, and without one nobody leaves (R7). The members that leave do not enter the ELR:
-    they are no replicas any more. A replica that leaves deletes its log, so a new leader epoch begins (R8).
+    Only a live and sound member leads, and without one no member leaves (docs/replication.md, R7). The members that
+    leave do not enter the ELR: they are no replicas any more. A replica that leaves deletes its log, so a new leader
+    epoch starts (R8).
     """
     isr = tuple(member for member in state.isr if member in after.replicas)
     able = [replica for replica in after.replicas if replica in isr and _is_sound(replica, state, registrations)]

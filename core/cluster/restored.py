@@ -2,8 +2,8 @@
 
 Its states name in-sync replicas that may have fallen behind since: if one of them led, the others would cut records
 that were acknowledged. A broker that starts, or reads the metadata again, compares the last change that it has seen
-with what the coordination has. If it is not there, the broker makes `/admin/restored`, and the controller then takes
-every state for doubted: a partition waits for all of its replicas, and the one whose log has the most leads.
+with the coordination. If the change is missing, the broker creates `/admin/restored`, and the controller then doubts
+every state: a partition waits for all of its replicas, and the one whose log has the most leads.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LOOK_S = 0.1
 
 
 class RestoredError(CoordinationError):
-    """The coordination is older than the logs, and others lead already by what it says."""
+    """The coordination is older than the logs, and leaders were already elected by it."""
 
 
 def is_older(seen: SeenChange) -> Steps[bool]:
-    """Returns True if the coordination does not have the change `seen`; False as well if it has had so many changes
-    since that it cannot tell."""
+    """Returns True if the coordination lacks the change `seen`; False, too, if it has had so many changes since that it
+    can no longer be known."""
     return lacks_change(seen.version, seen.by)
 
 
@@ -55,14 +55,14 @@ def check_history(
     *,
     in_session: bool = False,
 ) -> Steps[bool]:
-    """Makes `/admin/restored` if the coordination is older than what this broker has seen; returns whether it is.
-    `name` is unique, of the change that makes it. `in_session`: the backup has the session that this broker still has,
-    and perhaps those of other brokers that are running: live leaders are then of the time before the restore.
+    """Creates `/admin/restored` if the coordination is older than what this broker has seen; returns whether it is.
+    `name` is a unique name of that change. `in_session`: the backup has the session that this broker still has, and
+    perhaps those of other running brokers: its live leaders are then from the time before the restore.
 
-    Raises `RestoredError` if partitions of this broker have got leaders since the restore: they were elected by what
-    the backup says, and this broker's logs would be cut to theirs. Such a state has a leader epoch that is higher than
-    any that this broker has seen (it follows the clock), or a live leader. Leaders that the backup has as live are gone
-    within one session time-out and a half, which this waits for unless `in_session`.
+    Raises `RestoredError` if partitions of this broker have got leaders since the restore: they were elected by the
+    backup's states, and this broker's logs would be cut to theirs. Such a state has a leader epoch above any that this
+    broker has seen (it follows the clock), or a live leader. Leaders whose sessions are in the backup expire within one
+    and a half session time-outs, for which this waits unless `in_session`.
     """
     if seen is None or not (yield from is_older(seen)):
         return False
@@ -111,8 +111,7 @@ def _live_leaders(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
 
 
 def elected_since(state: PartitionState, leader_epoch: int) -> bool:
-    """Returns True if the state has a leader epoch that is higher than any that this broker has seen, but for one that
-    waits for its replicas by this rule."""
+    """Returns True if the state has a leader epoch above any that this broker has seen, and is not doubted."""
     return state.leader_epoch > leader_epoch and DOUBTED not in state.data_ids.values()
 
 

@@ -12,7 +12,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Raises `BrokerError` INVALID_TOPIC_EXCEPTION, which says what rule the name breaks."""
+    """Raises `BrokerError` INVALID_TOPIC_EXCEPTION, which names the rule that the topic's name breaks."""
     if name in ("", ".", ".."):
         raise BrokerError(ErrorCode.invalid_topic_exception, f"{name!r} is not a valid topic name")
     if len(name) > MAX_LENGTH:

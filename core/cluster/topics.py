@@ -107,7 +107,7 @@ class TopicChanges:
 
     def delete(self, name: str, topic_id: UUID | None = None) -> Steps[UUID]:
         """Deletes a topic and returns its id. Raises `BrokerError` UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and
-        UNKNOWN_TOPIC_ID if `topic_id` is given and the topic of this name has another."""
+        UNKNOWN_TOPIC_ID if `topic_id` is given and the topic of this name has another id."""
         deleted: list[UUID] = []
 
         def plan(image: ClusterImage) -> Plan:
@@ -184,9 +184,11 @@ class TopicChanges:
 
     def alter_config(self, name: str, changes: Mapping[str, str | None], incarnation: str) -> Steps[None]:
         """Sets configuration keys; `None` resets a key to its default. If the minimum of in-sync replicas becomes
-        lower, eligible leader replicas (ELR) that would not be eligible any more are removed with it (R6).
+        lower, eligible leader replicas (ELR) that would no longer be eligible are removed with it (docs/replication.md,
+        R6).
 
-        Any registered broker may do it, since Kafka's admin clients ask any: `incarnation` is this one's.
+        Any registered broker may do it, since Kafka's admin clients ask any broker. `incarnation` is that of this
+        broker.
         """
 
         def plan(image: ClusterImage) -> Plan:
@@ -240,7 +242,8 @@ def _topic(image: ClusterImage, name: str) -> TopicImage:
 
 
 def _takers(image: ClusterImage) -> list[int]:
-    """Returns the brokers that new partitions may be assigned to: live and not leaving, if there are such."""
+    """Returns the brokers that new partitions may be assigned to: live and not leaving; if there are none, all live
+    ones."""
     staying = [number for number, node in image.brokers.items() if not node.registration.leaving]
     return staying or list(image.brokers)
 

@@ -10,9 +10,8 @@ W = TypeVar("W")
 
 
 class DelayedProduces(Generic[W]):
-    """Waiters of one partition, by the offset that they wait for, those of one offset as they were added. Almost every
-    waiter is the last; a retry may wait for an earlier offset.
-    """
+    """Waiters of one partition in the order of the offsets that they wait for; waiters for the same offset keep the
+    order in which they were added. Almost every new waiter is the last one; a retry may wait for an earlier offset."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
@@ -26,7 +25,7 @@ class DelayedProduces(Generic[W]):
         return iter(self._waiters)
 
     def add(self, end_offset: int, waiter: W) -> None:
-        """Adds a waiter for the time when the high watermark reaches `end_offset`."""
+        """Adds a waiter, which `take_committed` returns once the high watermark has reached `end_offset`."""
         ends = self._ends
         if not ends or ends[-1] <= end_offset:
             ends.append(end_offset)
@@ -44,7 +43,7 @@ class DelayedProduces(Generic[W]):
         return taken
 
     def take_if(self, wanted: Callable[[W], bool]) -> list[W]:
-        """Removes and returns those for which `wanted` is true, as those whose time is over."""
+        """Removes and returns the waiters for which `wanted` returns True, such as those that have timed out."""
         over = [wanted(waiter) for waiter in self._waiters]
         taken = [waiter for waiter, is_over in zip(self._waiters, over, strict=True) if is_over]
         if taken:
@@ -54,6 +53,6 @@ class DelayedProduces(Generic[W]):
         return taken
 
     def take_all(self) -> list[W]:
-        """Removes and returns all waiters, as when the replica stops leading."""
+        """Removes and returns all waiters, for instance when the replica stops leading."""
         taken, self._ends, self._waiters = self._waiters, [], []
         return taken

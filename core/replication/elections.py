@@ -1,5 +1,5 @@
-"""The controller's election rule: chooses a partition's leader from its state, the live brokers and their data (R7,
-R8).
+"""The controller's election rule: chooses a partition's leader from its state, the live brokers and their data
+(docs/replication.md, R7 and R8).
 
 A pure function of what was read. Its result is written on condition that nothing has changed since (`MetadataChange`).
 """
@@ -15,12 +15,12 @@ from .registrations import BrokerRegistration, Registrations, Standing, standing
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEnd:
-    """`/brokers/recovered/<id>`: the end of a replica's log, while the partition has no leader. All replicas but sound
-    members report it.
+    """The end of a replica's log, from `/brokers/recovered/<id>`. While the partition has no leader, all replicas but
+    sound members report it.
 
-    `last_epoch` is that of its last record, `NO_EPOCH` if there is none. Below `high_watermark` all records are
-    committed; others may be, too. It counts only with the leader epoch of the state and the replica's newest data id:
-    under an earlier epoch the replica may have followed a leader since, so that its log was longer or shorter.
+    `last_epoch` is the epoch of the last record, `NO_EPOCH` if there is none. All records below `high_watermark` are
+    committed; others may be, too. The report counts only with the state's leader epoch and the replica's newest data
+    id: under an earlier epoch the replica may have followed a leader since, so that its log was longer or shorter.
     """
 
     leader_epoch: int
@@ -63,7 +63,7 @@ def _among_trusted_members(
     registrations: Registrations,
     min_insync_replicas: int,
 ) -> PartitionState:
-    """Lets a live sound member lead, if there is one; doubtful and new members then leave.
+    """Elects a live sound member if there is one; doubtful and new members then leave.
 
     Until then no member leaves: an absent member that is presumed sound may come back doubtful, and then a doubtful one
     may have more records.
@@ -93,7 +93,7 @@ def _among_trusted_members(
 
 
 def has_live_leader(state: PartitionState, registrations: Registrations) -> bool:
-    """Returns True if the leader is registered, and not anew since it was elected."""
+    """Returns True if the leader is registered and has not registered again since it was elected."""
     leader = registrations.get(state.leader)
     return leader is not None and _leads_under_its_registration(state, leader)
 
@@ -111,10 +111,10 @@ def _prefer_staying(live: list[int], registrations: Registrations) -> list[int]:
 def _prefer_with_room(
     live: list[int], state: PartitionState, registrations: Registrations, min_insync_replicas: int
 ) -> list[int]:
-    """Leaves out members whose disk is full, if others have room: a record would wait for them.
+    """Leaves out members whose disk is full, if others have space: each record would wait for them.
 
-    A leader stays, with a full disk, while fewer others than the minimum have room. Another one could accept no record
-    with acks=all either, and would not show the last committed ones, since it does not know that they are.
+    A leader with a full disk stays while fewer others than the minimum have space. Another leader could not accept
+    acks=all either, and would not show the last committed records, since it does not know that they are committed.
     """
     room = [member for member in live if not registrations[member].full]
     leader = state.leader
@@ -208,10 +208,9 @@ def _unclean(
     registrations: Registrations,
     recovered: Mapping[int, RecoveredEnd],
 ) -> PartitionState:
-    """Lets a live replica lead though it may lack committed records, which are then lost: the one whose log ends
-    furthest, once all of them have reported, as KIP-966's unclean recovery does. If several logs end there, a member of
-    the state leads, and then one that takes records. One without others leads at once.
-    """
+    """Elects a live replica that may lack committed records, which are then lost: the one whose log ends furthest, once
+    all live replicas have reported, as KIP-966's unclean recovery does. If several logs end there, members of the state
+    come first, then replicas that can store records. A single live replica leads at once."""
     live = [replica for replica in dict.fromkeys((*state.members, *replicas)) if replica in registrations]
     live.sort(key=lambda replica: (replica not in state.members, not registrations[replica].takes_records))
     if len(live) == 1:

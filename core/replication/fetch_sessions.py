@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 
 class SessionAnswer(Protocol):
-    """The answer of one partition, of which a session sends what has changed."""
+    """The answer for one partition; a session sends only the parts that have changed."""
 
     @property
     def error(self) -> ErrorCode: ...
@@ -49,7 +49,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 """The epoch of a full request that asks for no session."""
 MOST_CONSUMED: Final = 100_000
-"""The most partitions in all sessions of consumers together, each as often as it weighs: about 40 MB."""
+"""Upper bound of the weights of all partitions in all sessions of consumers: about 40 MB."""
 _MAX_EPOCH: Final = 2**31 - 1
 
 
@@ -62,8 +62,8 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FetchSessionRequest(Generic[K, P]):
-    """The session's part of a Fetch request. `session_id` of a full request names a session to be closed. `by_id`: the
-    version names topics by id; a session has requests of one kind."""
+    """The session's part of a Fetch request. In a full request `session_id` names a session to be closed. `by_id`: the
+    request names topics by id; all requests of a session name them in the same way."""
 
     session_id: int
     epoch: int
@@ -142,8 +142,8 @@ class FetchSessionHandler(Generic[K, P]):
             self._epoch = next_epoch(self._epoch)
 
     def on_failure(self) -> None:
-        """Call it when no response arrived, or when a partition's answer was not taken, which the broker would not
-        repeat: the next request is full, and closes the session if it still exists."""
+        """Call it when no response arrived, or when a partition's answer was not applied, since the broker would not
+        repeat it: the next request is full, and closes the session if it still exists."""
         self._start_again(self._session_id)
 
     def _start_again(self, session_to_close: int) -> None:
@@ -152,7 +152,7 @@ class FetchSessionHandler(Generic[K, P]):
 
 @dataclass(slots=True)
 class _CachedPartition(Generic[P]):
-    """The last request's parameters of a partition, and the bounds of its last answer."""
+    """The parameters of a partition's last request, and the bounds in its last answer."""
 
     parameters: P
     high_watermark: int = -1
@@ -182,7 +182,7 @@ class _Session(Generic[K, P]):
     used_ms: float
     epoch: int
     weight: int = 0
-    """Of its partitions together; 0 for a follower's."""
+    """The sum of the weights of its partitions; 0 for a follower's session."""
     partitions: dict[K, _CachedPartition[P]] = field(default_factory=dict)
 
 
@@ -204,8 +204,9 @@ class FetchContext(Generic[K, P]):
         self._request = request
 
     def __iter__(self) -> Iterator[tuple[K, P]]:
-        """Yields every requested partition, those first whose records were sent the longest ago: one whose bounds alone
-        were sent, since the response had no room for its records, keeps its place."""
+        """Yields every requested partition, in the order in which their records were last sent, the longest ago first.
+        A partition of which only the bounds were sent, since the response had no space for its records, keeps its
+        position."""
         if self._session is None or self._request.is_full:
             yield from self._partitions.items()
         else:
@@ -219,7 +220,7 @@ class FetchContext(Generic[K, P]):
 
     @property
     def changed(self) -> Mapping[K, P]:
-        """The partitions of this request that are new in the session or have other parameters; all of a full one."""
+        """The partitions of this request that are new in the session or have other parameters; of a full request all."""
         return self._request.partitions
 
     def parameters(self, partition: K) -> P | None:
@@ -258,10 +259,10 @@ class FetchSessionCache(Generic[K, P]):
     consumer's; else it replaces one with no more partitions that is older than `eviction_ms`. If there is none of
     these, the request is served without a session. `new_id` returns random positive numbers.
 
-    A session is found by the kind of client that opened it. The partitions of those of consumers weigh at most
-    `most_consumed` together: a request that needs more is served without a session, and a session that grows beyond it
-    ends. `weight` of a partition is 1, or more for one that takes more memory: topics that do not exist have names of
-    any length.
+    A session can only be used by the kind of client, follower or consumer, that opened it. The partitions in consumers'
+    sessions have a total weight of at most `most_consumed`: a request that needs more is served without a session, and
+    a session that grows beyond it ends. `weight` returns a partition's weight: 1, or more if it takes more memory,
+    since names of topics that do not exist may have any length.
     """
 
     def __init__(
@@ -322,7 +323,7 @@ class FetchSessionCache(Generic[K, P]):
         return FetchContext(ErrorCode.none, {}, session, request)
 
     def end(self, session_id: int) -> None:
-        """Ends a session whose fetching end is known to be gone."""
+        """Ends a session whose client no longer exists."""
         session = self._sessions.get(session_id)
         if session is not None:
             self._remove(session)

@@ -1,4 +1,4 @@
-"""A follower of a partition: its next fetch, and what an answer changes in its log (R9)."""
+"""A follower of a partition: its next fetch, and how an answer changes its log (docs/replication.md, R9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .replica_log import ReplicaLog
 
 
 class FetchResult(Enum):
-    """The effect of an answer."""
+    """What `on_answer` did."""
 
     APPENDED = "appended"
     """Records were stored, or there were none yet: fetch again."""

@@ -1,8 +1,9 @@
-"""The leader of a partition: ends of its followers, high watermark, proposals to change the ISR (R2-R6).
+"""The leader of a partition: ends of its followers, high watermark, proposals to change the ISR (docs/replication.md,
+R2 to R6).
 
-The leader alone proposes members; the controller removes the dead. A proposal holds from the moment it is made until
+The leader alone proposes members; the controller removes dead ones. A proposal counts from the moment it is made until
 the metadata of a later version is read: until then both sets, the stored and the proposed, hold the watermark back
-(KIP-497's maximal ISR). An answer that it was refused ends it sooner; an answer that was lost does not.
+(KIP-497's maximal ISR). A refusal ends it sooner; a lost answer does not.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class IsrProposal:
     base_version: int
     state: PartitionState
     added: tuple[BrokerRegistration, ...]
-    """Their incarnations are checked in the same transaction."""
+    """The registrations of the members that it adds; the transaction checks their incarnations."""
     outcome: ProposalOutcome | None = field(default=None)
-    """None while the write is on its way."""
+    """The outcome of the write; None while it is in flight."""
     may_be_written: bool = False
     """True if an earlier write of the same proposal was not answered."""
 
@@ -66,9 +67,8 @@ class PartitionLeader:
         version: int,
         now_ms: float,
     ) -> None:
-        """`state` names this broker, and its members are among `replicas`, which are in order of preference; `version`
-        is that of the metadata that contained it.
-        """
+        """`state` names this broker as the leader, and its members are among `replicas`, which are in order of
+        preference. `version` is the version of the metadata that contained `state`."""
         self.broker_id = broker_id
         self.epoch = state.leader_epoch
         self.state = state
@@ -94,8 +94,7 @@ class PartitionLeader:
         return self._maximal_isr
 
     def _look_at_isr(self) -> None:
-        """Computes what follows from the state and the proposals, which is read for every append. Call it whenever one
-        of them changes."""
+        """Caches what appends need of the state and the proposals. Call it whenever one of them changes."""
         self._maximal_isr = frozenset(self.state.isr).union(*(proposal.state.isr for proposal in self._proposals))
         self._others = tuple(self._maximal_isr - {self.broker_id})
 
@@ -105,10 +104,11 @@ class PartitionLeader:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """True while the watermark stands (R2).
+        """True while the high watermark must not rise (R2).
 
-        Also with eligible replicas in the state: whoever wrote them had a higher minimum (a configuration that was
-        lowered since, or another broker's default), and they keep every committed record only while it stands.
+        That is so, too, while the state has eligible replicas: its writer had a higher minimum (a configuration that
+        was lowered since, or another broker's default), and they have every committed record only as long as the
+        watermark does not rise.
         """
         return len(self.state.isr) < self._settings.min_insync_replicas or bool(self.state.elr)
 
@@ -139,20 +139,20 @@ class PartitionLeader:
         return (-1, -1) if follower is None else (follower.log_start_offset, follower.log_end_offset)
 
     def low_watermark(self, live: Container[int]) -> int:
-        """Returns the least log start offset of the replicas that are `live`, this one included; -1 if one of them has
-        not reported any (DeleteRecords)."""
+        """Returns the least log start offset of the replicas that are `live`, this one included (DeleteRecords); -1 if
+        one of them has not reported its log start."""
         starts = [found.log_start_offset for replica, found in self._followers.items() if replica in live]
         return min((self._log.log_start_offset, *starts))
 
     @property
     def commits_alone(self) -> bool:
-        """True if this broker's own append commits: no other replica is in the maximal ISR, and none has to be."""
+        """True if this broker's own append commits: the maximal ISR is this broker, and the minimum allows that."""
         return not self._resigned and not self._others and not self.is_under_min_isr
 
     @property
     def waits_for_others(self) -> bool:
         """True if another replica is in the maximal ISR. An append then commits nothing by itself: no follower has the
-        new records, and what they had before was taken into account when they said so."""
+        new records, and earlier ends were taken into account when they were reported."""
         return bool(self._others)
 
     @property
@@ -181,9 +181,9 @@ class PartitionLeader:
         self, fetch: ReplicaFetch, registration: BrokerRegistration | None, now_ms: float
     ) -> ReplicaFetchData | None:
         """Records the follower's end, which may raise the high watermark. Returns None if the caller is to read from
-        `fetch_offset`.
+        `fetch_offset`, else the answer.
 
-        `registration` is the follower's as this broker knows it.
+        `registration` is the follower's registration as this broker has read it.
         """
         if self._resigned:
             return ReplicaFetchData(ErrorCode.not_leader_or_follower)
@@ -238,7 +238,7 @@ class PartitionLeader:
     ) -> IsrProposal | None:
         """Returns the change of the ISR that is to be written now; the caller reports its outcome to `on_outcome`.
 
-        `lateness_ms` is how late this broker itself is, since its own pause must not count as the followers' lag. An
+        `lateness_ms` is how late this broker's own timer is: its own pause must not count as lag of the followers. An
         attempt whose outcome is unknown is followed by another from the same base, with the stored ISR if no other
         change is wanted: once that is written, the version has moved, and the first attempt is decided.
         """
@@ -277,8 +277,8 @@ class PartitionLeader:
         return kept, tuple(added)
 
     def wants_change(self, registrations: Registrations, now_ms: float, lateness_ms: float) -> bool:
-        """Returns True if `next_proposal` would return one. Call it regularly: a follower that is at the log's end
-        counts as caught up at that time, since it need not fetch again before the next append."""
+        """Returns True if `next_proposal` would return a proposal. Call it regularly: a follower at the log's end
+        counts as caught up at the time of the call, since it need not fetch again before the next append."""
         end = self._log.log_end_offset
         for follower in self._followers.values():
             if follower.log_end_offset == end:
@@ -292,7 +292,7 @@ class PartitionLeader:
         return any(proposal.outcome is not ProposalOutcome.UNKNOWN for proposal in self._proposals)
 
     def at_version(self, version: int) -> None:
-        """Takes note that the metadata of `version` have the same state."""
+        """Records that the metadata of `version` contain the same state."""
         if version > self.version:
             self.on_state(self.state, version, self._replicas, self._settings)
 
@@ -301,9 +301,8 @@ class PartitionLeader:
         self._look_at_isr()
 
     def _may_join(self, registration: BrokerRegistration, now_ms: float) -> bool:
-        """Returns True if the follower may join: caught up, registered as the one that fetches, neither leaving
-        nor without room on its disk, and holding every committed record (R4).
-        """
+        """Returns True if the follower may join: caught up, registered as the one that fetches, not leaving, with space
+        on its disk, and holding every committed record (R4)."""
         follower = self._followers.get(registration.broker_id)
         return (
             follower is not None
@@ -322,9 +321,8 @@ class PartitionLeader:
         return max(self._log.high_watermark, self.epoch_start_offset)
 
     def on_outcome(self, proposal: IsrProposal, outcome: ProposalOutcome) -> None:
-        """Takes the outcome of a write of the proposal. A refusal does not tell the outcome of an earlier write of the
-        same proposal.
-        """
+        """Applies the outcome of writing the proposal. A refusal says nothing about an earlier write of the same
+        proposal that was not answered."""
         if outcome is ProposalOutcome.UNKNOWN:
             proposal.may_be_written = True
         elif outcome is ProposalOutcome.REFUSED and proposal.may_be_written:
@@ -338,12 +336,12 @@ class PartitionLeader:
     def on_state(
         self, state: PartitionState, version: int, replicas: tuple[int, ...], settings: ReplicationSettings
     ) -> None:
-        """Takes the state as read in the metadata of `version`, in the same leader epoch.
+        """Applies the state that was read in the metadata of `version`, in the same leader epoch.
 
-        A write that was conditional on an earlier version has either led to this state, or never happens. A
-        reassignment adds and drops followers: one that was dropped is not proposed again, since the metadata that the
-        proposal is conditional on have the replicas of the same version. A follower that has left the ISR joins again
-        only after another Fetch: its log may have gone offline, and with no append it would be at the end for ever.
+        A write that was conditional on an earlier version has either led to this state or will never be applied. A
+        reassignment adds and drops followers: a dropped one is not proposed again, since the metadata on which the
+        proposal is conditional have the replicas of the same version. A follower that has left the ISR joins again only
+        after another Fetch: its log may be offline, and without appends it would stay at the end for ever.
         """
         for left in set(self.state.isr) - set(state.isr) - {self.broker_id}:
             self._followers[left].left_isr()

@@ -1,4 +1,4 @@
-"""One replica of a partition and its role: leader, follower or neither (Kafka's `Partition`; R1)."""
+"""One replica of a partition and its role: leader, follower or neither (Kafka's `Partition`; docs/replication.md, R1)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ W = TypeVar("W")
 
 
 def leads(state: PartitionState, broker_id: int, registration: BrokerRegistration | None) -> bool:
-    """Returns True if the broker leads under this registration of its own (R1).
+    """Returns True if the state names the broker under its present registration `own` (R1).
 
-    A broker that is back under another registration does not act on the state that it finds, and one whose data is not
-    that of the ISR has lost records.
+    A broker that has registered again does not lead by the state that it finds, and one whose data id is not that in
+    the ISR has lost records.
     """
     return (
         state.leader == broker_id
@@ -51,8 +51,8 @@ class Partition(Generic[W]):
         self._settings = settings
         self._delayed: DelayedProduces[W] = DelayedProduces()
         self.left_epoch = NO_EPOCH
-        """The newest leader epoch in which this replica led and leads no more. It may not lead in it again, nor in an
-        older one: a state that names it in such an epoch needs a new one."""
+        """The newest leader epoch in which this replica has led and has stopped. It may not lead in that epoch again,
+        nor in an older one: a state that names it there needs a new epoch."""
         log.rest()
 
     @property
@@ -61,22 +61,21 @@ class Partition(Generic[W]):
         return self._replicas
 
     def reconfigure(self, replicas: tuple[int, ...], settings: ReplicationSettings) -> None:
-        """Sets the replicas (a reassignment changes them) and the settings. The leader takes them with the next
-        `on_metadata`, whose state belongs to these replicas.
-        """
+        """Sets the replicas (a reassignment changes them) and the settings. The leader uses them from the next
+        `on_metadata` on, whose state belongs to these replicas."""
         self._replicas = replicas
         self._settings = settings
 
     def rest(self) -> list[W]:
-        """Takes no part until the next metadata: the log accepts no append. Returns the waiting requests, which fail
+        """Takes no role until the next metadata: the log accepts no append. Returns the waiting requests, which fail
         with NOT_LEADER_OR_FOLLOWER."""
         failed = self._stop_leading()
         self._rest()
         return failed
 
     def forget_metadata(self) -> list[W]:
-        """Rests, and takes metadata of any version next: those of a coordination that was restored from an older
-        backup count from there. Returns what `rest` does."""
+        """Rests, and accepts metadata of any version next: versions start again after a restore from an older backup.
+        Returns what `rest` returns."""
         failed = self.rest()
         self.state, self.version = None, -1
         return failed
@@ -86,7 +85,7 @@ class Partition(Generic[W]):
     ) -> list[W]:
         """Takes the role that `state` gives; returns the waiting requests that fail with NOT_LEADER_OR_FOLLOWER.
 
-        `own` is this broker's live registration; None while it has none. Metadata older than the last is ignored.
+        `own` is this broker's live registration, None if it has none. Metadata older than the last are ignored.
         """
         if version < self.version:
             return []
@@ -111,9 +110,8 @@ class Partition(Generic[W]):
         return failed
 
     def _stop_leading(self) -> list[W]:
-        """Stops leading. A leader epoch that was left is not led again: its proposals would be forgotten, yet might
-        still be written.
-        """
+        """Stops leading. The leader epoch is never led again: its proposals would be forgotten, and might still be
+        written."""
         if self.leader is None:
             return []
         self.left_epoch = self.leader.epoch

@@ -1,4 +1,5 @@
-"""A partition's state in the coordination, `…/partitions/<n>/state`, and how its members change (R6)."""
+"""A partition's state in the coordination, `…/partitions/<n>/state`, and how its members change (docs/replication.md,
+R6)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class PartitionState:
     leader: int
     leader_epoch: int
     leader_broker_epoch: int
-    """The registration under which the leader leads; another one of the same broker does not lead (R1, R8)."""
+    """The broker epoch of the registration that leads; another registration of the same broker does not lead (R1, R8).
+    """
     isr: tuple[int, ...]
     elr: tuple[int, ...]
     data_ids: Mapping[int, str]
@@ -87,8 +89,8 @@ def next_elr(
 ) -> tuple[int, ...]:
     """Returns the eligible leader replicas beside `isr`, after `removed` have left it.
 
-    While the ISR is below the minimum, the high watermark does not move, so that members that left keep every committed
-    record. Once the ISR reaches the minimum, the watermark moves and the others fall behind.
+    While the ISR is below the minimum, the high watermark does not rise, so that members that left have every committed
+    record. Once the ISR reaches the minimum, the watermark rises and they fall behind.
     """
     if len(isr) >= min_insync_replicas:
         return ()

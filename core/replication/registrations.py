@@ -1,4 +1,5 @@
-"""The registrations of live brokers, and what a registered broker's data is worth to a partition (R7)."""
+"""The registrations of live brokers, and what a registered broker's data is worth to a partition (docs/replication.md,
+R7)."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from enum import Enum
 from typing import Final
 
 DOUBTED: Final = "?"
-"""The data id, in a state, of a replica that is to be compared with all others: nobody knows which records it had,
-since the coordination was restored from an older backup."""
+"""The data id, in a state, of a replica that must be compared with all others: the coordination was restored from an
+older backup, so the records that the replica had are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A live broker's registration.
 
-    `epoch` grows with every registration (the creation id of its path). `incarnation` names the registration: it is a
+    `epoch` grows with every registration (the creation id of its path). `incarnation` names the registration: a
     separate path that a transaction can check. `data_ids` are those of its log directory, newest first. `full`: its
-    disk has no room, so that it stores no more records; it serves those that it has.
+    disk is full; it stores no more records and serves those that it has.
     """
 
     broker_id: int
@@ -34,7 +35,7 @@ class BrokerRegistration:
 
     @property
     def takes_records(self) -> bool:
-        """True if the broker may join an ISR (R4), and is to lead rather than one that may not."""
+        """True if the broker may join an ISR (R4). Such brokers are preferred as leaders."""
         return not self.leaving and not self.full
 
 
@@ -43,15 +44,15 @@ Registrations = Mapping[int, BrokerRegistration]
 
 
 class Standing(Enum):
-    """The worth of a member of an ISR or ELR, by its data."""
+    """What a member of an ISR or ELR has, judged by its data id."""
 
     SOUND = "sound"
-    """Registered, and its newest data id is the one in the state: it has all records that it had."""
+    """Registered, and its newest data id is the one in the state: it has lost nothing."""
     ABSENT = "absent"
-    """Not registered; presumed to have all records that it had."""
+    """Not registered; presumed to have lost nothing."""
     DOUBTFUL = "doubtful"
-    """Registered with data that descends from that in the state: it may have lost a suffix. Also of every replica whose
-    data in the state are `DOUBTED`."""
+    """Registered with data that descends from that in the state: it may have lost its last records. Also every replica
+    whose data id in the state is `DOUBTED`."""
     NEW = "new"
     """Registered with other data: it has lost everything."""
 

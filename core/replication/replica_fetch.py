@@ -37,4 +37,4 @@ class ReplicaFetchData(NamedTuple):
     log_start_offset: int = -1
     records: bytes = b""
     preferred_read_replica: int = -1
-    """Of a consumer's answer (KIP-392); a follower's has none."""
+    """Only in the answer to a consumer (KIP-392)."""

@@ -8,8 +8,9 @@ from typing import Protocol
 class ReplicaLog(Protocol):
     """One replica's log and its role.
 
-    The log checks the role under its own lock (R11): a client's append is stored only while the log leads in that
-    append's epoch, a replica's only while the log follows in its epoch. Offsets may be read without the lock.
+    The log checks the role under its own lock (docs/replication.md, R11): a client's append is stored only while the
+    log leads in that append's epoch, a replica's only while the log follows in its epoch. Offsets may be read without
+    the lock.
     """
 
     @property
@@ -35,9 +36,8 @@ class ReplicaLog(Protocol):
 
     @property
     def last_record_epoch(self) -> int:
-        """The epoch of the last record; -1 if there is none. Unlike `leader_epoch`, it does not count an epoch that has
-        begun and has no records yet.
-        """
+        """The epoch of the last record; -1 if there is none. Unlike `leader_epoch`, it does not count an epoch without
+        records."""
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -52,10 +52,8 @@ class ReplicaLog(Protocol):
         ...
 
     def follow(self, leader_epoch: int) -> int:
-        """Accepts replicas' appends of this epoch. Returns the number of this term of following, which is never that of
-        an earlier one: `append_as_follower`, `truncate_to` and `restart_at` of an earlier term are refused, also
-        in the same epoch.
-        """
+        """Accepts replicas' appends of this epoch. Returns the number of this term of following, which is unique:
+        `append_as_follower`, `truncate_to` and `restart_at` of an earlier term are refused, even in the same epoch."""
         ...
 
     def rest(self) -> None:
@@ -90,7 +88,6 @@ class ReplicaLog(Protocol):
         ...
 
     def advance_log_start(self, offset: int) -> None:
-        """Raises the log start offset to `offset`, at most to the log end, and the high watermark if it is below: the
-        leader has deleted those records, so they were committed, and they are never shown here.
-        """
+        """Raises the log start offset to `offset`, at most to the log end, and the high watermark with it if that is
+        lower: the leader has deleted the records below, so they were committed and are never shown here."""
         ...

@@ -17,7 +17,7 @@ from ..tree.nodes import ConfigNode
 from ..tree.steps import Steps, create_below, find, transact
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Returns the new configuration for the present one; raises to refuse the change."""
+"""Takes the present configuration and returns the new one; raises to refuse the change."""
 _ATTEMPTS = 10
 
 

@@ -10,12 +10,12 @@ from ..image import ClusterImage
 
 _log = logging.getLogger(__name__)
 _FAR_S: Final = 60.0
-"""Much more than passes between a registration and its reading."""
+"""Much longer than the time between a registration and its reading."""
 
 
 def warn_of_clocks(before: ClusterImage, now: ClusterImage, now_s: float) -> None:
-    """Logs one line for each broker that has just registered by a clock which is far from `now_s`, the seconds since
-    1970 by this broker's."""
+    """Logs one line for each broker that has just registered with a clock that is far from `now_s`, this broker's clock
+    in seconds since 1970."""
     for number, node in now.brokers.items():
         known = before.brokers.get(number)
         if known is not None and known.registration.incarnation == node.registration.incarnation:

@@ -1,7 +1,7 @@
 """Registrations of brokers under two paths: `/brokers/ids/<id>` and `/brokers/incarnations/<uuid>`.
 
 Both are created and deleted in one transaction. Other transactions check the incarnation: the version of the broker's
-own path begins at 0 with each registration, and so does not identify it.
+own path starts at 0 with each registration, so it does not identify one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from ..tree import paths
 
 
 def state_of(*, leaving: bool, full: bool) -> str:
-    """Returns the field `state`. A broker that leaves is not asked whether it has room."""
+    """Returns the field `state`. A broker that is leaving counts as leaving even if its disk is full."""
     return "leaving" if leaving else "full" if full else "serving"
 
 
 def register_operations(
     broker_id: int, incarnation: str, data: bytes, replaced: BrokerRegistration | None
 ) -> list[Operation]:
-    """`replaced`: a registration of this broker's own earlier session, which is deleted with its incarnation."""
+    """Returns the operations that create both paths. `replaced`: a registration of this broker's own earlier session,
+    which is deleted with its incarnation."""
     path = paths.broker(broker_id)
     return [
         *(_delete_operations(replaced) if replaced is not None else ()),

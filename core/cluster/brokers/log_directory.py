@@ -2,8 +2,8 @@
 
 With it a broker detects that its directory was restored from an older backup.
 
-Every write is conditional on the version that this process has last read or written: of two processes with one broker
-id, the displaced one cannot record its own directory as the one that the other has used.
+Every write is conditional on the version that this process has last read or written. So, of two processes with one
+broker id, the displaced one cannot record its own directory in place of the other's.
 """
 
 from __future__ import annotations

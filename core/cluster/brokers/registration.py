@@ -1,9 +1,9 @@
-"""A broker's registration: the ephemeral paths `/brokers/ids/<id>` and `/brokers/incarnations/<uuid>`, which come and
-go together.
+"""A broker's registration: the ephemeral paths `/brokers/ids/<id>` and `/brokers/incarnations/<uuid>`, created and
+deleted together.
 
 Rules: a path of this session is this broker's. A path whose data names this broker's log directory belongs to its dead
 session, since this process holds that directory's lock: the path is replaced at once. For any other path the broker
-waits a session time-out and a half, in case its owner is dead; if the path still exists then, a live broker has the
+waits one and a half session time-outs, in case its owner is dead; if the path still exists then, a live broker has the
 same id. Every new registration has a new incarnation; one that the controller evicted is replaced by a new one.
 """
 
@@ -44,15 +44,14 @@ FEATURES: Final = {name: {"min_version": low, "max_version": high} for name, (lo
 
 class DisplacedError(BrokerError):
     """Another broker has registered with this one's id: clients connect to that one, and would not see what this one
-    acknowledges.
-    """
+    acknowledges."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The id, data and addresses of this broker. `endpoints`: the first is that of clients that name no listener.
-    `data_ids`: of its log directory, newest first. `directory_id` is from `meta.properties` of its log directory; with
-    an empty one the broker replaces no path of a dead session."""
+    """The id, data and addresses of this broker. The first of `endpoints` is for clients that name no listener.
+    `data_ids`: of its log directory, newest first. `directory_id` is from the log directory's `meta.properties`; if it
+    is empty the broker replaces no path of a dead session."""
 
     broker_id: int
     endpoints: tuple[Endpoint, ...]
@@ -131,21 +130,21 @@ class Registration:
         )
 
     def _has_incarnation(self, node: BrokerIdNode, stat: Stat) -> Steps[bool]:
-        """Returns True if the registration's other path is there and of the same session."""
+        """Returns True if the registration's incarnation path exists and belongs to the same session."""
         if not node.incarnation:
             return False
         found = yield from find(incarnation_path(node.incarnation))
         return found is not None and found[1].ephemeral_owner == stat.ephemeral_owner
 
     def _renew(self, node: BrokerIdNode, stat: Stat) -> Steps[bool]:
-        """Writes this broker's present data to the registration that is there, if it does not have them."""
+        """Writes this broker's present data to its existing registration, if they differ."""
         wanted = self._node(node.incarnation)
         if wanted.model_copy(update={"timestamp": node.timestamp}) == node:
             return True
         return (yield from self._write(node, wanted, stat))
 
     def _write(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> Steps[bool]:
-        """Changes the registration `node`; returns False if it was replaced or changed meanwhile."""
+        """Changes the registration `node`; returns False if it was replaced or changed in the meantime."""
         try:
             yield from transact(*self._changes(node, wanted, stat))
         except (NoNodeError, BadVersionError):
@@ -153,16 +152,16 @@ class Registration:
         return True
 
     def _changes(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> list[Operation]:
-        """Returns the change of the registration `node`, and of no other.
+        """Returns the operations that change the registration `node`, and no later one.
 
-        The version of the path begins anew with each registration, so the incarnation is checked too: a late change
-        would give a later registration the data of an earlier one, whose incarnation is gone.
+        The version of the path restarts with each registration, so the incarnation is checked too: a late change would
+        otherwise give a later registration the data of an earlier one.
         """
         change = Set(self._path, wanted.encode(), stat.version)
         return [Check(incarnation_path(node.incarnation)), change] if node.incarnation else [change]
 
     def _make(self, before: tuple[Operation, ...]) -> Steps[None]:
-        """Tries once to make a registration; the caller reads the result."""
+        """Tries once to create a registration; the caller reads the result."""
         incarnation = str(self._new_id())
         creates = register_operations(self._identity.broker_id, incarnation, self._node(incarnation).encode(), None)
         try:
@@ -196,22 +195,21 @@ class Registration:
         return (yield from self._write(node, node, stat))
 
     def leave(self) -> Steps[list[Operation]]:
-        """Returns the operations that mark the registration as leaving, which it stays when it is made anew; empty if
-        it is marked already or there is none. They apply to this registration alone: a later one
-        is left as it is."""
+        """Returns the operations that mark this registration as leaving; empty if it is marked already or there is
+        none. Registrations made later are marked, too."""
         self._leaving = True
         return (yield from self._change_state())
 
     def mark_full(self, full: bool) -> Steps[list[Operation]]:
-        """Does as `leave` for a broker whose disk is full, or is no more. Raises `SessionExpiredError` while there is
-        no registration: one that is being made may have been written with the state before."""
+        """Returns the operations that mark the disk as full, or as no longer full. Raises `SessionExpiredError` while
+        there is no registration: one that is being made may have been written with the state before."""
         self._full = full
         if (yield from self._own_node()) is None:
             raise SessionExpiredError("this broker is not registered, so nobody can be told of its disk")
         return (yield from self._change_state())
 
     def _own_node(self) -> Steps[tuple[BrokerIdNode, Stat] | None]:
-        """Returns the registration that `own` is, if it is still there."""
+        """Returns the registration `own` as it is stored; None if it no longer exists."""
         found = yield from self._found()
         own = self.own
         return None if found is None or own is None or not self._is_mine(found[1], own.epoch) else found
@@ -229,8 +227,8 @@ class Registration:
         return state_of(leaving=self._leaving, full=self._full)
 
     def begin_anew(self) -> Steps[None]:
-        """Deletes the registration if it is this session's, and forgets all sessions: the coordination is another one
-        since it was restored from a backup, and may have a registration of any of this broker's processes."""
+        """Deletes this session's registration and forgets all sessions. Called when the coordination was restored from
+        a backup, which may hold a registration of any of this broker's processes."""
         yield from self.unregister()
         self._own = None
         self._sessions.clear()
@@ -246,7 +244,7 @@ class Registration:
             _log.info("%s was replaced or deleted by another", self._path)
 
     def _deletes(self, node: BrokerIdNode, stat: Stat) -> Steps[tuple[Operation, ...]]:
-        """Returns the deletion of a registration, which of an older release is one path."""
+        """Returns the operations that delete a registration."""
         delete = Delete(self._path, stat.version)
         if not node.incarnation or not (yield from exists(incarnation_path(node.incarnation))):
             return (delete,)
@@ -279,7 +277,7 @@ class Registration:
         yield from self._make((yield from self._deletes(node, stat)))
 
     def _wait_for_expiry(self, node: BrokerIdNode) -> Steps[None]:
-        """Waits until the path is deleted, at most one session time-out and a half."""
+        """Waits until the path is deleted, at most one and a half session time-outs."""
         timeout_s = self._session.session_timeout_s * 1.5
         _log.warning(
             "%s is registered by %s; waiting up to %.1f s for its session to expire",

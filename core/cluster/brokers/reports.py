@@ -1,9 +1,9 @@
-"""What brokers report about their logs and about each other, in paths that end with their sessions.
+"""What brokers report about their logs and about each other, in ephemeral paths.
 
-`/brokers/recovered/<id>`: where logs of partitions without a leader end (R7). `/brokers/offline/<id>`: partitions whose
-log is offline. A report that is too long for one path has its other parts in `<id>-1`, `<id>-2`, …, and is replaced
-path by path: each row counts by itself. `/admin/suspects/<incarnation>`: a registration whose broker refuses
-connections.
+`/brokers/recovered/<id>`: where logs of partitions without a leader end (docs/replication.md, R7).
+`/brokers/offline/<id>`: partitions whose log is offline. A report that is too long for one path has its other parts in
+`<id>-1`, `<id>-2`, …, and is replaced path by path: each row counts by itself. `/admin/suspects/<incarnation>`: a
+registration whose broker refuses connections.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def report_offline(session: Session, broker_id: int, partitions: Collection[Topi
 
 
 def report_suspect(broker_id: int, incarnation: str) -> Steps[None]:
-    """`broker_id`: the one that suspects."""
+    """Reports that a broker refuses connections. `broker_id`: the reporting broker."""
     data = json.dumps({"by": broker_id}).encode()
     with suppress(NodeExistsError):  # another broker suspects it too
         yield from transact(Create(paths.suspect(incarnation), data, ephemeral=True))
 
 
 def _report(session: Session, parent: str, broker_id: int, rows: Sequence[list[object]]) -> Steps[None]:
-    """Replaces the broker's report, whose parts are below `parent`; nothing to report is no path."""
+    """Replaces the broker's report, whose parts are below `parent`; an empty report has no path."""
     wanted = {f"{broker_id}-{n}" if n else str(broker_id): part for n, part in enumerate(_parts(rows))}
     for name, data in wanted.items():
         yield from _replace(session, f"{parent}/{name}", data)
@@ -91,9 +91,9 @@ def _encode(rows: Sequence[list[object]]) -> bytes:
 
 
 def _replace(session: Session, path: str, data: bytes | None) -> Steps[None]:
-    """Deletes the path and, unless `data` is None, creates it again, which watches of its parent report.
+    """Deletes the path and, unless `data` is None, creates it again, so that watches of its parent fire.
 
-    A path that is left from an earlier session is replaced: it would vanish with that session (R7).
+    A path of an earlier session is replaced, since it would be deleted with that session (R7).
     """
     for _ in range(_ATTEMPTS):
         operations: list[Operation] = []
@@ -115,7 +115,7 @@ def _replace(session: Session, path: str, data: bytes | None) -> Steps[None]:
 
 
 def read_reports() -> Steps[Reports]:
-    """Reads all reports; call it after the states and registrations that they are judged by."""
+    """Reads all reports. Call it after reading the states and registrations to which they are applied."""
     recovered: dict[TopicPartition, dict[int, RecoveredEnd]] = {}
     for broker_id, rows in (yield from _read(paths.RECOVERED)):
         for topic, partition, *end in rows:
@@ -134,7 +134,7 @@ def read_suspects() -> Steps[list[str]]:
 
 
 def _read(parent: str) -> Steps[list[tuple[int, list[list[Any]]]]]:
-    """Returns the broker and the rows of each part; of one that was deleted after the listing none."""
+    """Returns the broker and the rows of each part; no rows for one that was deleted after the listing."""
     found = []
     names = yield from children(parent)
     for path, (data, _) in (yield from get_many([f"{parent}/{name}" for name in names])).items():

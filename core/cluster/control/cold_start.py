@@ -1,10 +1,10 @@
 """The start of a whole cluster: the first broker that is back waits a while for the others before it elects.
 
-Alone it cannot know whether the coordination was restored from an older backup (R13): it may be the one that was out of
-sync at the end, and in sync in the backup. One of the others has seen changes that the backup lacks. So partitions with
-replicas that are not back wait, for twice the session time-out from the first registration of this process; no longer,
-since a broker may be gone for good. They do not wait if brokers that registered before make changes: the cluster is
-running.
+Alone it cannot know whether the coordination was restored from an older backup (docs/replication.md, R13): it may have
+been out of sync at the end, and in sync in the backup. One of the others has seen changes that the backup lacks. So
+elections of partitions with absent replicas are postponed, for twice the session time-out from the first registration
+of this process, and no longer, since a broker may never return. They are not postponed if brokers that registered
+earlier make changes: the cluster is running.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ColdStart:
     """One process's view. `clock` is monotonic, in seconds."""
 
     def __init__(self, writer: str, wait_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
-        """`writer` begins the names of this broker's own changes."""
+        """The names of this broker's own changes begin with `writer`."""
         self._writer = writer
         self._wait_s = wait_s
         self._clock = clock
@@ -28,33 +28,35 @@ class ColdStart:
         self._until = 0.0
         self._over = False
         self.broker_epoch = NO_EPOCH
-        """That of the last registration: states from it on were made in this life of the cluster."""
+        """The epoch of this broker's last registration: states of this or a later epoch were made since the cluster
+        started."""
 
     def registered(self, broker_epoch: int, version: int) -> None:
-        """Begins with the first registration of this process, when the metadata were at `version`; later ones make
-        another broker epoch."""
+        """Starts the wait with the first registration of this process, when the metadata were at `version`; later
+        registrations only set another broker epoch."""
         self.broker_epoch = broker_epoch
         if self._first is None:
             self._first, self._first_epoch = version, broker_epoch
             self._until = self._clock() + self._wait_s()
 
     def saw(self, version: int, by: str, writer_epoch: int | None) -> None:
-        """Takes note of a change of the metadata by a broker that is registered with `writer_epoch`, None if it is not.
+        """Records a change of the metadata by a broker that is registered with `writer_epoch`, None if it is not
+        registered.
 
-        Elections are held no more if it is another broker, which has registered before this one: the cluster is
-        running. One that has registered since proves nothing of the replicas that are absent: it starts, too.
+        Elections are no longer postponed if it is another broker that registered before this one: the cluster is
+        running. One that registered later proves nothing about the absent replicas: it is starting, too.
         """
         if self._first is None or version <= self._first or by.startswith(self._writer):
             return
         self._over = self._over or (writer_epoch is not None and writer_epoch < self._first_epoch)
 
     def left_s(self) -> float:
-        """Returns for how long elections are still held; 0 if they are not."""
+        """Returns for how many seconds elections are still postponed; 0 if they are not."""
         if self._first is None or self._over:
             return 0.0
         return max(0.0, self._until - self._clock())
 
     def held_below(self) -> int:
-        """Returns the broker epoch before which states are of an earlier life of the cluster; `NO_EPOCH` if they are
-        not held any more."""
+        """Returns the broker epoch below which states are from before the start of the cluster; `NO_EPOCH` once
+        elections are no longer postponed."""
         return self.broker_epoch if self.left_s() > 0 else NO_EPOCH

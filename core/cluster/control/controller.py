@@ -33,8 +33,8 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class ControllerLease:
-    """This broker's time as controller, in one session. `epoch` is written to partition states; `version`, that of
-    `/controller_epoch`, is checked by writes."""
+    """This broker's term as controller, in one session. `epoch` is written to partition states; writes check `version`,
+    the version of `/controller_epoch`."""
 
     epoch: int
     version: int
@@ -53,8 +53,9 @@ class Controller:
         mutex: Mutex,
         on_not_controller: Callable[[], None] = lambda: None,
     ) -> None:
-        """`mutex`: of elections. `on_not_controller` is called whenever this broker is asked for a controller's write
-        and has no lease, or no longer: the owner should `elect` if `/controller` names it."""
+        """`mutex` excludes concurrent elections. `on_not_controller` is called whenever a controller's write is asked
+        of this broker and it has no lease, or has lost it: the owner should `elect` if `/controller` names this broker.
+        """
         self._session = session
         self._broker_id = broker_id
         self._clock = clock
@@ -62,11 +63,11 @@ class Controller:
         self._mutex = mutex
         self._lease: ControllerLease | None = None
         self._refused: ControllerLease | None = None
-        """The last lease that has ended, as a write that was made under it has shown; not one that was taken since."""
+        """The last lease that has ended, as a refused write under it has shown; not one that was acquired since."""
 
     @property
     def lease(self) -> ControllerLease | None:
-        """The lease as far as this broker knows; only a write makes sure that it is still valid."""
+        """The lease as far as this broker knows; only a write proves that it is still valid."""
         lease = self._lease
         ended = lease is None or lease is self._refused or lease.session_id != self._session.session_id
         return None if ended else lease
@@ -101,7 +102,7 @@ class Controller:
 
     def guard(self, refused: bool = False) -> Steps[Sequence[Operation]]:
         """Returns the checks that hold while this broker is the controller. Raises `BrokerError` NOT_CONTROLLER if it
-        is not the controller, or no longer, as is read after a write was `refused`."""
+        is not; after a `refused` write that is read from the coordination."""
         lease = self.lease
         if lease is None:
             raise self._not_controller()
@@ -111,7 +112,7 @@ class Controller:
         return controller_guard(lease.version)
 
     def take_over(self, suspect_id: int) -> Steps[bool]:
-        """Becomes the controller in the place of a broker that refuses connections; returns whether this broker is the
+        """Becomes the controller in place of a broker that refuses connections; returns whether this broker is the
         controller. Safe at any time: every write of the other one is then refused."""
         return holding(self._mutex, self._take_over(suspect_id))
 

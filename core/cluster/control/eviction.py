@@ -1,8 +1,8 @@
-"""Eviction of brokers that refuse connections, below the session time-out.
+"""Eviction of brokers that refuse connections, before their session times out.
 
-A killed process refuses connections at once, but its session lives on. Who is refused suspects its registration; the
-controller connects too, and if it is refused as well, it ends the registration. A mistake costs an election, never a
-record: the broker finds its registration gone, and makes a new one.
+A killed process refuses connections at once, but its session continues. A broker that is refused suspects its
+registration; the controller connects too, and if it is refused as well, it ends the registration. A mistake costs an
+election, never a record: the broker notices that its registration no longer exists and registers again.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _log = logging.getLogger(__name__)
 
 
 class Evictions:
-    """The controller's part; `monotonic` returns seconds. One sequence at a time."""
+    """The controller's part; `monotonic` returns seconds. The caller runs one sequence of steps at a time."""
 
     def __init__(self, session: Session, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._monotonic = monotonic
         self._evicted: dict[int, float] = {}
-        """By session: when its broker was evicted."""
+        """When a session's broker was evicted, by session."""
 
     def confirmed(self, image: ClusterImage) -> Steps[Mapping[int, BrokerNode]]:
         """Returns the suspected brokers that refuse this broker's connections too, and drops every other suspicion.
 
-        A process is evicted at most once in a session time-out: one that is suspected again and again, though it lives,
-        must get something done. It registers again in its session; one that was killed and restarted has a new one.
+        A session is evicted at most once in a session time-out, so that a live broker that is suspected again and again
+        still makes progress. A live one registers again in its session; one that was killed and restarted has a new
+        session.
         """
         found = {}
         by_incarnation = {node.registration.incarnation: node for node in image.brokers.values()}
@@ -47,7 +48,7 @@ class Evictions:
         return found
 
     def evicted(self, node: BrokerNode) -> Steps[None]:
-        """Notes that the broker was evicted now."""
+        """Records that the broker was evicted now."""
         if node.registration.leaving:
             _log.info("broker %d has stopped listening, as it leaves: its registration is ended", node.id)
         else:

@@ -1,8 +1,8 @@
 """What the controller writes after brokers, configurations or reports have changed, as pure functions of what it read.
 
-The rule for one partition is `core.replication.elections` (R7, R8). Here it is applied to all of them: with the topic's
-settings, without brokers whose log of the partition is offline, and with leader epochs above the clock's floor, so that
-none is used again after a restore of coordination and logs from one backup.
+The rule for one partition is `core.replication.elections` (docs/replication.md, R7 and R8). Here it is applied to all
+of them: with the topic's settings, without brokers whose log of the partition is offline, and with leader epochs above
+the clock's floor, so that none is used again after a restore of coordination and logs from one backup.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
 
 
 class Terms(NamedTuple):
-    """What new states are made under: the controller's epoch, the least leader epoch that begins, and the broker's
+    """What new states are made with: the controller's epoch, a lower bound of new leader epochs, and the broker's
     defaults for topics.
 
-    States from before the broker epoch `held_below` stay as they are until all replicas of the partition have
-    registered since: one of them may know that the states are of an older backup. Registrations may be of it, too.
-    What this controller itself has written, in its own epoch, is of no backup from before: such a state is not held,
-    unless it was written only to doubt another one."""
+    States with a broker epoch below `held_below` do not change until all replicas of the partition have registered
+    since: one of them may know that the states, and perhaps the registrations, are from an older backup. A state that
+    this controller has written in its own epoch is in no such backup, so its election is not postponed, unless the
+    state was written only to doubt another one.
+    """
 
     controller_epoch: int
     epoch_floor: int
@@ -58,7 +59,7 @@ def elections(
 
 
 def is_held(state: PartitionState, replicas: Sequence[int], registrations: Registrations, terms: Terms) -> bool:
-    """Returns True if the election waits for replicas: see `Terms`."""
+    """Returns True if the election is postponed until replicas are back: see `Terms`."""
     if state.leader_broker_epoch >= terms.held_below:
         return False
     if state.controller_epoch == terms.controller_epoch and DOUBTED not in state.data_ids.values():
@@ -67,15 +68,15 @@ def is_held(state: PartitionState, replicas: Sequence[int], registrations: Regis
 
 
 def holds_elections(image: ClusterImage, terms: Terms) -> bool:
-    """Returns True if a partition's election waits for replicas."""
+    """Returns True if the election of any partition is postponed until replicas are back."""
     return any(
         is_held(partition.state, partition.replicas, image.registrations, terms) for _, partition in image.partitions()
     )
 
 
 def doubted(image: ClusterImage, terms: Terms, leader_epoch: int, count: int) -> dict[TopicPartition, PartitionState]:
-    """Returns `count` states at most that are not doubted yet, as doubted: without a leader, and with all replicas as
-    in-sync ones of which nobody knows what they have (R13). A state above `leader_epoch` was made after the restore."""
+    """Returns at most `count` states that are not doubted yet, as doubted: without a leader, and with all replicas as
+    in-sync members of unknown data (R13). A state above `leader_epoch` was made after the restore."""
 
     def found() -> Iterator[tuple[TopicPartition, PartitionState]]:
         for tp, partition in image.partitions():
@@ -101,7 +102,7 @@ def first_elections(
 
 
 class ElectionSettings(NamedTuple):
-    """A topic's configuration as far as it decides elections."""
+    """The settings of a topic's configuration that elections depend on."""
 
     min_insync_replicas: int
     unclean: bool
@@ -114,7 +115,7 @@ def _settings(topic: TopicImage, defaults: TopicConfig) -> ElectionSettings:
 
 
 def min_insync_replicas(configs: Mapping[str, str], defaults: TopicConfig) -> int:
-    """Returns the minimum that a topic's configuration gives; a wrong value counts as none."""
+    """Returns the topic's `min.insync.replicas`; an invalid value counts as not set."""
     own = configs.get(MIN_INSYNC_REPLICAS)
     if own is None:
         return defaults.min_insync_replicas
@@ -158,8 +159,8 @@ def _with_log(tp: TopicPartition, registrations: Registrations, reports: Reports
 
 
 def _is_settled(state: PartitionState, registrations: Registrations) -> bool:
-    """Returns True if `elect` changes nothing, as of nearly all partitions at nearly all times: every member is in
-    sync, live, sound, with room and stays, and the leader leads under its registration."""
+    """Returns True if `elect` would change nothing, as for nearly all partitions at nearly all times: every member is
+    in sync, live, sound, not leaving and has space on its disk, and the leader leads under its registration."""
     if state.elr or state.leader == NO_LEADER:
         return False
     for member in state.isr:
@@ -170,15 +171,15 @@ def _is_settled(state: PartitionState, registrations: Registrations) -> bool:
 
 
 def above_floor(before: PartitionState, after: PartitionState, floor: int) -> PartitionState:
-    """Returns the new state with a leader epoch of at least `floor` if it begins one."""
+    """Returns the new state, with a leader epoch of at least `floor` if it starts a new one."""
     if after.leader_epoch == before.leader_epoch or after.leader_epoch >= floor:
         return after
     return replace(after, leader_epoch=floor)
 
 
 def new_state(replicas: tuple[int, ...], registrations: Registrations, controller_epoch: int) -> PartitionState:
-    """Returns the first state of a partition: all live replicas are in sync, and the first leads that is not
-    leaving and has room."""
+    """Returns the first state of a partition: all live replicas are in sync; the leader is the first that is not
+    leaving and has space on its disk."""
     isr = tuple(replica for replica in replicas if replica in registrations)
     leader = next((replica for replica in isr if registrations[replica].takes_records), isr[0])
     data_ids = {replica: registrations[replica].data_id for replica in isr}
@@ -212,7 +213,7 @@ Refusal = tuple[ErrorCode, str]
 def preferred_election(
     partition: PartitionImage, registrations: Registrations, terms: Terms
 ) -> PartitionState | Refusal:
-    """Returns the state in which the first replica leads, or why there is none (ElectLeaders, PREFERRED)."""
+    """Returns the state in which the first replica leads, or the reason why there is none (ElectLeaders, PREFERRED)."""
     state, preferred = partition.state, partition.replicas[0]
     registration = registrations.get(preferred)
     if state.leader == preferred and registration is not None:
@@ -240,9 +241,9 @@ def unclean_election(
     terms: Terms,
     minimum: int,
 ) -> PartitionState | Refusal:
-    """Returns the state in which the live replica with the most records leads, or why there is none (ElectLeaders,
-    UNCLEAN). A leader that is not live is none, as in Metadata: the state names it while the election is held, see
-    `Terms`."""
+    """Returns the state in which the live replica with the most records leads, or the reason why there is none
+    (ElectLeaders, UNCLEAN). A leader that is not live counts as none, as in Metadata: the state still names it while
+    the election is postponed, see `Terms`."""
     if partition.leader in registrations:
         return ErrorCode.election_not_needed, "the partition has a leader"
     settings = ElectionSettings(minimum, unclean=True)
@@ -261,8 +262,7 @@ def unclean_election(
 
 
 def is_led_elsewhere(image: ClusterImage, broker_id: int) -> bool:
-    """Returns True if no partition of the image has both this broker and one that stays among its in-sync replicas: a
-    partition whose other in-sync replicas are leaving too, or are dead, cannot be handed over to anyone.
-    """
+    """Returns True if no partition of the image has both this broker and one that stays among its in-sync replicas. A
+    partition whose other in-sync replicas are leaving too, or are dead, cannot be given to another leader."""
     staying = {number for number, node in image.brokers.items() if not node.registration.leaving} - {broker_id}
     return not any(broker_id in each.isr and not staying.isdisjoint(each.isr) for _, each in image.partitions())

@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 _DONE: Refusal = (ErrorCode.none, "")
 _WAITS = "the cluster is starting, and the partition waits for replicas that are not back yet"
 _MOST_ASSIGNMENTS = 8_000
-"""Partitions of all topics whose assignments one change may write. A topic's definition is written whole, twice (the
-topic and the ring), some 30 bytes a partition; ZooKeeper takes 1 MB."""
+"""Upper bound of the number of partitions whose assignments one change may write, over all topics. A topic's definition
+is written whole, twice (the topic and the ring), about 30 bytes a partition; ZooKeeper accepts 1 MB."""
 
 
 class ControllerTasks:
@@ -82,7 +82,7 @@ class ControllerTasks:
 
     def catch_up(self, read: ClusterImage, evicted: Collection[BrokerNode]) -> Steps[None]:
         """Ends the registrations of `evicted`, and writes what follows from the registrations, configurations and
-        reports, beginning with the image that was just `read`, in changes of `ChangeWriter.most_states` partitions."""
+        reports, starting with the image that was just `read`, in changes of `ChangeWriter.most_states` partitions."""
         for node in evicted:
             yield from self._evict(node)
         image: ClusterImage | None = None if evicted else read
@@ -90,7 +90,7 @@ class ControllerTasks:
             pass
 
     def holds_elections(self, image: ClusterImage) -> bool:
-        """Returns True if elections wait for brokers that have not come back yet."""
+        """Returns True if elections are postponed until absent brokers are back."""
         return self._controller.lease is not None and holds_elections(image, self._terms())
 
     def _next_step(self, image: ClusterImage) -> Steps[Plan | None]:
@@ -107,8 +107,8 @@ class ControllerTasks:
         return _reassigned(image, finished) if finished else None
 
     def _doubt(self, image: ClusterImage, leader_epoch: int) -> Plan:
-        """Takes all states up to that leader epoch for doubted, as many as one change may have; then none is restored
-        any more."""
+        """Doubts all states up to that leader epoch (docs/replication.md, R13), as many as one change may have; when
+        none is left, deletes `/admin/restored`."""
         states = doubted(image, self._terms(), leader_epoch, self._writer.most_states)
         if not states:
             return Plan(operations=[Delete(paths.RESTORED)])
@@ -119,8 +119,8 @@ class ControllerTasks:
         return Plan(states)
 
     def _log_taken_over(self, image: ClusterImage, changed: Mapping[TopicPartition, PartitionState]) -> None:
-        """Says that states of version 1 are replaced: of each live member it is presumed that it has the data that it
-        had (`tree.states`)."""
+        """Logs that states of version 1 are replaced: each live member is presumed to have the data that it had
+        (`tree.states`)."""
         older = [tp for tp in changed if (found := image.partition(tp)) is not None and has_unknown_data(found.state)]
         if older:
             _log.warning(
@@ -137,7 +137,7 @@ class ControllerTasks:
         return first_elections(image, registrations, reports, self._terms(), self._writer.most_states)
 
     def _evict(self, node: BrokerNode) -> Steps[None]:
-        """Ends a registration, and elects in the same change, if the states are not of an older backup (R13)."""
+        """Ends a registration, and elects in the same change unless the states are from an older backup (R13)."""
 
         def plan(image: ClusterImage) -> Steps[Plan | None]:
             found = image.registrations.get(node.id)
@@ -200,8 +200,8 @@ class ControllerTasks:
         return unclean_election(tp, partition, image.registrations, reports, terms, minimum)
 
     def _waits(self, image: ClusterImage, partition: PartitionImage) -> bool:
-        """Returns True if the state may be of an older backup: while the cluster starts and replicas are not back, or
-        until it is taken for doubted (R13). Only an unclean election does not wait."""
+        """Returns True if the state may be from an older backup: while the cluster starts and replicas are absent, or
+        until the state is doubted (R13). Only an unclean election does not wait for that."""
         return image.restored is not None or is_held(
             partition.state, partition.replicas, image.registrations, self._terms()
         )
@@ -209,7 +209,7 @@ class ControllerTasks:
     def alter_reassignments(
         self, asked: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
     ) -> Steps[Refusals]:
-        """Begins the reassignment of each partition to the given replicas; None cancels the one in progress."""
+        """Starts the reassignment of each partition to the given replicas; None cancels the one in progress."""
 
         def plan(image: ClusterImage, part: Sequence[TopicPartition], results: Refusals) -> Plan | None:
             changed: dict[TopicPartition, Reassigned] = {}
@@ -227,7 +227,8 @@ class ControllerTasks:
         return (yield from self._in_parts(list(asked), plain(plan)))
 
     def unregister(self, broker_id: int) -> Steps[None]:
-        """Removes what is stored of a broker that is gone for good: the record of its log directory, its configuration.
+        """Removes what is stored of a broker that will not return: the record of its log directory and its
+        configuration.
 
         Raises `BrokerError` BROKER_ID_NOT_REGISTERED if nothing is stored, and INVALID_REQUEST while the broker is live
         or has replicas.
@@ -310,8 +311,8 @@ class ControllerTasks:
         asked: Sequence[TopicPartition],
         plan: Callable[[ClusterImage, Sequence[TopicPartition], Refusals], Steps[Plan | None]],
     ) -> Steps[Refusals]:
-        """Changes as many partitions at a time as one change may have; each part is planned again when another change
-        was first."""
+        """Changes the partitions in as many changes as they need; each part is planned again if another change came
+        first."""
         self._controller.epoch()
         results: Refusals = {}
         left, part = list(asked), list[TopicPartition]()

@@ -55,8 +55,8 @@ class BrokerIdNode(NodeData):
     """`/brokers/ids/<id>`. The fields from `directory_id` on are Klamm's own.
 
     A broker that holds the lock of the log directory `directory_id` may replace the path. `incarnation` names the
-    registration, `data` is the data ids of the log directory, newest first, `state` is `serving`, `full` (no room on
-    its disk) or `leaving`. A broker of an older release has none of these three.
+    registration, `data` is the data ids of the log directory, newest first, `state` is `serving`, `full` (its disk is
+    full) or `leaving`. A broker of an older release has none of these three.
     """
 
     version: int = 5
@@ -134,8 +134,8 @@ class ProducerIdBlockNode(NodeData):
 
 
 class MetadataVersionNode(NodeData):
-    """`topics`: those that the last change touched; `by`: its writer's attempt. The version of the path counts the
-    changes."""
+    """`/admin/metadata_version`. `topics`: those that the last change touched; `by`: the name of its writer's attempt.
+    The version of the path is the number of changes."""
 
     version: int = 1
     by: str = ""
@@ -143,9 +143,9 @@ class MetadataVersionNode(NodeData):
 
 
 class RestoredNode(NodeData):
-    """`/admin/restored`: a broker had seen the change `seen` of the metadata when they were at `found`, or at another
-    change of that number. `leader_epoch` is the highest that it had seen: that of a state of the backup is no higher,
-    and that of a state which was made since is, since they follow the clock."""
+    """`/admin/restored`: a broker had seen the change `seen` of the metadata, and found the metadata at `found`, or at
+    another change of that number. `leader_epoch` is the highest that it had seen: states of the backup are not above
+    it; states made since are, because leader epochs follow the clock."""
 
     version: int = 1
     broker: int
@@ -155,8 +155,8 @@ class RestoredNode(NodeData):
 
 
 class FeaturesNode(NodeData):
-    """`/admin/features`: finalized levels by name. A feature of level 0 was set to it by an administrator; one that is
-    not named gets a level from the controller."""
+    """`/admin/features`: finalized levels by name. Level 0 was set by an administrator; a feature that is not named
+    gets a level from the controller."""
 
     version: int = 1
     features: dict[str, int] = Field(default_factory=dict)

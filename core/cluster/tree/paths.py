@@ -56,7 +56,7 @@ INCARNATIONS = "/brokers/incarnations"
 OFFLINE = "/brokers/offline"
 """Klamm's own: the partitions whose log is offline, by broker."""
 RECOVERED = "/brokers/recovered"
-"""Klamm's own: where the logs of doubtful members end, by broker (R7)."""
+"""Klamm's own: where the logs of doubtful members end, by broker (docs/replication.md, R7)."""
 LOG_DIRECTORIES = "/brokers/log_dirs"
 """Klamm's own: a record of each broker's log directory."""
 TOPICS = "/brokers/topics"
@@ -74,7 +74,7 @@ CHANGES = "/admin/changes"
 FEATURES = "/admin/features"
 """Klamm's own: the finalized feature levels."""
 RESTORED = "/admin/restored"
-"""Klamm's own: there while no state is to be trusted, since the coordination was restored from an older backup."""
+"""Klamm's own: exists while the states must not be used, since the coordination was restored from an older backup."""
 SUSPECTS = "/admin/suspects"
 """Klamm's own: the incarnations of brokers that refuse connections."""
 
@@ -83,8 +83,8 @@ _EMPTY = "%"
 sign."""
 
 DELETED_TOPICS = "/admin/delete_topics"
-"""Deleted topics of which groups may still have offsets. By topic id, unlike Kafka's path: a topic of the same name may
-exist again."""
+"""Deleted topics of which groups may still have offsets. By topic id, unlike Kafka's path, since a topic of the same
+name may exist again."""
 
 PERSISTENT = (
     BROKER_IDS, INCARNATIONS, OFFLINE, RECOVERED, LOG_DIRECTORIES, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster",

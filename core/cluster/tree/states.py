@@ -1,12 +1,12 @@
 """Partition states as this release and those before replication wrote them.
 
 A state of version 1 has no broker epoch, data ids and eligible replicas. Its members' data ids are unknown
-(`UNKNOWN_DATA`) until the controller presumes for each live member that the data under which it is registered now is
-the data that it had. No better is possible: nothing names the data that a member had when the state was written. The
-presumption is right unless a log directory was replaced or lost records between the last start of the older release and
-the first of this one; a directory that lacks logs which the cluster has on it is found by the broker itself, which
-then does not start (`core.log.recovery.missing_logs`). A member that is absent stays of unknown data, counts as absent
-and so keeps its place, and is judged in the same way when it is back.
+(`UNKNOWN_DATA`) until the controller presumes that each live member still has the data that it had when the state was
+written. Nothing better is possible, since the state does not name that data. The presumption is right unless a log
+directory was replaced or lost records between the last start of the older release and the first of this one; a
+directory that lacks logs which the cluster has on it is found by the broker itself, which then does not start
+(`core.log.recovery.missing_logs`). An absent member keeps unknown data and its membership, and is judged in the same
+way when it is back.
 """
 
 from __future__ import annotations

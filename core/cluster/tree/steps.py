@@ -1,4 +1,5 @@
-"""Sequences of coordination requests as generators: each request is yielded, and its answer sent or its error thrown.
+"""Sequences of coordination requests as generators: each request is yielded, and its answer is sent into the generator
+or its error thrown.
 
 So the requests and their order are written once, without I/O and threads: `StepRunner` carries them out on a worker
 thread, and the simulation one request at a time, with failures between any two. Besides reads and writes of the
@@ -31,7 +32,7 @@ class Mutex(Protocol):
 
 
 class Session(Protocol):
-    """What a sequence may know of the coordination without a request; see `interfaces.coordination.Coordination`."""
+    """What a sequence may read of the coordination without a request; see `interfaces.coordination.Coordination`."""
 
     @property
     def session_id(self) -> int: ...
@@ -60,7 +61,7 @@ class Transact(NamedTuple):
 
 
 class CreateBelow(NamedTuple):
-    """Creates a path with the parents that it lacks."""
+    """Creates a path and its missing parents."""
 
     path: str
     data: bytes
@@ -75,14 +76,14 @@ class Pause(NamedTuple):
 
 
 class AwaitChange(NamedTuple):
-    """Waits until the path is deleted, for so long at most."""
+    """Waits until the path is deleted, or the given time has passed."""
 
     path: str
     seconds: float
 
 
 class SetWatches(NamedTuple):
-    """Sets watches in the present session, in place of those of the last; each wakes the broker."""
+    """Sets watches in the present session, in place of those of the last one; each wakes the broker."""
 
     paths: tuple[str, ...]
 
@@ -101,7 +102,7 @@ Request = (
     Get | GetMany | Children | Transact | CreateBelow | Restart | SetWatches | Pause | AwaitChange | Connect | Acquire
 )
 Answer = Any
-"""By the request: see the functions below."""
+"""The answer, whose type depends on the request: see the functions below."""
 Steps = Generator[Request, Answer, T]
 
 
@@ -183,7 +184,7 @@ def holding(mutex: Mutex, steps: Steps[T]) -> Steps[T]:
 
 
 def plain(call: Callable[P, T]) -> Callable[P, Steps[T]]:
-    """Returns the function as one that makes steps, of which there are none."""
+    """Wraps a function without requests as one that returns steps."""
 
     def steps(*args: P.args, **kwargs: P.kwargs) -> Steps[T]:
         yield from ()
@@ -193,8 +194,8 @@ def plain(call: Callable[P, T]) -> Callable[P, Steps[T]]:
 
 
 class StepRunner:
-    """Carries out steps on the calling thread. `sleep` waits for some seconds, or less long while its owner stops;
-    `is_reachable` connects to a broker; `set_watches` does as `SetWatches` says."""
+    """Carries out steps on the calling thread. `sleep` waits for some seconds, or less if its owner stops meanwhile;
+    `is_reachable` connects to a broker; `set_watches` carries out `SetWatches`."""
 
     def __init__(
         self,
