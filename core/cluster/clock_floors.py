@@ -18,7 +18,7 @@ _IDS_PER_SECOND: Final = 2**20
 
 
 def leader_epoch_floor(now_s: float) -> int:
-    """Returns the whole seconds since 2026, a number above any leader epoch of an earlier second, elections included."""
+    """Returns the whole seconds since 2026: more than any leader epoch of an earlier second, elections included."""
     return int(_seconds(now_s))
 
 

@@ -220,7 +220,8 @@ class FetchContext(Generic[K, P]):
 
     @property
     def changed(self) -> Mapping[K, P]:
-        """The partitions of this request that are new in the session or have other parameters; of a full request all."""
+        """The partitions of this request that are new in the session or have other parameters; all of a full
+        request."""
         return self._request.partitions
 
     def parameters(self, partition: K) -> P | None:

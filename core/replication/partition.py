@@ -1,4 +1,5 @@
-"""One replica of a partition and its role: leader, follower or neither (Kafka's `Partition`; docs/replication.md, R1)."""
+"""One replica of a partition and its role: leader, follower or neither (Kafka's `Partition`). docs/replication.md,
+R1."""
 
 from __future__ import annotations
 
