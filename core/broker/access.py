@@ -52,16 +52,14 @@ _ERRORS: Final = {
 
 
 class AccessControl:
-    """`enforced`: True if there is an authorizer; where a check is costly, callers test it first."""
+    """Asks the authorizer. `enforced`: True if there is one; where a check is costly, callers test it first."""
 
     def __init__(
         self,
         authorizer: Authorizer | None,
         worth_saying: Callable[[str], str | None] = lambda _: "",
     ) -> None:
-        """`worth_saying` limits how often one line is logged: it returns text to append, or None to suppress the
-        line.
-        """
+        """`worth_saying` limits how often a line is logged: it returns text to append, or None to suppress the line."""
         self.enforced = authorizer is not None
         self._authorizer = authorizer
         self._worth_saying = worth_saying

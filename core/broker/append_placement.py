@@ -84,7 +84,7 @@ class AppendPlacement:
 
     def __init__(self, call_later: CallLater, sleeps: Callable[[], int] = thread_sleeps) -> None:
         self.on_loop_bytes = ON_LOOP_BYTES
-        """For a batch of more bytes `needs_worker` decides. Read for every append."""
+        """Larger batches need a call of `needs_worker`. Read for every append."""
         self.held_up = 0
         """How often appends have been moved to worker threads."""
         self._call_later = call_later
@@ -95,7 +95,8 @@ class AppendPlacement:
         self._watch = 0
 
     def needs_worker(self, size: int) -> bool:
-        """Returns True if a batch of `size` bytes is appended on a worker thread; else the caller appends it now."""
+        """Returns True if a batch of `size` bytes must be appended on a worker thread; else the caller appends it
+        now."""
         if size > ON_LOOP_BYTES or self._state is PlacementState.ON_WORKERS:
             return True
         if self._state is PlacementState.WATCHED:
@@ -103,7 +104,7 @@ class AppendPlacement:
         return False
 
     def took_long(self) -> None:
-        """Notes an append on the event loop that took more than `LONG_NS`."""
+        """Records an append on the event loop that took more than `LONG_NS`."""
         if self._state is PlacementState.WATCHED and self._sleeps() > self._slept_before:
             self._take(PlacementEvent.HELD_UP)
             self.held_up += 1

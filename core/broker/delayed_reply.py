@@ -1,4 +1,4 @@
-"""The reply to a request that was carried out, and is told once other brokers have done their part."""
+"""The reply to a request that was carried out and is answered once other brokers have done their part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Frame = Callable[[Outcome, int], "Reply | Coroutine[Any, Any, Reply]"]
 
 
 class DelayedReply:
-    """A connection handles the Produce requests behind one, and sends the replies in the order of the requests.
+    """A reply that becomes ready later. The connection handles the Produce requests behind it meanwhile, and sends
+    the replies in the order of the requests.
 
     `answer` returns the outcome, and is called once the reply is ready. `frame` makes the response frame of it; the
     dispatcher sets it and `begun_ns`. Belongs to the event loop.
@@ -48,7 +49,7 @@ class DelayedReply:
         return outcome if isinstance(outcome, list) else None
 
     async def outcome(self) -> Outcome:
-        """Waits until it is ready, for those that may wait; returns the outcome."""
+        """Waits until it is ready; returns the outcome. For callers that may wait."""
         if not self.is_ready:
             ready = asyncio.get_running_loop().create_future()
             self.on_ready = lambda: None if ready.done() else ready.set_result(None)

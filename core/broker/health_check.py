@@ -1,7 +1,7 @@
-"""The health of a broker: what a load balancer, systemd's or Kubernetes' probes, and a person ask.
+"""The health of a broker, for load balancers, the probes of systemd and Kubernetes, and people.
 
-*Live*: the event loop runs; a broker that is not should be restarted. *Ready*: clients are served. A problem that a
-restart of this broker does not end, such as a full disk, is listed and changes neither.
+*Live*: the event loop runs; a broker that is not live should be restarted. *Ready*: clients are served. A problem
+that a restart of this broker does not end, such as a full disk, is listed and changes neither.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .metrics.health import BrokerHealth
 from .watched import Watched
 
 STALLED_S: Final = 30.0
-"""Seconds that the event loop may be late before the broker is not live."""
+"""Seconds of delay of the event loop from which on the broker is not live."""
 
 
 class HealthCheck:
-    """May be called from any thread; reads what the broker knows, and waits for nothing. `state` returns the broker's
-    state; `clock` returns monotonic seconds."""
+    """May be called from any thread; reads the broker's state without waiting. `state` returns the broker's state;
+    `clock` returns monotonic seconds."""
 
     def __init__(
         self, watched: Watched, state: Callable[[], BrokerState], clock: Callable[[], float] = time.monotonic

@@ -1,6 +1,5 @@
 """Creates the topics that brokers themselves need: `__consumer_offsets`, the audit's. Only the controller changes
-topics; another broker asks it, as a client.
-"""
+topics; another broker asks it, as a client."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ async def ensure_topic(
 ) -> None:
     """Creates the topic unless it exists. Raises `KlammError` if that is not possible now.
 
-    When this returns this broker serves its share of the partitions; if another broker is the controller, this one may
-    learn of the topic later.
+    When this returns this broker serves its part of the partitions; if another broker is the controller, this one
+    may learn of the topic later.
     """
     workers, cluster = services.workers, services.cluster
     if name in cluster.image().topics:

@@ -96,7 +96,7 @@ def _empty_family(
 
 
 def of_services(samples: Iterable[ServiceMetric]) -> Iterable[Metric]:
-    """Yields a family for each name; the labels of its first sample name those of all."""
+    """Yields a family for each metric name; its labels are those of its first sample."""
     families: dict[str, tuple[CounterMetricFamily | GaugeMetricFamily, tuple[str, ...]]] = {}
     for sample in samples:
         if sample.name not in families:
@@ -108,12 +108,12 @@ def of_services(samples: Iterable[ServiceMetric]) -> Iterable[Metric]:
 
 
 def _shown(labels: Iterable[str]) -> list[str]:
-    """Returns the labels as one visible line each; Prometheus's text format has no form for a lone surrogate."""
+    """Returns each label as one visible line; Prometheus's text format has no form for a lone surrogate."""
     return [escaped(label) for label in labels]
 
 
 def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
-    """Yields the buckets by their upper bound in ms: always the same ones, from 16 us to 34 s, and +Inf."""
+    """Yields the buckets by their upper bound in ms, always the same ones: from 16 us to 34 s, and +Inf."""
     total = sum(counts[:_LOWEST])
     for index in range(_LOWEST, _HIGHEST):
         total += counts[index]
@@ -131,7 +131,7 @@ def _api_name(name: str) -> str:
 
 
 def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
-    """Returns for each metric name the function that reads it."""
+    """Returns, for each metric name, the function that reads it."""
     metrics, memory = watched.connections.metrics, watched.connections.memory
 
     def one(read: Callable[[], float]) -> Callable[[], Iterable[Sample]]:

@@ -1,20 +1,21 @@
-"""Batches of idempotent producers that were refused and will be sent again: those behind them wait, too.
+"""Batches of idempotent producers that were refused and will be sent again; the batches behind them are refused,
+too.
 
 A producer has up to five batches of a partition in flight. If the first is refused because this broker does not lead
 yet, or too few replicas are in sync, and that is over when the second arrives, the second would get
-OUT_OF_ORDER_SEQUENCE_NUMBER. If the partition does not know the producer, it would be stored, and the first would be
-out of order for ever (KAFKA-14359). After that error librdkafka begins a new epoch and sends all again, also the first
-one, which was perhaps stored before an earlier leader died: it is then stored twice. So the second gets the error of
-the first, after which every client sends both again, in order.
+OUT_OF_ORDER_SEQUENCE_NUMBER. If the partition does not know the producer, the second would be stored, and the first
+would be out of order for ever (KAFKA-14359). After that error librdkafka starts a new epoch and sends all batches
+again, including the first one, which may have been stored before an earlier leader died: it is then stored twice. So
+the second gets the error of the first, after which every client sends both again, in order.
 
-A refusal holds batches up until the refused batch is sent again, the producer begins a new epoch, or the log has
-what was refused (it was stored at another leader meanwhile). A batch that the log expects is never held up. Time ends a
-refusal only when the producer has given the batch up.
+A refusal holds later batches up until the refused batch is sent again, the producer starts a new epoch, or the log
+has the refused batch (it was stored at another leader meanwhile). A batch that the log expects is never held up.
+Time ends a refusal only when the producer has given the batch up.
 
-The first may also be on its way to an earlier leader, which is stopped or cut off: librdkafka sends what comes next to
-the new leader all the same. So a producer's first batches in a leader epoch are refused, too, as long as those before
-them are missing, for `EARLIER_S` at most: also if the log does not know the producer, and would take any sequence of
-it. After the second's answer librdkafka reports the first as delivered.
+The first batch may also be in flight to an earlier leader, which is stopped or cut off: librdkafka sends the next
+ones to the new leader all the same. So a producer's first batches in a leader epoch are refused, too, as long as
+those before them are missing, for `EARLIER_S` at most: also if the log does not know the producer, and would accept
+any sequence of it. After the second's answer librdkafka would report the first as delivered.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ RETRIED: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""Errors after which a producer sends the batch again as it was."""
+"""Errors after which a producer sends the same batch again."""
 KEPT_S: Final = 120.0
-"""The `delivery.timeout.ms` of Kafka's producer. One that gives a batch up begins a new epoch."""
+"""The `delivery.timeout.ms` of Kafka's producer. A producer that gives a batch up starts a new epoch."""
 EARLIER_S: Final = 60.0
-"""librdkafka's `socket.timeout.ms`: then what an earlier leader has not answered is sent again."""
+"""librdkafka's `socket.timeout.ms`, after which it sends again what an earlier leader has not answered."""
 PURGE_INTERVAL_S: Final = 30.0
 MOST: Final = 100_000
-"""About 40 MB."""
+"""The most refusals of a partition; about 40 MB."""
 _SEQUENCES: Final = 1 << 31
 _KEY: Final = Struct(">16sqi")
 
@@ -53,8 +54,7 @@ Stored = Callable[[int], tuple[int, int] | None]
 
 
 class _Refused(NamedTuple):
-    """The first and the last refused batch of a producer in one epoch, by their base sequences; the first one's
-    error."""
+    """The base sequences of a producer's first and last refused batch in one epoch, and the error of the first."""
 
     epoch: int
     first: int
@@ -64,25 +64,25 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Belongs to the event loop. `known` is nearly always empty: only if it is not, `behind` need be called.
-    `topic`: its name, or the 16 bytes of its id: a producer names it one way or the other.
+    """Belongs to the event loop. `known` is nearly always empty; `behind` need be called only if it is not. `topic`:
+    its name, or the 16 bytes of its id, as the producer names it.
 
-    At most `MOST` producers of a partition are known: beyond it the oldest refusal is forgotten, and the batches behind
-    that one are checked by the log alone, as at a broker without this class.
+    At most `MOST` producers of a partition are known: beyond that the oldest refusal is forgotten, and the batches
+    behind that one are checked by the log alone, as at a broker without this class.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.known: Final[dict[bytes, _Refused]] = {}  # the oldest first
         self._clock = clock
         self._early: Final[dict[bytes, tuple[int, float]]] = {}
-        """The leader epoch in which a batch came before those that precede it, and when the first such one came."""
+        """The leader epoch in which a batch came before those that precede it, and the time of the first one."""
 
     def is_early(
         self, topic: str | bytes, partition: int, batch: memoryview, leader_epoch: int, stored: Stored
     ) -> bool:
-        """Call it for a batch that is out of order in the log, and whose producer has stored nothing in this leader
-        epoch. Returns True if an earlier leader may still have what is missing before it: the batch is then to be
-        refused as by a broker that does not lead."""
+        """Returns True if an earlier leader may still have what is missing before the batch, which is then to be
+        refused as by a broker that does not lead. Call it for a batch that is out of order in the log and whose
+        producer has stored nothing in this leader epoch."""
         if (header := _header(batch)) is None or (found := stored(header.producer_id)) is None:
             return False
         if found[0] == header.producer_epoch and not _is_before(found[1], header.base_sequence):
@@ -99,13 +99,13 @@ class RefusedBatches:
 
     @staticmethod
     def lacks_first(batch: memoryview, stored: Stored) -> bool:
-        """Returns True if the log does not know the producer, and this is not its first batch. Call it while the leader
-        is new: later the producer's state may have expired."""
+        """Returns True if the log does not know the producer, and this is not its first batch. Call it while the
+        leader is new: later the producer's state may have expired."""
         header = _header(batch)
         return header is not None and header.base_sequence != 0 and stored(header.producer_id) is None
 
     def note(self, topic: str | bytes, partition: int, batch: memoryview, error: ErrorCode) -> None:
-        """Takes note of a refusal; the first refused batch of a producer counts."""
+        """Records a refusal; only the first refused batch of a producer determines the error."""
         if error not in RETRIED or (header := _header(batch)) is None:
             return
         key, epoch = _key(topic, partition, header), header.producer_epoch
@@ -124,9 +124,9 @@ class RefusedBatches:
             del self.known[next(iter(self.known))]
 
     def behind(self, topic: str | bytes, partition: int, batch: memoryview, stored: Stored) -> ErrorCode | None:
-        """Returns the error of the refused batch that this one follows; None if it goes to the log: it is the refused
-        one, sent again, or the log expects it or has it. `stored` looks into the partition's log.
-        """
+        """Returns the error of the refused batch that this one follows; None if the log is to check it: it is the
+        refused one, sent again, or the log expects it or has it. `stored` reads the producer's state in the
+        partition's log."""
         if (header := _header(batch)) is None:
             return None
         key, epoch, sequence = _key(topic, partition, header), header.producer_epoch, header.base_sequence
@@ -146,7 +146,7 @@ class RefusedBatches:
         return known.error if in_log is None or _is_before(in_log, sequence) else None
 
     def purge(self) -> None:
-        """Forgets the refusals whose producers have given the batches up, or have gone. Called periodically."""
+        """Forgets the refusals whose producers have given the batches up, or have ended. Called periodically."""
         now = self._clock()
         while self.known and now >= next(iter(self.known.values())).until_s:
             del self.known[next(iter(self.known))]
@@ -172,7 +172,7 @@ def _key(topic: str | bytes, partition: int, header: BatchHeader) -> bytes:
 
 
 def _after(sequence: int) -> int:
-    """Sequences go on at 0 after 2^31 - 1."""
+    """Returns the next sequence; 0 follows 2^31 - 1."""
     return (sequence + 1) % _SEQUENCES
 
 

@@ -31,13 +31,13 @@ def not_ready(context: ConnectionContext, _: bytearray) -> None:
 class ConnectionContext:
     """One connection.
 
-    `principal` is the client's, as authenticated. `dispatch` handles its requests: another one from its authentication
-    on (`handlers.authentication`). `software_*` is what the client reports in ApiVersions. `taken`: bytes reserved for
-    the response being built. `allowance`: bytes that its next answer to a Fetch may hold; more than the event loop
-    copies means the free room. `ended`: the client sends no more, so that no request waits on its behalf; waiting
-    requests are notified by `on_end`. `on_close` is called when the connection is closed, in any way. `throttle_ms` is
-    how long the client is asked to wait before its next request; `throttle` reads nothing more of the connection for so
-    many seconds.
+    `principal` is the client's, as authenticated. `dispatch` handles its requests; authentication replaces it
+    (`handlers.authentication`). `software_*` is what the client reports in ApiVersions. `taken`: bytes reserved for
+    the response being built. `allowance`: bytes that its next answer to a Fetch may hold; if it is more than the
+    event loop copies, the free memory is the limit. `ended`: the client sends no more, so that no request waits on
+    its behalf; waiting requests are notified by `on_end`. `on_close` is called when the connection is closed, for
+    any reason. `throttle_ms` is how long the client is asked to wait before its next request; `throttle` stops
+    reading from the connection for that many seconds.
     """
 
     connection_id: int
@@ -72,10 +72,10 @@ class ConnectionContext:
 
 
 class Request:
-    """One request: its content, its sender, and the fields of its response beside the content.
+    """One request: its content, its sender, and the fields of its response that are not part of the content.
 
-    `message` is kio's; for Produce it is what `protocol.produce` reads, and it is None if a version of ApiVersions is
-    requested that is not served. `reply` is the schema of the response; Produce has none, since its responses are
+    `message` is kio's; for Produce it is what `protocol.produce` reads, and it is None if a version of ApiVersions
+    is requested that is not served. `reply` is the schema of the response; Produce has none, since its responses are
     encoded by separate code.
     """
 
@@ -101,9 +101,8 @@ class Request:
 
     @classmethod
     def of_fast_path(cls, fast: FastProduceRequest, connection: ConnectionContext) -> Request:
-        """Makes a request from the fast path of Produce, which does so only if needed: it costs as much as three
-        calls.
-        """
+        """Makes a request from the fast path of Produce. Called only if needed, since it costs as much as three
+        calls."""
         return cls(ApiKey.PRODUCE, fast[0], fast, connection, fast[2], fast[1])
 
     @property

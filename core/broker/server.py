@@ -104,7 +104,7 @@ _HAND_OVER_S = 10
 _SESSION_EVICTION_MS = 120_000.0
 """How old a fetch session is before one of another client may replace it, as in Kafka."""
 _AWAY_S = 2.0
-"""Seconds that a stopping broker waits for a coordination that does not answer."""
+"""Seconds for which a stopping broker waits for a coordination that does not answer."""
 _LOOK_S = 0.02
 
 
@@ -122,8 +122,8 @@ def _cleaner_config(config: BrokerConfig) -> CleanerConfig:
 
 
 def _partitions_on(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
-    """Returns the partitions that must have a log on this broker. One that is being moved here need not: if the broker
-    was killed, or its disk was full, the first directory was not made. Once it is in sync, it has one."""
+    """Returns the partitions that must have a log on this broker. A replica that is being added need not have one:
+    if the broker was killed, or its disk was full, its first directory was not made. Once it is in sync, it has one."""
     return [
         TopicPartition(topic.name, number)
         for topic in image.topics.values()
@@ -144,7 +144,7 @@ def _data_ids_of(image: ClusterImage, broker_id: int) -> list[str]:
 
 
 async def _gone(cluster: Cluster) -> None:
-    """Returns once the coordination has not answered for `_AWAY_S`; says at once that it does not."""
+    """Returns once the coordination has not answered for `_AWAY_S`; logs at once that it does not answer."""
     while True:
         while not cluster.is_away:
             await asyncio.sleep(_LOOK_S)
@@ -157,12 +157,12 @@ async def _gone(cluster: Cluster) -> None:
 
 
 def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
-    """Returns the highest leader epoch that has begun in each log that is ahead of the cluster, of partitions that this
-    broker leads; it uses a higher one.
+    """Returns the highest leader epoch in each log that is ahead of the cluster, of partitions that this broker
+    leads, which then uses a higher one.
 
-    With its registration every partition that it leads has got a new leader epoch (R8): its logs may differ from what
-    clients have read, since they may have lost their end in a crash, or have been restored from a backup. Here the
-    coordination was restored.
+    With its registration every partition that it leads has got a new leader epoch (docs/replication.md, R8): its
+    logs may differ from what clients have read, since they may have lost their end in a crash, or have been restored
+    from a backup. If a log is ahead, the coordination was restored.
     """
     begun: dict[TopicPartition, int] = {}
     led = 0
@@ -185,7 +185,7 @@ def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict
 
 
 class Broker:
-    """Made on a running event loop; `await start()`, `await stop()` in any state, once."""
+    """Made on a running event loop; `await start()`, `await stop()` in any state, each once."""
 
     def __init__(
         self,
@@ -197,10 +197,9 @@ class Broker:
         around_dispatch: Callable[[Dispatch], Dispatch] | None = None,
     ) -> None:
         """`process_log` follows the file when that is reloaded, and admin clients (KIP-412). `accept_missing_logs`:
-        partitions whose logs are missing begin again at offset 0. `accepts`: by the security protocol of their
-        listener, what puts accepted sockets under a transport. `around_dispatch` may put another dispatch in front of
-        the broker's, as `klamm.testing` does for its faults.
-        """
+        partitions whose logs are missing start again at offset 0. `accepts`: by the listener's security protocol,
+        the function that wraps accepted sockets in a transport. `around_dispatch` may put another dispatch in front
+        of the broker's, as `klamm.testing` does for its faults."""
         self._settings = settings
         self._around_dispatch = around_dispatch
         self._accept_missing_logs = accept_missing_logs
@@ -227,12 +226,13 @@ class Broker:
         return self._live.current
 
     async def reload(self, file: Path) -> ReloadOutcome:
-        """Reads the file again, once started; its errors are in the outcome, and nothing has then changed."""
+        """Reads the file again, once started; errors in the file are in the outcome, and nothing has then changed."""
         assert self._reloader is not None, "start first"
         return await self._reloader.reload(file)
 
     async def start(self) -> None:
-        """Starts the broker. Raises `KlammError` in one line if it cannot start; what was begun is undone."""
+        """Starts the broker. Raises `KlammError` in one line if it cannot start; everything started so far is then
+        stopped."""
         try:
             await self._start()
         except BaseException:
@@ -252,9 +252,9 @@ class Broker:
         await self._stack.aclose()
 
     async def _hand_over(self, services: Services) -> None:
-        """Lets the controller move leaders off this broker and take it out of in-sync replicas, while it still serves
-        (Kafka's controlled shutdown). Gives up after a time, and sooner if the coordination does not answer: the others
-        then take over once it has left."""
+        """Lets the controller move leaders off this broker and take it out of in-sync replicas, while it still
+        serves (Kafka's controlled shutdown). Stops waiting after a time, and sooner if the coordination does not
+        answer: other brokers then take over once it has left."""
         cluster = services.cluster
         if not self._config.controlled_shutdown_enable or len(cluster.image().brokers) < 2:
             return
@@ -374,8 +374,9 @@ class Broker:
         return logs
 
     async def _check_history(self, workers: Workers, coordination: Coordination, cluster_id: str) -> None:
-        """Says that the coordination is older than this directory, if it is, before the logs are opened: that may take
-        longer than others wait. A directory of another broker or cluster, which cannot tell, is refused later."""
+        """Reports, before the logs are opened, that the coordination is older than this directory, if it is: opening
+        may take longer than others wait. A directory of another broker or cluster, which proves nothing, is refused
+        later."""
         directory = Path(self._config.log_dirs)
         meta = await workers.disk(read_meta, directory)
         if meta is not None and (meta.cluster_id, meta.broker_id) == (cluster_id, self._config.broker_id):
@@ -455,18 +456,16 @@ class Broker:
         return cluster
 
     async def _note_start(self, services: Services, record: LogDirectoryRecord) -> None:
-        """Records the start, in the directory first: a directory that is behind the coordination is taken for a
-        restored one.
-        """
+        """Records the start, in the directory first: a directory that is behind the coordination counts as a
+        restored one."""
         if services.leadership.complete:
             epoch = services.cluster.broker_epoch
             await services.workers.disk(services.logs.note_start, epoch)
             await services.workers.coordination(record.record_start, epoch)
 
     def _lease(self, workers: Workers, coordination: Coordination, cluster: Cluster) -> Lease:
-        """Makes the lease: nothing is acknowledged while another broker may have this one's id, and a broker that knows
-        so stops.
-        """
+        """Makes the lease: nothing is acknowledged while another broker may have this one's id, and this broker
+        stops when it learns that one has."""
         loop = asyncio.get_running_loop()
 
         async def confirm() -> int | None:
@@ -483,7 +482,7 @@ class Broker:
         return lease
 
     def _fail(self, error: KlammError) -> None:
-        """Stops serving at once; the code that started this broker is to stop it."""
+        """Stops serving at once; the code that started this broker must stop it."""
         log.error("broker %d stops serving: %s", self._config.broker_id, error)
         self.state = BrokerState.FAILED
         for listener in self._listeners:
@@ -654,7 +653,7 @@ class Broker:
 
     async def _apply_retention(self, services: Services, logs: LogManager) -> None:
         """Applies retention. A follower's log start may then be above its leader's, which must not send consumers to
-        it for the records between (KIP-392): the leader is told."""
+        it for the records between (KIP-392): it is reported to the leader."""
         await services.workers.disk(logs.apply_retention, _clock_ms())
         services.leadership.report_log_starts()
 
@@ -708,9 +707,7 @@ class Broker:
         offsets: OffsetStore,
         lag: ConsumerLag | None,
     ) -> None:
-        """Starts the services. The audit's follower is the first, so that those of plugins are stopped before it counts
-        for the last time.
-        """
+        """Starts the services. The audit's follower starts first, so that it stops last and counts everything."""
         own = self.advertised[0]
         context = LocalBrokerContext(services, coordination, offsets, Address(own.host, own.port))
         self._stack.push_async_callback(background.stop)

@@ -111,7 +111,7 @@ class LocalBrokerContext:
 
 
 def _knows_the_end(replica: Replica) -> bool:
-    """Returns whether the replica leads, and its high watermark has passed the start of its leader epoch: before that
-    it may be lower than the former leader's, up to which a service may have read."""
+    """Returns whether the replica leads, and its high watermark has passed the start of its leader epoch. Before
+    that the watermark may be lower than the former leader's, up to which a service may have read."""
     leader = replica.leader
     return leader is not None and leader.latest_offset_is_known

@@ -39,9 +39,9 @@ from .workers import Workers
 @dataclass
 class Services:
     """`config` is the one in force, and changes while the broker runs (`live`); `advertised` is this broker's own
-    address by listener name; `clock_ms` returns ms since the epoch; `third_party_codecs` are the ids (5 to 7) that are
-    loaded here, and so may be stored; `process_log`: None if the process is not the broker's own.
-    """
+    address by listener name; `clock_ms` returns ms since the epoch; `third_party_codecs` are the ids (5 to 7) of
+    codecs that are loaded here, whose batches may be stored; `process_log`: None if the process is not the broker's
+    own."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -117,8 +117,8 @@ class Services:
         return found
 
     def not_led(self, topic: str | bytes, partition: int) -> ErrorCode:
-        """Returns why a partition that is not led here is refused. `topic`: its name or the 16 bytes of its id; a topic
-        that is unknown may be one that this broker has not read yet."""
+        """Returns the error for a partition that is not led here. `topic`: its name or the 16 bytes of its id; an
+        unknown topic may be one that this broker has not read yet."""
         if isinstance(topic, str):
             known = self.image.topics.get(topic)
         elif (known := self.image.topic_by_id(UUID(bytes=topic))) is None:

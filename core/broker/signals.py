@@ -1,7 +1,7 @@
 """The signals of a broker's process.
 
 Rules: the first SIGTERM or SIGINT requests a clean stop; a second one ends the process at once, with one line and
-status 128 + its number, whatever a thread is waiting for: acknowledged records are in the log, and the next start
+status 128 + its number, whatever its threads are doing: acknowledged records are in the log, and the next start
 checks it. SIGHUP requests that the configuration is read again; several during one reading count as one.
 """
 

@@ -1,5 +1,5 @@
-"""The one place that decides what a new topic or new partitions get: numbers, replicas, configs (CreateTopics,
-CreatePartitions, creation on demand, services)."""
+"""Decides, for all ways of creating them, what new topics and partitions get: numbers, replicas, configs
+(CreateTopics, CreatePartitions, creation on demand, services)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import BrokerError, ConfigError, ErrorCode
 from .services import Services
 
 BY_DEFAULT: Final = -1
-"""The number of partitions or replicas that stands for the broker's default."""
+"""The number of partitions or replicas that means the broker's default."""
 
 Assignments = Sequence[tuple[int, Sequence[int]]]
 """Replicas that an administrator gives: (partition, brokers)."""

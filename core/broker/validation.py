@@ -1,4 +1,5 @@
-"""Topic validation: opens batches of topics that have validators, off the event loop, and passes them to these."""
+"""Topic validation: opens batches of topics that have validators, off the event loop, and passes the records to the
+validators."""
 
 from __future__ import annotations
 
@@ -29,9 +30,7 @@ class Validation:
         max_size: int,
         worth_saying: Callable[[str], str | None] = lambda _: "",
     ) -> None:
-        """`worth_saying` limits how often one line is logged: it returns text to append, or None to suppress the
-        line.
-        """
+        """`worth_saying` limits how often a line is logged: it returns text to append, or None to suppress the line."""
         self._worth_saying = worth_saying
         self.enforced = bool(validators)
         self._validators = tuple(validators)
@@ -45,9 +44,8 @@ class Validation:
 
     def check(self, name: TopicPartition, batch: memoryview) -> None:
         """Validates a batch; blocking. Raises `BrokerError`: INVALID_RECORD with the validator's line if it refuses,
-        and if the records of a batch with the right CRC cannot be read; MESSAGE_TOO_LARGE if they decompress to too
-        much; CORRUPT_MESSAGE for any other batch that is not complete.
-        """
+        or if the records of a batch with a correct CRC cannot be read; MESSAGE_TOO_LARGE if they decompress to too
+        much; CORRUPT_MESSAGE for any other batch that is not complete."""
         header = BatchHeader.parse(batch)
         if header.size != len(batch):
             raise CorruptRecordError(f"{name}: {len(batch)} bytes of records are not exactly one batch")

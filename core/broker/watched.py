@@ -19,7 +19,7 @@ __all__ = ["Watched"]
 
 @dataclass(frozen=True)
 class Watched:
-    """Parts of one broker."""
+    """The parts of one broker that are read."""
 
     broker_id: int
     connections: Connections

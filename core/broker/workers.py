@@ -1,9 +1,9 @@
 """Worker threads for all calls that may block, so that the event loop never does.
 
-There are separate pools, because an unavailable coordination blocks its callers for many seconds, during which the disk
-must not wait, and a small read must not wait for hundreds of large ones. An offset store may be a client of this very
-broker: if its calls used the threads of the coordination, the topic that the first of them creates could never be
-created.
+There are separate pools, because an unavailable coordination blocks its callers for many seconds, during which the
+disk must not wait, and a small read must not wait for hundreds of large ones. An offset store may be a client of
+this same broker: if its calls used the threads of the coordination, the topic that the first of them creates could
+never be created.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BULK_THREADS = 2
 
 
 class Workers:
-    """`appends` decides which appends need a worker thread."""
+    """Belongs to the event loop. `appends` decides which appends need a worker thread."""
 
     def __init__(self, disk_threads: int) -> None:
         self.appends = AppendPlacement(_call_later)
@@ -41,8 +41,7 @@ class Workers:
     async def disk_then(
         self, then: Callable[[T], object], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Does as `disk`, and calls `then` with the result on the event loop, even if the caller is cancelled before:
-        the call has its effect all the same."""
+        """Like `disk`, and calls `then` with the result on the event loop, even if the caller is cancelled before."""
 
         def ended(done: asyncio.Future[T]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -53,7 +52,7 @@ class Workers:
         return await asyncio.shield(running)
 
     async def bulk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns the result of a call that reads much."""
+        """Returns the result of a call that reads large amounts."""
         return await asyncio.get_running_loop().run_in_executor(self._bulk, lambda: call(*args, **kwargs))
 
     async def coordination(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,7 @@
 """The services beside a broker: the audit's, and those that `broker.services` names.
 
-They are started in order once the broker serves, and stopped in the opposite order while it still does. Each call has a
-thread of its own and a time limit: a service that blocks delays neither the broker's workers nor its end.
+They are started in order once the broker serves, and stopped in the opposite order while it still does. Each call
+has its own thread and a time limit: a service that blocks delays neither the broker's workers nor its shutdown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How far groups are behind, in records and in seconds, for the partitions that this broker leads.
 
-A thread asks every `interval_s` for the groups of all brokers and their committed offsets, as any client does, and
-compares them with the logs here. A group's offset may be stored at another broker; the end and the records are here.
+Every `interval_s` a thread asks for the groups of all brokers and their committed offsets, as any client does, and
+compares them with the logs of this broker. A group's offset may be stored at another broker; the log end and the
+records are on this one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ __all__ = ["ConsumerLag", "Lag", "client_of_self", "lag_of"]
 log = logging.getLogger(__name__)
 STOP_S = 10.0
 _SOON = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
-"""Errors of a coordinator that starts or moves: the last lags stay until the next time."""
+"""Errors of a coordinator that starts or moves: the last lags stay until the next computation."""
 
 
 class Lag(NamedTuple):
-    """`records` between the committed offset and the high watermark; `seconds` since the timestamp of the batch that
-    the first of them is in, 0 if there is none."""
+    """`records` between the committed offset and the high watermark; `seconds` since the timestamp of the batch with
+    the first of these records, 0 if there is none."""
 
     records: int
     seconds: float
@@ -113,8 +114,9 @@ class ConsumerLag:
 
 
 def lag_of(context: BrokerContext, partition: TopicPartition, offset: int, now_ms: int) -> Lag | None:
-    """Returns the lag of a group that has committed `offset`; None if the partition is no longer led here. Records that
-    retention has deleted before they were read count as records; the time is that of the first one that is left."""
+    """Returns the lag of a group that has committed `offset`; None if the partition is no longer led here. Records
+    that retention has deleted before they were read count as records; the time is that of the first remaining
+    record."""
     try:
         start = context.read(partition, 0, 0)
         if offset >= start.high_watermark:

@@ -1,10 +1,10 @@
 """The positions of services: stored only while this broker leads the partitions, in the leader epochs in which the
 services have read them.
 
-A broker that was cut off from the coordination may lead a partition no longer and not know it yet. So a commit of a
-service has the guards of a group's commit: this broker is registered, each partition's state names it as the leader in
-that epoch, and each topic has the id of the offset. While the coordination does not answer, a store that works without
-it takes a commit as long as the session cannot have ended: then no other broker leads the partition.
+A broker that was cut off from the coordination may no longer lead a partition and not know it yet. So a commit of a
+service has the guards of a group's commit: this broker is registered, each partition's state names it as the leader
+in that epoch, and each topic has the id of the offset. While the coordination does not answer, a store that works
+without it accepts a commit as long as the session cannot have ended: then no other broker leads the partition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ATTEMPTS = 5
 
 
 class LeaderCommits:
-    """Blocking; for one service at a time. `incarnation` names this broker's registration, and is empty without one."""
+    """Blocking; for one service at a time. `incarnation` names this broker's registration; it is empty without one."""
 
     def __init__(
         self,

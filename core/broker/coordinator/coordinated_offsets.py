@@ -1,8 +1,9 @@
-"""The offsets of the groups that are coordinated here, wherever the offset store keeps them.
+"""The offsets of the groups that this broker coordinates, wherever the offset store keeps them.
 
-A store in `__consumer_offsets` is not called: a coordinator appends to the log of the group's partition (`GroupShard`),
-whose leader epoch fences it. Any other store gets checks with each write: of this broker's registration, and of the
-state of the group's partition (`LeaderFence`), since nothing is appended there that a leader epoch could fence.
+A store in `__consumer_offsets` is not called: a coordinator appends to the log of the group's partition
+(`GroupShard`), whose leader epoch fences it. Any other store gets checks with each write: of this broker's
+registration, and of the state of the group's partition (`LeaderFence`), since nothing is appended there that a
+leader epoch could fence.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .runtime import CoordinatorRuntime
 
 
 class CoordinatedOffsets:
-    """Belongs to the event loop. `image` gives the cluster as it is now."""
+    """Belongs to the event loop. `image` returns the present image of the cluster."""
 
     def __init__(
         self,
@@ -71,12 +72,12 @@ class CoordinatedOffsets:
         return await self._workers.offsets(self.store(group).fetch, group, names)
 
     async def groups(self) -> list[str]:
-        """Returns the groups with a stored offset that are this broker's to list and to expire, sorted."""
+        """Returns the groups with a stored offset that this broker lists and expires, sorted."""
         return [group for group in await self.reachable_groups() if self.keeps(group)]
 
     async def reachable_groups(self) -> list[str]:
-        """Returns the groups with a stored offset: all, or those that are coordinated here where the offsets are in
-        `__consumer_offsets`."""
+        """Returns the groups with a stored offset: all, or only those that this broker coordinates if the offsets
+        are in `__consumer_offsets`."""
         if not self.in_topic:
             return await self._workers.offsets(self._store.groups)
         groups: set[str] = set()
@@ -86,7 +87,7 @@ class CoordinatedOffsets:
         return sorted(group for group in groups if self._runtime.refusal(group) is None)
 
     def keeps(self, group: str) -> bool:
-        """Returns whether the group is this broker's to list and to expire."""
+        """Returns whether this broker lists and expires the group."""
         return self._runtime.topic.keeps_unplaced or self._runtime.refusal(group) is None
 
     # -- writing

@@ -1,6 +1,6 @@
 """A topic whose partitions place coordinators: the leader of a key's partition coordinates it, as in Kafka.
 
-A key is what the coordinator is found by: a group id in `__consumer_offsets`.
+A key identifies what is coordinated: a group id in `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class LedRole(NamedTuple):
-    """This broker's leadership of one partition. `partitions` is their number, which the place of a key depends on;
-    `incarnation` names the registration, with which this broker's ephemeral paths end."""
+    """This broker's leadership of one partition. `partitions` is the topic's number of partitions, on which the
+    place of a key depends; `incarnation` names the registration, which this broker's ephemeral paths belong to."""
 
     topic_id: UUID
     partitions: int
@@ -43,10 +43,10 @@ class CreateTopic(Protocol):
 
 
 class CoordinatorTopic:
-    """Belongs to the event loop. `keys`: what the topic's configuration keys begin with (Kafka's `offsets.topic`).
-    `image` gives the cluster as it is now; `partitions` are those served here. `incarnation` names this broker's
-    present registration, and is empty while it has none; `possible_replicas` returns the largest replication factor
-    that a topic can have now."""
+    """Belongs to the event loop. `keys`: the prefix of the topic's configuration keys (Kafka's `offsets.topic`).
+    `image` returns the present image; `partitions` are those served here. `incarnation` names this broker's present
+    registration; it is empty without one. `possible_replicas` returns the largest replication factor that a topic
+    can have now."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class CoordinatorTopic:
         self.incarnation = incarnation
 
     def may_have_moved(self, coordinator: int) -> bool:
-        """True if the coordinator is this broker and there is another one that could have replaced it."""
+        """True if this broker is the coordinator and another broker exists that could have replaced it."""
         return coordinator == self.broker_id and any(other != coordinator for other in self._image().brokers)
 
     @property
@@ -86,8 +86,8 @@ class CoordinatorTopic:
 
     @property
     def keeps_unplaced(self) -> bool:
-        """True if this broker is the controller and the topic does not exist yet: the keys have no partition, and are
-        this broker's to list and to expire. Groups can have offsets then, but no classic members."""
+        """True if this broker is the controller and the topic does not exist yet: keys then have no partition, and
+        this broker lists and expires them. Groups can have offsets then, but no classic members."""
         return self._topic is None and self._image().controller_id == self.broker_id
 
     def partition_of(self, key: str) -> int | None:
@@ -104,7 +104,7 @@ class CoordinatorTopic:
         return state.leader if state is not None and state.leader in self._image().brokers else NO_LEADER
 
     def role(self, number: int) -> LedRole | None:
-        """Returns this broker's leadership of a partition, if the cluster agrees and the partition is served."""
+        """Returns this broker's leadership of a partition, if the image has it and the partition is served."""
         topic = self._topic
         return None if topic is None else self._role(topic, number, self.incarnation())
 
@@ -131,8 +131,8 @@ class CoordinatorTopic:
     async def ensure_topic(self) -> None:
         """Creates the topic unless it exists. Raises `KlammError` if that is not possible now.
 
-        With a replication factor that is configured, as many brokers must be live, as in Kafka; without one there are
-        `DEFAULT_REPLICAS`, or one on each broker if there are fewer.
+        A configured replication factor needs as many live brokers, as in Kafka. Without one there are
+        `DEFAULT_REPLICAS`, or fewer if fewer brokers are live.
         """
         if self.exists:
             return

@@ -1,4 +1,4 @@
-"""DeleteGroups and OffsetDelete (KIP-496), each in turn with the group's commits."""
+"""DeleteGroups and OffsetDelete (KIP-496); each waits for the group's earlier commits."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class GroupDeletions:
         self._not_mine = not_mine
 
     async def delete(self, group: str) -> ErrorCode:
-        """Deletes an empty group and its offsets. Whether a group is empty is not known while its former coordinator
-        holds its lock."""
+        """Deletes an empty group and its offsets. While its former coordinator holds its lock it cannot be known
+        whether the group is empty."""
         return await self._runtime.in_turn(group, self._delete(group))
 
     async def _delete(self, group: str) -> ErrorCode:
@@ -73,7 +73,7 @@ class GroupDeletions:
         return code
 
     async def _lost(self, group: str) -> ErrorCode:
-        """Returns the code after a guard failed: a change of the in-sync replicas is temporary."""
+        """Returns the error code after a guard failed: a retriable one if only the in-sync replicas have changed."""
         renewed = await self._offsets.renewed(group)
         return ErrorCode.coordinator_not_available if renewed else ErrorCode.not_coordinator
 

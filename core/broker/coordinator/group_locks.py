@@ -73,12 +73,13 @@ class GroupLocks:
             self.join_delivered(group)
 
     def join_delivered(self, group: str) -> None:
-        """The coordinator has the join, or never will: an empty group's lock is released."""
+        """Called once the coordinator has the join, or will never get it: releases the lock of an empty group."""
         if self._locks.join_delivered(group):
             self.emptied(group)
 
     def abandon(self, group: str) -> None:
-        """The lock was acquired, but the group was not loaded: it is released, unless a successor has taken it."""
+        """Called when the lock was acquired and the group was not loaded: releases it, unless a successor has taken
+        it."""
         if self._stopped:
             return
         self._locks.join_delivered(group)
@@ -86,7 +87,7 @@ class GroupLocks:
         self.emptied(group)
 
     def emptied(self, group: str) -> None:
-        """Begins to release the lock of a group without members."""
+        """Starts to release the lock of a group without members."""
         task = asyncio.get_running_loop().create_task(self._release(group))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
@@ -104,7 +105,8 @@ class GroupLocks:
             log.warning("the lock of group %s is held until the session ends: %s", group, error)
 
     def guard(self, group: str) -> Check | None:
-        """Returns the check that holds until another holder acquires the lock; None while it is not held here."""
+        """Returns the check that holds until another holder acquires the lock; None while this broker does not hold
+        it."""
         return self._locks.guard(group)
 
     async def check(self, group: str) -> None:

@@ -29,7 +29,7 @@ class GroupMetadataManager:
         self._saving = KeySequencer()
 
     def save(self, store: StoredGroups, group: str, state: StoredGroup) -> None:
-        """Begins to store the state; `saved` returns the outcome."""
+        """Starts to store the state; `saved` returns the outcome."""
         self._saving.begin(group, self._save(store, group, state))
 
     async def saved(self, group: str) -> ErrorCode:
@@ -38,7 +38,7 @@ class GroupMetadataManager:
         return await asyncio.shield(task) if task is not None else ErrorCode.none
 
     async def stop(self, timeout_s: float) -> None:
-        """Waits at most `timeout_s` for running saves; a state that is not stored costs the members a rebalance."""
+        """Waits at most `timeout_s` for running saves; a state that is not stored makes the members rebalance."""
         await self._saving.stop(timeout_s)
 
     async def _save(self, store: StoredGroups, group: str, state: StoredGroup) -> ErrorCode:

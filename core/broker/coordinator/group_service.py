@@ -55,8 +55,8 @@ def limits_of(config: BrokerConfig) -> GroupLimits:
 
 
 class GroupService:
-    """Belongs to the event loop. `image` gives the cluster as it is now; `clock` seconds, monotonic; `stored` makes
-    what keeps the groups of one partition."""
+    """Belongs to the event loop. `image` returns the present image; `clock` monotonic seconds; `stored` makes the
+    store of one partition's groups."""
 
     def __init__(
         self,
@@ -128,8 +128,7 @@ class GroupService:
         return NO_LEADER if lost and self._topic.may_have_moved(found) else found
 
     def not_mine(self, group: str) -> ErrorCode | None:
-        """Returns the error for a request about a group that another broker coordinates, or that this one has not
-        loaded yet."""
+        """Returns the error for a group that another broker coordinates, or that this one has not loaded yet."""
         return ErrorCode.coordinator_not_available if self._stopped else self._runtime.refusal(group)
 
     @property

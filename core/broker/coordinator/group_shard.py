@@ -83,8 +83,8 @@ class GroupShard:
             )  # fmt: skip
 
     async def states(self) -> dict[str, StoredGroup]:
-        """Returns the stored states of the groups; none, and logs why, if they cannot be read. Raises `BrokerError`
-        NOT_LEADER_OR_FOLLOWER if this broker does not lead the partition any more."""
+        """Returns the stored states of the groups; none, with a line in the log, if they cannot be read. Raises
+        `BrokerError` NOT_LEADER_OR_FOLLOWER if this broker no longer leads the partition."""
         try:
             return await self._workers.offsets(self.stored.load_groups)
         except BrokerError:
@@ -94,7 +94,8 @@ class GroupShard:
             return {}
 
     async def _read_fence(self) -> None:
-        """Waits until the coordination says that this broker leads; if it does not, a newer image is on its way."""
+        """Waits until the coordination confirms that this broker leads. If it does not confirm, a newer image will
+        arrive."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(CoordinationUnavailableError),
             wait=wait_exponential(multiplier=0.1, max=5.0),

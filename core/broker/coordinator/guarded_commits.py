@@ -1,5 +1,5 @@
-"""Stores offsets under guards in the coordination, or, while that does not answer, as long as this broker's session
-cannot have ended: then no other broker leads the partitions."""
+"""Stores offsets under guards in the coordination. While that does not answer, stores them as long as this broker's
+session cannot have ended: then no other broker leads the partitions."""
 
 from __future__ import annotations
 

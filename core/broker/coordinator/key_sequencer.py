@@ -1,7 +1,7 @@
-"""Runs the calls of one key one after the other, in the order in which they were requested.
+"""Runs the calls of one key one after the other, in the order of their requests.
 
-A started call runs to its end even if its requester has gone: its worker thread cannot be stopped, and the next call
-must not overtake it.
+A started call runs to its end even if its requester has disconnected: its worker thread cannot be stopped, and the
+next call must not overtake it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The condition that a broker leads a partition in one leader epoch, for transactions of the coordination.
 
-A coordinator acquires a group's protocol lock in a transaction that checks the version of the partition's state at
+A coordinator acquires a group's protocol lock in a transaction that checks the version of the partition's state in
 which it has read that it leads, so that a deposed one does not take the lock from its successor. With the store
 `coordination` its commits check it too: nothing is appended to the partition's log there, so no leader epoch fences
-them. Each change of the state has a new version, one of the in-sync replicas too: the state is then read again.
+them. Each change of the state, even of the in-sync replicas alone, has a new version: the state is then read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LeaderFence:
 
     @property
     def check(self) -> Check:
-        """Holds while this broker leads, and the state is as it was read last."""
+        """The check that this broker leads and the state has not changed since it was last read."""
         return Check(self._path, self._version)
 
     def read(self) -> bool:

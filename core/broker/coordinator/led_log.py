@@ -37,13 +37,13 @@ class LedLog:
         self._begin = replica.log.log_end_offset
         self._running: set[Future[int]] = set()
         self._given_up: set[asyncio.Task[AppendResult]] = set()
-        """Appends on a worker thread whose caller has its answer, a time-out, before their end."""
+        """Appends on worker threads that have not ended although their callers got a time-out."""
         self._closed = False
 
     @property
     def committed(self) -> bool:
-        """True once all records of former leader epochs are below the high watermark; they could not all be read
-        before."""
+        """True once all records of former leader epochs are below the high watermark; before that not all of them
+        can be read."""
         return self._replica.log.high_watermark >= self._begin
 
     @property
@@ -91,7 +91,7 @@ class LedLog:
 
     def read(self, offset: int, max_bytes: int, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK) -> LogRead:
         """Reads batches as far as `isolation` allows; at least one if there is any, no data outside of the log.
-        `LOG_END` also shows those that are not below the high watermark yet, and may never be."""
+        `LOG_END` also returns batches that are not below the high watermark yet, and may never be."""
         if self._is_over():
             raise self._over()
         log = self._replica.log

@@ -1,4 +1,4 @@
-"""Deletes offsets that nobody needs any more: those of deleted topics, and of groups that are deserted for long."""
+"""Deletes offsets that are no longer needed: those of deleted topics, and of groups that have been empty for long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class OffsetCleanup:
-    """Belongs to the event loop. Each deletion takes its turn among the group's commits."""
+    """Belongs to the event loop. Each deletion runs in the sequence of the group's commits."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class OffsetCleanup:
         self._deleted = DeletedTopics(image)
         self._forgetting: set[asyncio.Task[None]] = set()
         self._populated_ms: dict[str, int] = {}
-        """When each group was last known to have members: at a check, when the last one left, or when a coordinator
-        before this one stored that. When the last registry member left is stored nowhere: of a group whose last members
-        were such, and of which nothing is known here, it is the time of the check that found it deserted."""
+        """When each group was last known to have members: at a check, when the last one left, or when an earlier
+        coordinator stored that. No store has the time when the last registry member left: if nothing is known about
+        such a group, its time is that of the check that found it empty."""
 
     def emptied(self, group: str, now_ms: int) -> None:
-        """Notes that the group's last member has left."""
+        """Records that the group's last member has left."""
         self._populated_ms[group] = now_ms
 
     def stop(self) -> None:
@@ -65,10 +65,10 @@ class OffsetCleanup:
     # -- offsets of deleted topics
 
     async def forget_topics(self, deleted: Mapping[UUID, str]) -> None:
-        """Deletes the offsets of deleted topics (their names by id), also those of groups with members, as Kafka does:
-        of all groups, or of the groups that are coordinated here where the offsets are in `__consumer_offsets`. Offsets
-        of a newer topic of the same name stay. Raises `KlammError` when the store fails, and while groups are loaded:
-        call it again."""
+        """Deletes the offsets of deleted topics (their names by id), also in groups with members, as Kafka does: of
+        all groups, or only of those that this broker coordinates if the offsets are in `__consumer_offsets`. Offsets
+        of a newer topic of the same name stay. Raises `KlammError` when the store fails, and while groups are
+        loaded: call it again."""
         if self._runtime.loading:
             raise BrokerError(ErrorCode.coordinator_load_in_progress, "the groups are being loaded")
         await self._forget_in(await self._offsets.reachable_groups(), deleted)
@@ -80,7 +80,7 @@ class OffsetCleanup:
 
     def loaded(self, shard: GroupShard) -> None:
         """Called with groups that are served from now on: deletes offsets of topics that were created again while
-        another broker led the partition, or none."""
+        another broker led the partition, or none did."""
         if self._offsets.in_topic:
             self._soon(self._forget_replaced(shard))
 
@@ -101,8 +101,8 @@ class OffsetCleanup:
             await self._forget_in(await self._workers.offsets(shard.stored.groups), replaced)
 
     def _soon(self, forgetting: Coroutine[Any, Any, None]) -> None:
-        """Runs it as a task. Nothing is lost if it fails: offsets of a deleted topic are ignored, and looked for again
-        at the next load."""
+        """Runs the deletion as a task. Nothing is lost if it fails: offsets of a deleted topic are ignored, and
+        deleted at the next load."""
         task = asyncio.get_running_loop().create_task(forgetting)
         self._forgetting.add(task)
         task.add_done_callback(self._forgot)
@@ -154,8 +154,8 @@ class OffsetCleanup:
                     await self._runtime.in_turn(group, self._expire_group(group))
 
     async def _expire_offsets(self, group: str, oldest_ms: int, now_ms: int) -> None:
-        """Runs in turn with the group's commits: it sees the commits before it, and those after it are stored after
-        it."""
+        """Runs in the sequence of the group's commits: it sees the commits before it, and later ones are stored
+        after it."""
         if not self._deserted(group) or self._populated_ms.get(group, 0) > oldest_ms:
             return
         if not _older(await self._offsets.stored(group, None), oldest_ms):  # true for most groups: skip the lock
@@ -171,13 +171,13 @@ class OffsetCleanup:
                 log.info("the offsets of group %s have expired", group)
 
     async def _left_unseen(self, group: str) -> bool:
-        """Returns whether the group's last members were registry members, of whom no check here has known."""
+        """Returns whether the group's last members were registry members that no check has seen."""
         if group in self._populated_ms:
             return False
         return await self._locks.last_protocol(group) is GroupProtocol.REGISTRY
 
     async def _expire_group(self, group: str) -> None:
-        """Deletes the stored state of a group that has neither members nor offsets, in turn with the group's
+        """Deletes the stored state of a group that has neither members nor offsets, in the sequence of the group's
         commits."""
         async with self._locks.pinned(group) as (protocol, unchanged):
             if protocol is None and self._deserted(group) and not await self._offsets.stored(group, None):
@@ -186,7 +186,7 @@ class OffsetCleanup:
     async def _forget_group(
         self, group: str, unchanged: list[Check], seen: Mapping[TopicPartition, CommittedOffset]
     ) -> bool:
-        """Deletes the group's offsets, but for those committed since they were `seen`. Returns False, and deletes
+        """Deletes the group's offsets, except those committed since they were `seen`. Returns False, and deletes
         nothing, if its lock was acquired in the meantime or another broker coordinates it now."""
         try:
             await self._offsets.delete_group(group, [*self._offsets.guards(group), *unchanged], seen=seen)
@@ -196,7 +196,7 @@ class OffsetCleanup:
         return True
 
     def _deserted(self, group: str) -> bool:
-        """Returns whether the group is this broker's and has no members."""
+        """Returns whether this broker coordinates the group and it has no members."""
         return self._offsets.keeps(group) and not self._coordinator.populated(group)
 
 
@@ -206,15 +206,15 @@ def _older(stored: Mapping[TopicPartition, CommittedOffset], oldest_ms: int) -> 
 
 
 class DeletedTopics:
-    """The topics that `look` finds missing in the image, since it was called last."""
+    """The topics that are missing in the image since the last call of `look`."""
 
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
         self._seen = image()
 
     def look(self) -> dict[UUID, str]:
-        """Returns the deleted topics' names by id. A coordination that was restored from a backup lacks topics that
-        were not deleted: its version is lower."""
+        """Returns the deleted topics' names by id. Topics that are missing in a coordination restored from a backup
+        (its version is lower) were not deleted."""
         before, now = self._seen, self._image()
         self._seen = now
         if now is before or now.version <= before.version or now.history != before.history:

@@ -1,11 +1,11 @@
 """Runs a coordinator: one shard for each partition of its topic that this broker leads, loaded when it becomes the
-leader and unloaded when it is the leader no longer.
+leader and unloaded when it stops leading.
 
 Rules. A request is served while this broker leads its key's partition in the leader epoch in which the shard was
-loaded, else it gets NOT_COORDINATOR, and COORDINATOR_LOAD_IN_PROGRESS during the load (`loaded` waits for its end). A
-shard is loaded once all records of former leader epochs are below the high watermark. A new leader epoch loads again,
-also where this broker led before. The load of an epoch that is over ends without effect; one that failed is repeated.
-Changes of leadership are noticed at each request and whenever `look` is called.
+loaded; else it gets NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS during the load (`loaded` waits for its end). A
+shard is loaded once all records of former leader epochs are below the high watermark. A new leader epoch loads
+again, also if this broker led before. The load of an epoch that is over ends without effect; one that failed is
+repeated. Changes of leadership are noticed at each request and whenever `look` is called.
 
 The names are those of Kafka's `CoordinatorRuntime` and `CoordinatorShard`.
 """
@@ -33,16 +33,16 @@ _COMMITTED_LOOK_S = 0.02
 
 
 class Shard(Replayed, Protocol):
-    """What a coordinator keeps of one partition, in one leader epoch. Made, loaded and unloaded on the event loop; its
+    """A coordinator's state of one partition, in one leader epoch. Made, loaded and unloaded on the event loop; its
     log calls `clear` and `apply` (see `Replayed`)."""
 
     async def load(self) -> None:
-        """Reads the log and prepares what is served from then on. Cancelled if the leader epoch ends meanwhile. Raises
-        `BrokerError` if this broker does not lead any more; it is repeated after any error."""
+        """Reads the log and prepares the state that is served from then on. Cancelled if the leader epoch ends
+        meanwhile. Raises `BrokerError` if this broker no longer leads; repeated after any other error."""
         ...
 
     def unload(self) -> None:
-        """Drops what was loaded, and answers requests that wait with NOT_COORDINATOR."""
+        """Drops the loaded state, and answers waiting requests with NOT_COORDINATOR."""
         ...
 
 
@@ -87,7 +87,7 @@ class CoordinatorRuntime(Generic[S]):
         self._stopped = False
 
     def look(self) -> None:
-        """Compares the shards with what this broker leads now: begins loads, unloads shards."""
+        """Compares the shards with the partitions that this broker leads now: starts loads, unloads shards."""
         if self._stopped:
             return
         roles = self.topic.roles()
@@ -101,7 +101,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._begin(role)
 
     async def finish(self, timeout_s: float) -> None:
-        """Waits at most `timeout_s` for calls that were begun with `in_turn`."""
+        """Waits at most `timeout_s` for calls that were started by `in_turn`."""
         await self._turns.stop(timeout_s)
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class CoordinatorRuntime(Generic[S]):
         return None if led.active else ErrorCode.coordinator_load_in_progress
 
     async def loaded(self, key: str, timeout_s: float) -> None:
-        """Waits while the key's shard is loaded, `timeout_s` at most; call `refusal` then."""
+        """Waits at most `timeout_s` while the key's shard is loaded; call `refusal` afterwards."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while self.refusal(key) is ErrorCode.coordinator_load_in_progress and not self._stopped:
@@ -145,8 +145,8 @@ class CoordinatorRuntime(Generic[S]):
         return led.shard
 
     def find(self, key: str, *, loading: bool = False) -> S | None:
-        """Returns the key's shard as it is known here, without a comparison with the cluster; None if there is none.
-        `loading`: also one that is being loaded."""
+        """Returns the key's shard without comparing it with the cluster; None if there is none. `loading`: also one
+        that is being loaded."""
         led = self._of(key)
         return led.shard if led is not None and (led.active or loading) else None
 
@@ -160,7 +160,7 @@ class CoordinatorRuntime(Generic[S]):
         return any(not led.active for led in self._led.values())
 
     def active(self) -> Iterator[S]:
-        """Returns the shards that are served now, in the roles of this moment."""
+        """Returns the shards that are served now."""
         self.look()
         return (led.shard for led in tuple(self._led.values()) if led.active)
 

@@ -1,8 +1,8 @@
 """The log of a coordinator's shard: it is replayed into the shard, and appended to.
 
-Rules. Reads take place up to the high watermark, and each one continues where the last one ended: others append too, as
-registry members do by Produce. A decision that depends on everything in the log, also on what is not below the high
-watermark yet, is appended only if the log still ends where it was read to; else it is made again.
+Rules. Reads end at the high watermark, and each one continues where the last one ended: others append too, as
+registry members do by Produce. A decision that depends on the whole log, including records above the high watermark,
+is appended only if the log still ends where it was read to; else it is made again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .led_log import LedLog
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 MAX_GAP_S: Final = 3600.0
-"""Well below `delete.retention.ms`: after it compaction may have removed tombstones that were not read."""
+"""Well below `delete.retention.ms`: after a longer gap compaction may have removed tombstones that were not read."""
 APPEND_TRIES: Final = 100
 
 
 class Replayed(Protocol):
-    """What the records of a log are applied to, on a worker thread, one thread at a time."""
+    """The state to which the records of a log are applied, on worker threads, by one thread at a time."""
 
     def clear(self) -> None:
         """Forgets all records: the log is read again from its start."""
@@ -36,7 +36,7 @@ class Replayed(Protocol):
     def apply(
         self, partition: TopicPartition, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None
     ) -> None:
-        """Applies the record at `offset`; each one once, in the order of their offsets."""
+        """Applies the record at `offset`. Each record is applied once, in the order of offsets."""
         ...
 
 
@@ -56,7 +56,7 @@ class ShardLog:
         self._into: Replayed | None = None
 
     def replay_into(self, into: Replayed) -> None:
-        """Sets what the records are applied to."""
+        """Sets the state to which the records are applied."""
         self._into = into
 
     @contextmanager
@@ -72,11 +72,11 @@ class ShardLog:
         return self._led.append(batch)
 
     def append_decided(self, copy: Callable[[], R], decide: Callable[[R], bytearray | None], what: str) -> None:
-        """Appends the batch that `decide` makes of everything in the log; nothing if it returns None.
+        """Appends the batch that `decide` makes of the whole log; nothing if it returns None.
 
-        `copy` returns a copy of what was applied so far; the records up to the log end are applied to it before
-        `decide` gets it. Raises `BrokerError` REQUEST_TIMED_OUT, which says `what`, if other appends overtake it again
-        and again.
+        `copy` returns a copy of the state applied so far; the records up to the log end are applied to it before
+        `decide` gets it. Raises `BrokerError` REQUEST_TIMED_OUT, with `what` in its message, if other appends
+        overtake it again and again.
         """
         for _ in range(APPEND_TRIES):
             with self.caught_up() as at:

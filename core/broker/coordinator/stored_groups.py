@@ -15,8 +15,9 @@ from .shard_log import ShardLog
 
 
 class StoredGroups:
-    """Implements `klamm.core.interfaces.offsets.OffsetStore`, and `Replayed` for its own log. A deletion of what was
-    seen leaves commits of registry members that are in the log and not yet below the high watermark."""
+    """Implements `klamm.core.interfaces.offsets.OffsetStore`, and `Replayed` for its own log. A deletion of offsets
+    that were seen does not affect commits of registry members that are in the log and not yet below the high
+    watermark."""
 
     needs_coordination = False
     in_offsets_topic = True

@@ -1,9 +1,9 @@
-"""The second half of a topic's deletion: deletes its offsets in every group, whichever store has them.
+"""The second half of a topic's deletion: deletes its offsets in every group, in whichever store they are.
 
-Rules (as Kafka's controller with `/admin/delete_topics`). The transaction that deletes a topic leaves a marker with its
-id; the marker is removed once no group has an offset of that topic any more. The controller does this right after a
-deletion; when it starts or is elected it also finishes the deletions of a killed one, and retries until the store has
-answered.
+Rules (as Kafka's controller with `/admin/delete_topics`). The transaction that deletes a topic creates a marker with
+its id; the marker is removed once no group has an offset of that topic any more. The controller does this right
+after a deletion; when it starts or is elected it also finishes the deletions of a former controller, and retries
+until the store has answered.
 """
 
 from __future__ import annotations

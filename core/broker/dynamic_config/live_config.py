@@ -24,9 +24,8 @@ Overlay = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The effect of a change: new values in force by key; keys that wait for a restart; keys of the file that the
-    cluster overrides.
-    """
+    """The effect of a change: new values in force by key; keys that need a restart; keys of the file that the
+    cluster overrides."""
 
     applied: Mapping[str, str]
     restart: tuple[str, ...] = ()
@@ -34,8 +33,8 @@ class Changed:
 
 
 class LiveConfig:
-    """`current` is in force; `file` is the file's part of it; `for_all` and `for_this` are the cluster's; `elsewhere`:
-    keys of Kafka's brokers that other sections of the file have, with the values in force."""
+    """`current` is in force; `file` is the part of it from the file; `for_all` and `for_this` are the cluster's
+    settings; `elsewhere`: keys of Kafka's brokers that are in other sections of the file, with the values in force."""
 
     def __init__(self, file: BrokerConfig, elsewhere: Overlay | None = None) -> None:
         self.file = file
@@ -51,7 +50,7 @@ class LiveConfig:
         self._appliers.append(apply)
 
     def begin(self, for_all: Overlay, for_this: Overlay) -> None:
-        """Takes the cluster's settings at the start, before there is a listener."""
+        """Applies the cluster's settings at the start, before there is a listener."""
         self._take_over(for_all, for_this)
         self.current = self._overlaid(self.file)
 
@@ -65,9 +64,8 @@ class LiveConfig:
             return Changed(applied, restart, overridden)
 
     async def overlay(self, for_all: Overlay, for_this: Overlay) -> None:
-        """Applies the cluster's present settings; those that cannot be applied are left out, with one line in the
-        log.
-        """
+        """Applies the cluster's present settings; those that cannot be applied are skipped, with one line in the
+        log."""
         async with self._lock:
             if (for_all, for_this) == self._said:
                 return
@@ -102,7 +100,7 @@ class LiveConfig:
 
 
 def _known(overlay: Overlay) -> dict[str, str]:
-    """Returns the settings without keys that another release may have written."""
+    """Returns the settings without unknown keys, which another release may have written."""
     found = {}
     for name, value in overlay.items():
         try:

@@ -28,9 +28,8 @@ _SECTIONS = ("coordination", "offsets", "audit", "plugins")
 
 @dataclass(frozen=True)
 class ReloadOutcome:
-    """The outcome of a reload. `applied`: new values by key; `restart`: changed keys that wait for a restart;
-    `overridden`: keys that the cluster's configuration overrides; `error`: why nothing was changed, "" otherwise.
-    """
+    """The outcome of a reload. `applied`: new values by key; `restart`: changed keys that need a restart;
+    `overridden`: keys that the cluster's configuration overrides; `error`: why nothing was changed, "" otherwise."""
 
     file: str
     applied: dict[str, str] = field(default_factory=dict)
@@ -63,8 +62,7 @@ def read_outcome(directory: Path) -> ReloadOutcome | None:
 
 class Reloader:
     """Reloads the configuration of a broker that was started with `settings`; `said` is the process's own log, if it
-    has one.
-    """
+    has one."""
 
     def __init__(self, settings: Settings, live: LiveConfig, workers: Workers, said: ProcessLog | None) -> None:
         self._settings = settings

@@ -22,11 +22,11 @@ handler that returns pieces counts the errors in them itself.
 class Api:
     """One API: its key, the lowest and the highest version served, and its handler.
 
-    `leased`: it is about this broker's partitions or groups, and not handled while it is unknown whether these are
-    still its own (`lease`). All others either change the coordination, which refuses an expired session, or only read.
-    `before_authentication`: it is served before the client of the connection is known. `brokers_only`: it needs
-    CLUSTER_ACTION; the connection of anyone else is closed. `advertised_from`: the lowest version that ApiVersions
-    answers, if it is not the lowest served.
+    `leased`: it concerns this broker's partitions or groups, and is not handled while it is unknown whether this
+    broker still has them (`lease`). All others either change the coordination, which refuses an expired session, or
+    only read. `before_authentication`: it is served before the connection's client is known. `brokers_only`: it
+    needs CLUSTER_ACTION; the connection of any other client is closed. `advertised_from`: the lowest version that
+    ApiVersions answers, if it is not the lowest served.
     """
 
     key: ApiKey

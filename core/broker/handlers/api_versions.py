@@ -1,4 +1,5 @@
-"""ApiVersions (KIP-35, KIP-511, KIP-584, KIP-1242): what is offered, which features the cluster uses, and who asks."""
+"""ApiVersions (KIP-35, KIP-511, KIP-584, KIP-1242): the served APIs and versions, the cluster's features, and the
+client's name."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def _wrong_broker(services: Services, message: Any) -> ErrorCode:
-    """Returns REBOOTSTRAP_REQUIRED if the client means another broker than the one that it has reached, as after an
+    """Returns REBOOTSTRAP_REQUIRED if the client expects another broker at this address, for instance since the
     address was given to another broker. A client names both cluster and broker, or neither."""
     named = message.cluster_id, message.node_id
     if named == (None, -1) or named == (services.image.cluster_id, services.broker_id):
@@ -29,7 +30,7 @@ def _wrong_broker(services: Services, message: Any) -> ErrorCode:
 
 
 def api_versions(services: Services, request: Request, advertised: Mapping[ApiKey, tuple[int, int]]) -> Entity:
-    """`advertised`: the lowest and the highest version of each API."""
+    """Answers the served APIs. `advertised`: the lowest and the highest version of each."""
     error = ErrorCode.none
     if request.message is None:
         error = ErrorCode.unsupported_version

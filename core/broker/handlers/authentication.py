@@ -1,8 +1,8 @@
 """The connection phase: what a connection may send until its client is authenticated.
 
-`Authentication` is the dispatch of a new connection. Its first step may be enough, as where the listener or the peer's
-certificate decides; otherwise the connection has an `Unauthenticated` dispatch, which serves the few APIs that need no
-client. With the last step the connection gets the dispatch of all APIs, which therefore tests nothing.
+`Authentication` is the dispatch of a new connection. Its first step may be enough, for instance if the listener or
+the peer's certificate decides; otherwise the connection has an `Unauthenticated` dispatch, which serves the few APIs
+that need no client. With the last step the connection gets the dispatch of all APIs, which therefore tests nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Unauthenticated:
     def step(
         self, connection: ConnectionContext, data: bytes
     ) -> Authenticated | Challenge | Awaitable[Authenticated | Challenge]:
-        """Takes a message of the client. Raises `ProtocolError` if the client is refused."""
+        """Passes a message of the client to the exchange. Raises `ProtocolError` if the client is refused."""
         try:
             outcome = self._exchange.step(data)
         except Exception as error:
@@ -98,7 +98,7 @@ def _begun(authenticator: Authenticator, connection: ConnectionContext) -> Excha
 
 
 def _refused(error: Exception) -> ProtocolError:
-    """A third party's authenticator may raise anything; its contract: refuse."""
+    """Returns the refusal for any error that an authenticator, perhaps a third party's, has raised."""
     if isinstance(error, KlammError):
         return ProtocolError(f"the client is not authenticated: {error}")
     return ProtocolError(f"the authenticator failed: {error!r}")

@@ -40,8 +40,8 @@ async def delete_records(services: Services, request: Request) -> Entity:
 
 
 async def _delete(services: Services, name: TopicPartition, offset: int, deadline: float) -> DeleteOutcome:
-    """Deletes records, and waits for the followers; returns the error and the low watermark: the least offset at which
-    a live replica begins."""
+    """Deletes records, and waits for the followers; returns the error and the low watermark, which is the least log
+    start offset of the live replicas."""
     led = services.led(*name)
     if not isinstance(led, Replica):
         return led, _NO_OFFSET

@@ -1,4 +1,4 @@
-"""The path of every request of a client that is known: it is read, handled, counted and framed.
+"""The path of every request of an authenticated client: it is read, handled, counted and framed.
 
 Handlers call `services.access` to check whether the client may use the resources that the request names.
 
@@ -89,7 +89,7 @@ class Dispatcher:
         return self._counted(request, self._framed(request, outcome), begun)
 
     def _produced(self, frame: Outcome, begun: int) -> Reply | Coroutine[Any, Any, Reply]:
-        """Does the work of `_framed` and `_counted` for the whole frame that the fast path of Produce has made."""
+        """Combines `_framed` and `_counted` for a whole frame that the fast path of Produce has made."""
         assert isinstance(frame, bytes)
         ended = monotonic_ns()
         self._produce_times.add(ended - begun)
@@ -133,9 +133,8 @@ class Dispatcher:
         return await outcome if asyncio.iscoroutine(outcome) else outcome
 
     async def _held_back(self, reply: Reply) -> Reply:
-        """Holds back the acknowledgement of records that were stored while the lease ran out: it is sent if the
-        registration under which they were stored has been valid all the time.
-        """
+        """Holds back the acknowledgement of records that were stored while the lease ran out. It is sent if the
+        registration under which they were stored has been valid all the time."""
         epoch = self._lease.epoch
         if await self._lease.confirmed() != epoch:
             raise _unconfirmed()

@@ -41,7 +41,7 @@ FOLLOWERS_FROM = 15
 _SESSIONS_FROM = 7
 _ZERO_ID = bytes(16)
 _LIGHT = 250
-"""Bytes that no name of a topic that exists has."""
+"""Longer, in bytes, than the name of any existing topic."""
 _LED_ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
@@ -50,12 +50,12 @@ _Key: TypeAlias = tuple[str | bytes, int]
 
 
 def session_weight(partition: _Key) -> int:
-    """Returns how often a partition counts for the bound of all sessions: its topic's name may be of 32 KB."""
+    """Returns a partition's weight in the bound of all sessions: a topic name in a request may have 32 KB."""
     return 1 + len(partition[0]) // _LIGHT
 
 
 class _Asked(NamedTuple):
-    """The fetch of one partition, as a request asks for it; a session keeps it."""
+    """The fetch of one partition, as a request states it; a session stores it."""
 
     offset: int
     max_bytes: int
@@ -149,7 +149,8 @@ def _named(topic: Any, by_id: bool) -> str | bytes:
 
 
 def _wanted(services: Services, request: Request, context: _Context) -> list[_Wanted]:
-    """Returns the partitions to read. Names and permissions are those of now: a session outlives both."""
+    """Returns the partitions to read. Topic names and permissions are looked up each time, since a session outlives
+    both."""
     topics: dict[str | bytes, tuple[str, ErrorCode | None]] = {}
     wanted = []
     for (asked, number), (offset, max_bytes, leader_epoch) in context:
@@ -161,8 +162,8 @@ def _wanted(services: Services, request: Request, context: _Context) -> list[_Wa
 
 
 def _topic(services: Services, request: Request, asked: str | bytes) -> tuple[str, ErrorCode | None]:
-    """Returns the topic's name, and why the client may not read it. An unknown id may be that of a topic that this
-    broker has not read yet."""
+    """Returns the topic's name, and the error if the client may not read it. An unknown id may belong to a topic
+    that this broker has not read yet."""
     access = services.access
     name = asked if isinstance(asked, str) else services.topic_name(asked)
     if name is None:
@@ -178,7 +179,8 @@ async def _wait(
     poll: _Poll | None,
     max_wait_s: float,
 ) -> list[Buffer]:
-    """Parks the request, reads again when woken, and answers at the end of the wait with the records that there are."""
+    """Parks the request, reads again when woken, and answers at the end of the wait with the records that are
+    available."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_s
     poll = poll or await _look_on_disk(services, request, wanted)
@@ -221,9 +223,8 @@ def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -
 
 
 async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
-    """Reads all partitions on a worker thread: not all data is in the page cache, or it is much. Small reads do not
-    wait for large ones.
-    """
+    """Reads all partitions on a worker thread, since some data is not in the page cache, or there is much of it.
+    Small reads do not wait for large ones."""
     connection = request.connection
     room = services.memory.take(connection)
     if _reads_much(request):
@@ -241,9 +242,8 @@ def _reads_much(request: Request) -> bool:
 
 
 def _learn(connection: ConnectionContext, size: int) -> None:
-    """Adapts the connection's allowance: it grows while answers use it, as TCP's window does, so that clients that read
-    little are answered at once though hundreds request megabytes.
-    """
+    """Adapts the connection's allowance, which grows while answers use it up, as TCP's window does, so that clients
+    that read little are answered at once though hundreds request megabytes."""
     if size > connection.allowance // 2:
         connection.allowance = min(connection.allowance * 2, 2 * MOST_CACHED)
     elif size < connection.allowance // 4:
@@ -254,8 +254,7 @@ def _look(
     services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, room: int
 ) -> _Poll | None:
     """Reads all partitions once, `room` bytes at most; with `cached_only`, returns None as soon as one would have to
-    wait for the disk.
-    """
+    wait for the disk."""
     message = request.message
     isolation = ReadIsolation.of(message.isolation_level)
     room = min(message.max_bytes, services.config.fetch_max_bytes, room)
@@ -294,8 +293,9 @@ def _selects_by_rack(selector: str | None) -> bool:
 
 
 def _replica_in(services: Services, led: Replica, rack: str, offset: int) -> int:
-    """Returns the in-sync follower in the consumer's rack that reaches furthest, among those whose log holds `offset`
-    or ends there; -1 if there is none, or the leader is in that rack itself (Kafka's `RackAwareReplicaSelector`).
+    """Returns the in-sync follower in the consumer's rack with the largest log end, among those whose log contains
+    `offset` or ends there; -1 if there is none, or the leader itself is in that rack (Kafka's
+    `RackAwareReplicaSelector`).
 
     The log start counts as well as the end: retention runs on each replica by itself, so a follower may have deleted
     what the leader still has.
@@ -342,19 +342,19 @@ def _read(
 
 
 def _is_for_leader(led: Replica | ErrorCode, answer: Fetched) -> bool:
-    """True if a follower does not have the offset, so that the leader decides whether it is out of range (KIP-392).
+    """Returns True if a follower does not have the offset, so that the leader decides whether it is out of range
+    (KIP-392).
 
     As in Kafka, the answer has no high watermark: librdkafka asks the leader only if the offset is above that, and
-    otherwise resets its position. NOT_LEADER_OR_FOLLOWER would not do: librdkafka then also reads the metadata, and if
-    that is answered while the leader sends it to this follower again, it stays here for ever.
+    otherwise resets its position. NOT_LEADER_OR_FOLLOWER would not do: librdkafka would then also read the metadata,
+    and if these are answered while the leader sends it to this follower again, it would stay here for ever.
     """
     return isinstance(led, Replica) and led.leader is None and answer.error is ErrorCode.offset_out_of_range
 
 
 def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
-    """Removes the first batch that the client has not declared it can read, and all after it; sets an error if that is
-    the first batch.
-    """
+    """Removes the first batch that the client has not declared to be able to read, and all batches after it; sets an
+    error if no batch remains."""
     for position, header in iter_headers(answer.records):
         if header.codec_id in undeclared:
             if position == 0:
@@ -366,8 +366,8 @@ def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
 def _respond(
     services: Services, request: Request, context: _Context, wanted: list[_Wanted], poll: _Poll
 ) -> list[Buffer]:
-    """Returns the encoded response: in a session, what has changed. `poll` has an answer for each of `wanted`, or none
-    at all."""
+    """Returns the encoded response; in a session only what has changed. `poll` has an answer for each of `wanted`,
+    or none at all."""
     _count(services, wanted, poll.answers)
     answers = {(answer.topic, answer.partition): answer for answer in poll.answers}
     error, session_id, sent = context.response(answers)
@@ -392,7 +392,7 @@ def _respond(
 
 
 def _count(services: Services, wanted: list[_Wanted], answers: list[Fetched]) -> None:
-    """Counts the answers to consumers, those too that a session does not send because nothing has changed."""
+    """Counts the answers to consumers, including those that a session omits because nothing has changed."""
     metrics = services.metrics
     for want, answer in zip(wanted, answers, strict=False):
         traffic = metrics.topics.get(want.topic)

@@ -1,8 +1,8 @@
 """ListOffsets: returns the first offset, the next one, or the first at or after a timestamp (KIP-79, KIP-734).
 
-No records lie in tiered storage (KIP-405): the first local offset is the first, and the highest tiered and the first
-that is to be uploaded (KIP-1005, KIP-1023) are unknown, as at a Kafka without it. So the time-out of version 10 and
-above, for reads from there, is not needed.
+There is no tiered storage (KIP-405): the first local offset is the first offset, and the highest tiered offset and
+the first one to be uploaded (KIP-1005, KIP-1023) are unknown, as in a Kafka without it. So the time-out of version
+10 and above, for reads of tiered storage, is ignored.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ async def _find(services: Services, request: Request, led: Replica, timestamp: i
 
 
 def _check_watermark(request: Request, led: Replica) -> None:
-    """Raises `BrokerError` OFFSET_NOT_AVAILABLE if this is a new leader that does not know the high watermark yet: the
-    record that was asked for may be committed, and not be visible here (KIP-207)."""
+    """Raises `BrokerError` OFFSET_NOT_AVAILABLE if this is a new leader that does not know the high watermark yet:
+    the requested record may be committed and not be visible here (KIP-207)."""
     if led.leader is not None and not led.leader.latest_offset_is_known:
         newer = request.version >= 5
         code = ErrorCode.offset_not_available if newer else ErrorCode.leader_not_available

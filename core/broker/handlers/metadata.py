@@ -25,7 +25,7 @@ from ..topic_creation import BY_DEFAULT
 log = logging.getLogger(__name__)
 
 Unled = Set[tuple[str, int]]
-"""New partitions whose leaders do not lead yet."""
+"""New partitions that no leader serves yet."""
 _FIRST_WITH_LISTENER_ERROR: Final = 6
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -58,7 +58,7 @@ def metadata(services: Services, request: Request) -> Entity | Coroutine[Any, An
 def _when_led(
     services: Services, names: Sequence[str], answer: Callable[[Unled], Entity]
 ) -> Entity | Coroutine[Any, Any, Entity]:
-    """Returns the answer, given the partitions that are not led yet; waits a while for leaders of new ones."""
+    """Returns the answer, given the partitions that no leader serves yet; waits a while for leaders of new ones."""
     if not services.new_leaders.has_new(names):
         return answer(frozenset())
 
@@ -202,7 +202,8 @@ def partition_fields(
 ) -> dict[str, Any]:
     """Returns the fields that a partition has in Metadata and DescribeTopicPartitions.
 
-    A leader that is not live, does not lead yet (not `is_led`), or has no listener of the request's name, is not named.
+    A leader that is not live, does not serve the partition yet (not `is_led`), or has no listener of the request's
+    name, is left out.
     """
     alive = services.image.brokers
     leader = alive.get(partition.leader)

@@ -12,10 +12,9 @@ from ..request import ConnectionContext, Dispatch
 
 
 class Metered:
-    """Charges the bytes of each request to `bucket`, then dispatches it. A client that is over its rate is answered at
-    once, with the time to wait (`throttle_ms`), and nothing more of it is read for so long: one that ignores the time
-    gains nothing. A dispatch of its own, so that connections without a limit test nothing.
-    """
+    """Charges the bytes of each request to `bucket`, then dispatches it. A client above its rate is answered at once
+    with the time to wait (`throttle_ms`), and nothing more is read from it for that time, so that ignoring it gains
+    nothing. This is a dispatch of its own, so that connections without a limit test nothing."""
 
     def __init__(self, served: Dispatch, bucket: TokenBucket) -> None:
         self._served = served

@@ -21,14 +21,13 @@ BY_TOPIC_ID = 10
 """From this version on, OffsetCommit and OffsetFetch name topics by id (KIP-848)."""
 
 _Asked = list[tuple[str | UUID | None, TopicImage | None, TopicPartition]]
-"""Partitions, each with its topic as the request names it, and as this broker knows it if it is named by id. The name
-of an unknown id is empty."""
+"""Partitions, each with the topic as the request names it and the topic's name. The name of an unknown topic id is
+empty."""
 
 
 async def offset_commit(services: Services, request: Request) -> Entity:
-    """Stores the offsets of all partitions that pass the checks together, each for the topic id that the request names,
-    or in versions with names for the id that this broker knows; the others get their own errors.
-    """
+    """Stores the offsets of all partitions that pass the checks together, each for the topic id that the request
+    names, or in versions with names for the id that this broker knows; the others get their own errors."""
     m = request.message
     committer = OffsetCommitter(
         m.member_id, m.generation_id_or_member_epoch, m.group_instance_id if request.version >= 7 else None
@@ -36,7 +35,7 @@ async def offset_commit(services: Services, request: Request) -> Entity:
     by_id = request.version >= BY_TOPIC_ID
     no_group = services.access.refusal(request, AclOperation.READ, ResourceType.GROUP, m.group_id)
     codes: dict[str | UUID | None, dict[int, ErrorCode]] = {}
-    """Keyed by the topic as the request names it, since the answer names it so too."""
+    """By the topic as the request names it, since the answer names it in the same way."""
     named: dict[TopicPartition, dict[int, ErrorCode]] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for asked in m.topics:
@@ -102,10 +101,9 @@ def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, 
 
 
 async def offset_fetch(services: Services, request: Request) -> Entity:
-    """Returns the offsets of one group up to version 7, of several from version 8 on; null topics (from version 2 on)
-    request all stored offsets. The member that version 9 and above name is not checked: as in Kafka, only groups of
-    the newer protocol do that.
-    """
+    """Returns the offsets of one group up to version 7, of several from version 8 on; null topics (from version 2
+    on) request all stored offsets. The member that requests of version 9 and above name is not checked: as in Kafka,
+    only groups of the newer protocol do that."""
     m = request.message
     if request.version < 8:
         asked, code, found = await _fetch(services, request, m.group_id, m.topics)
@@ -169,8 +167,8 @@ def _fetched(
     found: Mapping[TopicPartition, CommittedOffset],
     code: ErrorCode,
 ) -> tuple[Entity, ...]:
-    """Returns the topics of one group; -1 for partitions without a stored offset, and for one of another topic of the
-    name."""
+    """Returns the topics of one group. The offset is -1 for a partition without a stored offset, and for one that
+    was stored for an earlier topic of the name."""
     by_id = request.version >= BY_TOPIC_ID
     suffix = "s" if request.version >= 8 else ""
     topics: dict[str | UUID | None, list[Entity]] = {}

@@ -1,10 +1,10 @@
 """Produce: each batch is checked, appended and acknowledged unchanged; only some have to be opened (design D2).
 
-Every batch takes one path: `_append_now` appends it to the page cache on the event loop, or `_append_later` on a worker
-thread if the append may block (a batch to be opened, an append that flushes, a large one, a disk that holds writers
-up). The fast path is a branch in
-it: a request of one batch that was read and checked in one call (`protocol.produce.fast_path`) passes the same
-functions (`produce_fast`), is stored without a header object, and is answered in one call.
+Every batch takes one path: `_append_now` appends it to the page cache on the event loop, or `_append_later` on a
+worker thread if the append may block (a batch to be opened, an append that flushes, a large one, a disk that blocks
+writers). The fast path is a branch in it: a request of one batch that was read and checked in one call
+(`protocol.produce.fast_path`) passes the same functions (`produce_fast`), is stored without a header object, and is
+answered in one call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _UNCOMMITTED = {
 Response = list[Buffer] | None
 """The encoded body; None with acks=0."""
 Appended = tuple[Replica, AppendResult, int]
-"""The partition, the batch's place, and the leader epoch of the append."""
+"""The partition, the position of the batch, and the leader epoch of the append."""
 
 
 def produce_fast(
@@ -125,7 +125,7 @@ class _FastCommit(DelayedReply):
     def __init__(
         self, services: Services, fast: FastProduceRequest, connection: ConnectionContext, appended: Appended
     ) -> None:
-        """Keeps nothing of `fast` that holds the memory of its batch."""
+        """Keeps no reference to the part of `fast` that holds the memory of its batch."""
         led, result, epoch = appended
         self.is_ready, self.frame, self.on_ready, self.begun_ns = False, None, None, 0
         self._services, self._connection, self._led = services, connection, led
@@ -157,8 +157,8 @@ class _FastCommit(DelayedReply):
 
 
 def _commit(services: Services, request: Request, message: ProduceRequest, outcomes: _Outcomes) -> DelayedReply:
-    """Waits until all in-sync replicas have the batches, for the time-out of the request at most. The records stay in
-    the log whatever the outcome is."""
+    """Waits until all in-sync replicas have the batches, at most for the time-out of the request. The records stay
+    in the log whatever the outcome is."""
     begun, missing, acks = monotonic_ns(), len(outcomes.uncommitted), message.acks
 
     def completed(at: int, error: ErrorCode) -> None:
@@ -180,7 +180,8 @@ def _commit(services: Services, request: Request, message: ProduceRequest, outco
 async def _produce_rest(
     services: Services, request: Request, message: ProduceRequest, outcomes: _Outcomes, first: int
 ) -> Response:
-    """Appends the partitions from `first` on, whose batch `_append_now` has accepted and left to a worker thread."""
+    """Appends the partitions from `first` on. `_append_now` has accepted the batch of `first` and requires a worker
+    thread for it."""
     for index, part in enumerate(message.partitions[first:]):
         outcome: Appended | Produced | None = None
         if index:
@@ -229,11 +230,12 @@ def _append_now(
     checked: CheckedBatch | None = None,
     after: OffsetAndEpoch | None = None,
 ) -> Appended | Produced | None:
-    """Appends the batch on the event loop if this broker may accept it; the client's permission was checked before, and
-    the log checks the content.
+    """Appends the batch on the event loop if this broker may accept it. The client's permission was checked before,
+    and the log checks the content.
 
     Returns the partition and the batch's position, a refusal, or None if appending may block; nothing has then
-    happened. `checked`: the batch, if it was checked while its request was read. `after`: where the log must end.
+    happened. `checked`: the batch, if it was checked while its request was read. `after`: the offset at which the
+    log must end.
     """
     led = services.partitions.find(topic, partition)
     if led is None:
@@ -277,10 +279,9 @@ def _notify(services: Services, led: Replica, batch: memoryview, result: AppendR
 
 
 async def _append_later(services: Services, part: ProducePartition, acks: int) -> Appended | Produced:
-    """Appends a batch that `_append_now` has accepted, on a worker thread. Time has passed, so the partition is looked
-    up again. The batch is committed on the event loop, since a follower may join while the thread appends; also if the
-    client is gone by then.
-    """
+    """Appends, on a worker thread, a batch that `_append_now` has accepted. The partition is looked up again, since
+    time has passed. The batch is committed on the event loop, since a follower may join while the thread appends;
+    this happens even if the client has disconnected."""
     led = services.partitions.find(part.topic, part.partition)
     if led is None:
         return _not_led(services, part.topic, part.partition, part.batch)
@@ -308,7 +309,7 @@ def _not_led(services: Services, topic: str | bytes, partition: int, batch: memo
 
 
 def _failed(services: Services, led: Replica, topic: str | bytes, batch: memoryview, error: KlammError) -> Produced:
-    """`topic`: as the request names it."""
+    """Returns the answer for a partition that was refused. `topic`: as the request names it."""
     led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(batch), error)
     named = error.record_errors if isinstance(error, RecordValidationError) else ()
@@ -322,12 +323,12 @@ def _failed(services: Services, led: Replica, topic: str | bytes, batch: memoryv
 
 
 def _words(error: KlammError) -> str:
-    """Returns the error's message without the name of its code, which the response has beside it."""
+    """Returns the error's message without the name of its code, which is a separate field of the response."""
     return error.words if isinstance(error, BrokerError) else str(error)
 
 
 def _is_early(services: Services, led: Replica, topic: str | bytes, batch: memoryview, error: KlammError) -> bool:
-    """Returns True if the batches before this one may be on their way to an earlier leader."""
+    """Returns True if batches before this one may be in flight to an earlier leader."""
     if not isinstance(error, OutOfOrderSequenceError) or len(led.replicas) == 1:
         return False
     if led.log.has_of_latest_epoch(BatchHeader.parse(batch).producer_id):
@@ -341,7 +342,7 @@ class _Outcomes:
     def __init__(self) -> None:
         self.all: list[Produced] = []
         self.uncommitted: list[tuple[int, Replica, int, int]] = []
-        """Of each batch that other replicas must have: its index in `all`, its partition, leader epoch and end."""
+        """For each batch that other replicas must store: its index in `all`, its partition, leader epoch and end."""
         self._room = MAX_RECORD_ERRORS
 
     def add(self, topic: str | bytes, outcome: Appended | Produced) -> None:
@@ -364,7 +365,8 @@ class _Outcomes:
 
 
 def _respond(services: Services, request: Request, acks: int, outcomes: Sequence[Produced]) -> Response:
-    """Returns the response. With acks=0 there is none; an error then closes the connection, which tells the client."""
+    """Returns the response. With acks=0 there is none; an error then closes the connection, by which the client
+    learns of it."""
     written = _written(services, request.connection, request.version, outcomes)
     if acks != 0:
         return written

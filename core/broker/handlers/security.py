@@ -1,7 +1,7 @@
-"""ACLs and delegation tokens, which Klamm's brokers do not keep: answered as a Kafka without an authorizer, and without
-a secret key for tokens, does.
+"""ACLs and delegation tokens, which Klamm's brokers do not store: answered like a Kafka that has no authorizer and
+no secret key for tokens.
 
-What a principal may do is the business of the plugin that `authorizer` names, whose rules no request changes.
+The plugin that `authorizer` names decides what a principal may do; no request changes its rules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..services import Services
 
 _NO_ACLS: Final = "No Authorizer is configured that keeps ACLs."
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC) - timedelta(milliseconds=1)
-"""-1 ms, which is Kafka's for none."""
+"""-1 ms, by which Kafka means no time."""
 
 
 def describe_acls(services: Services, request: Request) -> Entity:

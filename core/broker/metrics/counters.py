@@ -1,8 +1,8 @@
 """The counters of a serving broker: plain integers, written by the event loop and read at a scrape.
 
-Rules: a count costs an addition, no lock is taken and no label is looked up per request; an object that holds counters
-(a topic's traffic, an API's times) is looked up once and kept by its user. The reader is another thread: each number is
-consistent, and together they are of about one moment.
+Rules: a count costs an addition; no lock is taken and no label is looked up per request; an object that holds
+counters (a topic's traffic, an API's times) is looked up once and kept by its user. The reader is another thread:
+each number is consistent, and together they are of about one moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WATCHED_ERRORS: Final = (
 
 
 class BrokerState(StrEnum):
-    """`FAILED`: another broker has this one's id, so this one has stopped serving."""
+    """The state of a broker. `FAILED`: another broker has this one's id, so this one has stopped serving."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -107,10 +107,10 @@ class BrokerMetrics:
         self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter(
             dict.fromkeys(((api, error) for api in (ApiKey.PRODUCE, ApiKey.FETCH) for error in _WATCHED_ERRORS), 0)
         )
-        """Errors in responses; those of each topic and partition are counted."""
+        """Errors in responses; each topic's and partition's error counts."""
         self.connections_accepted = 0
         self.connections_rejected = Counter({"max.connections": 0, "max.connections.per.ip": 0})
-        """Connections closed at once, by the limit that was reached."""
+        """Connections closed when they were opened, by the limit that was reached."""
         self.connections_throttled = 0
         """Times that new connections had to wait in the kernel's queue."""
         self.held_up = Counter(
@@ -147,7 +147,7 @@ class BrokerMetrics:
         self.session_expirations += event is SessionEvent.EXPIRED
 
     def elected(self, unclean: int, elapsed_ns: int) -> None:
-        """Counts a change with new leaders, of which so many were elected uncleanly; called on the controller's
+        """Counts a change with new leaders, `uncleanly` of which were elected uncleanly; called on the controller's
         threads, one at a time."""
         self.elections.add(elapsed_ns)
         self.unclean_elections += unclean

@@ -1,10 +1,9 @@
 """The endpoint of operators: `GET /metrics` and `GET /health` on an address of its own, answered on a thread of its
 own, one at a time.
 
-`/health/live` and `/health/ready` have the status 200 or 503 by what their names say, `/health` 200 if both are; the
-body of each is the whole health as JSON.
-A scraper that does not send or read for `_PATIENCE_S` is dropped. There is no authentication: the address is loopback
-unless configured.
+`/health/live` and `/health/ready` answer 200, or 503 if the broker is not live or not ready; `/health` answers 200
+if it is both. The body of each is the whole health as JSON. A scraper that does not send or read for `_PATIENCE_S`
+is disconnected. There is no authentication: the address is loopback unless configured.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _Server(WSGIServer):
 
 
 class MetricsServer:
-    """`klamm.core.http_service.HttpServer`, without packages beyond prometheus-client."""
+    """Implements `klamm.core.http_service.HttpServer` without packages beyond prometheus-client."""
 
     grace_s = _PATIENCE_S
 

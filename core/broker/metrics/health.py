@@ -12,7 +12,7 @@ __all__ = ["BrokerHealth"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerHealth:
-    """`problems`: what is wrong, by name, in one line each."""
+    """`problems`: one line for each problem, by name."""
 
     broker_id: int
     state: BrokerState

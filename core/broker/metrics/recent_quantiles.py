@@ -1,7 +1,7 @@
 """Quantiles of the last minutes, computed from cumulative histograms as the difference to a snapshot.
 
-Rules: requests pay nothing; the reader takes the snapshots, at most one in `WINDOW_S`, and counts from the last but
-one. So an answer covers the last 2.5 to 5 minutes, or longer if nothing was read for some time.
+Rules: requests pay nothing; the reader takes the snapshots, at most one in `WINDOW_S`, and computes the difference
+to the last but one. So an answer covers the last 2.5 to 5 minutes, or longer if nothing was read for some time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class RecentTimes:
         return {api: list(times.buckets) for api, times in self._times.items()}
 
     def quantiles_ns(self) -> dict[ApiKey, list[float]]:
-        """Returns by API that was requested a duration for each of `QUANTILES`, at most the width of a bucket off."""
+        """Returns, for each API that was requested, the duration at each of `QUANTILES`. The error is at most the
+        width of a bucket."""
         now = self._counts()
         if self._clock() - self._taken_at >= WINDOW_S:
             self._older, self._newer, self._taken_at = self._newer, now, self._clock()

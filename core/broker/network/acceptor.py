@@ -1,8 +1,8 @@
 """Accepts connections from a listening socket, a few at a time.
 
-Rules: of a burst of new connections `_AT_ONCE` are accepted per round of the event loop, so that open connections are
-served in between. Over `max.connection.creation.rate` (KIP-612) new ones wait in the kernel's queue, not here. If the
-process has no file descriptor left, accepting pauses, and a line in the log says so.
+Rules: of a burst of new connections `_AT_ONCE` are accepted per turn of the event loop, so that open connections are
+served in between. Above `max.connection.creation.rate` (KIP-612) new ones wait in the kernel's queue. If the process
+has no file descriptor left, accepting pauses, with a line in the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Belongs to the event loop. The socket listens already; its owner closes it."""
+    """Belongs to the event loop. The socket is listening; its owner closes it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Acceptor:
         self._loop.add_reader(self._socket.fileno(), self._ready)
 
     def stop(self) -> None:
-        """Accepts no more connections; those that were accepted stay open."""
+        """Accepts no more connections; open ones stay open."""
         self._loop.remove_reader(self._socket.fileno())
         if self._later is not None:
             self._later.cancel()

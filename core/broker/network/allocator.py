@@ -1,7 +1,7 @@
 """Returns freed memory to the system.
 
-glibc keeps what large responses have left behind, up to 32 MiB a piece and in an arena for each thread, because it may
-be wanted again; after a crowd of slow readers that is as much as they held.
+glibc keeps the memory of large responses for reuse, up to 32 MiB a piece and in an arena for each thread; after many
+slow readers that is as much as they held.
 """
 
 from __future__ import annotations

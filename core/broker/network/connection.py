@@ -196,7 +196,7 @@ class Connection(TransportHandler):
             self._reader.update()
 
     def eof_received(self) -> bool:
-        """Returns whether the connection stays open, for what is to be handled."""
+        """Returns whether the connection stays open, for requests that are still to be handled."""
         self._end_input()
         self.context.end()
         if self.busy:
@@ -227,11 +227,11 @@ class Connection(TransportHandler):
 
     @property
     def busy(self) -> bool:
-        """True if a request is being handled, or waits to be, or to be answered."""
+        """True if a request is being handled, waits to be handled, or waits for its answer."""
         return self._task is not None or bool(self._delayed) or bool(self._reader.requests)
 
     def drain(self) -> None:
-        """Accepts no more requests than have arrived; closes once they are answered."""
+        """Accepts no requests that arrive later; closes once the earlier ones are answered."""
         if self._transport is None:
             return
         if self._state is ConnectionState.OPEN:
@@ -243,9 +243,8 @@ class Connection(TransportHandler):
         self._close_when_done()
 
     def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None:
-        """Returns why the connection has to be closed, or None. Called from time to time, at least twice in each of the
-        limits' periods.
-        """
+        """Returns the reason if the connection has to be closed, else None. Called at least twice in each of the
+        limits' periods."""
         if self._transport is None:
             return None
         if self._writer.unread_bytes:
@@ -260,7 +259,7 @@ class Connection(TransportHandler):
         return "idle" if quiet else None
 
     def expel(self, reason: str) -> None:
-        """Closes at once, and logs why, once a second for each reason."""
+        """Closes at once, and logs why, at most once a second for each reason."""
         self._connections.metrics.connections_closed[reason] += 1
         where = f"{self.context.connection_id} of {self.context.peer}"
         level = logging.INFO if reason == "idle" else logging.WARNING
@@ -309,13 +308,12 @@ class Connection(TransportHandler):
             self._reader.update()
 
     def _goes_behind(self, request: bytearray) -> bool:
-        """Returns True if the request is handled while replies before it are delayed: a Produce, since followers copy
-        many batches at once for the price of one. All others may ask for what those before them have changed.
-        """
+        """Returns True if the request is handled while replies before it are delayed: a Produce, since followers
+        copy many batches at the cost of one. Other requests may depend on the effect of those before them."""
         return request[1] == _PRODUCE and len(self._delayed) < _MOST_DELAYED
 
     def _must_wait_for_slot(self) -> bool:
-        """Returns True if a Fetch must wait: its response may be large, and others go first."""
+        """Returns True if a Fetch must wait for a write slot: its response may be large, and others are ahead of it."""
         large = self.context.allowance > FIRST_ALLOWANCE
         return large and self._connections.write_scheduler.over and not self._writer.may_fetch
 
@@ -355,7 +353,7 @@ class Connection(TransportHandler):
         self._pump()
 
     def _reply(self, reply: Reply) -> None:
-        """Sends a reply, behind those that are delayed."""
+        """Sends a reply after the delayed replies before it."""
         if reply is None:
             return
         if self._delayed:
@@ -404,7 +402,7 @@ class Connection(TransportHandler):
         self._state = CONNECTION_STATES.next(self._state, event)
 
     def _last_bytes(self, count: int) -> int:
-        """Returns how many of the received bytes are still taken, now that the connection is not open."""
+        """Returns how many of the received bytes are still accepted, now that the connection is not open."""
         if self._state is not ConnectionState.DRAINING or self._transport is None:
             return 0
         taken = self._reader.take_last(count)
@@ -443,7 +441,7 @@ class Connection(TransportHandler):
         self._close()
 
     def _refuse_after_delayed(self, error: BaseException) -> None:
-        """Refuses once the requests before are answered."""
+        """Refuses once the earlier requests are answered."""
 
         def fail() -> Outcome:
             raise error

@@ -1,9 +1,9 @@
 """All connections of a broker, over all its listeners: which are admitted, and which have to be closed.
 
-Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once. A periodic sweep
-closes connections without traffic for `connections.max.idle.ms`, those whose request stays unfinished and those whose
-client does not read its responses. Over `max.connection.creation.rate` (KIP-612, over all listeners) new ones wait in
-the kernel's queue. A line that would be logged repeatedly is logged once a second. Freed memory of responses is
+Rules: a connection above `max.connections` or its address's `max.connections.per.ip` is closed at once. A periodic
+sweep closes connections without traffic for `connections.max.idle.ms`, those whose request stays unfinished and
+those whose client does not read its responses. Above `max.connection.creation.rate` (KIP-612, over all listeners)
+new ones wait in the kernel's queue. A repeated line is logged at most once a second. Freed memory of responses is
 returned to the system once no more of it is being freed.
 """
 
@@ -33,13 +33,12 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _SWEEP_MAX_S: Final = 5.0
 _SAID_EVERY_S: Final = 1.0
 _WORTH_TRIMMING: Final = 16 * 1024 * 1024
-"""Freed bytes of responses from which on memory is returned to the system."""
+"""The number of freed bytes of responses from which on memory is returned to the system."""
 _SLICE: Final = 500
-"""Connections that a sweep examines before it lets the event loop run."""
+"""The number of connections that a sweep examines before it lets the event loop run."""
 _FOR_ROOM: Final = 32
-"""The most connections that one sweep closes to free memory of responses: hundreds that are closed together would
-reconnect together.
-"""
+"""The most connections that one sweep closes to free memory of responses: if hundreds were closed together, they
+would reconnect together."""
 
 
 class OpenConnection(Protocol):
@@ -70,7 +69,7 @@ class Connections:
         self.metrics = metrics or BrokerMetrics()
         self.clock = clock
         self.chunk = bytearray(READ_SIZE)
-        """The one buffer into which all connections read."""
+        """The buffer into which all connections read."""
         self._ids = itertools.count(1)
         self._open: dict[OpenConnection, None] = {}
         self._by_address: Counter[str] = Counter()
@@ -106,7 +105,7 @@ class Connections:
     # -- coming and going
 
     def admit(self, connection: OpenConnection) -> bool:
-        """Returns whether a new connection may stay; counts it if so."""
+        """Counts a new connection and returns True; returns False if it must be closed."""
         self.metrics.connections_accepted += 1
         limits = self.memory.limits
         if len(self._open) >= limits.max_connections:
@@ -148,9 +147,8 @@ class Connections:
         self._say(f"{limit} reached", "connections wait", f"{limit}: {now[limit]}")
 
     def worth_saying(self, event: str) -> str | None:
-        """Returns None if a line about this event was logged less than a second ago; else the text to append to it: how
-        often it was suppressed since, or "".
-        """
+        """Returns None if a line about this event was logged less than a second ago; else the text to append to it:
+        how many lines were suppressed since, or ""."""
         self._unsaid[event] += 1
         if self.clock() - self._said_at.get(event, float("-inf")) < _SAID_EVERY_S:
             return None
@@ -177,9 +175,10 @@ class Connections:
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self, grace_s: float) -> int:
-        """Lets connections answer what was received, for at most `grace_s` seconds, then closes all of them.
+        """Lets connections answer the requests received, for at most `grace_s` seconds, then closes all of them.
 
-        Returns how many were cut off."""
+        Returns how many were closed before that was done.
+        """
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in self:

@@ -1,7 +1,7 @@
-"""File descriptors: takes as many as the system allows, and divides them between connections and logs.
+"""File descriptors: raises the limit as far as the system allows, and divides it between connections and logs.
 
-A soft limit of 1,024 is common and is meant for programs that use select(); a broker takes all that it may, as the JVM
-does.
+A soft limit of 1,024 is common and is meant for programs that use select(); a broker raises it to the hard limit, as
+the JVM does.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ def take_all() -> None:
 
 
 def for_connections() -> int:
-    """Returns how many connections may have: three quarters of the limit, but at least 256 are left for the rest."""
+    """Returns the number of descriptors for connections: three quarters of the limit, but at least 256 are left for
+    the rest."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(hard - max(hard // 4, _LEAST_OTHERS), 1) if hard != resource.RLIM_INFINITY else 2**31 - 1
 
 
 def for_logs() -> int:
-    """Returns how many segment files all logs together may have open: what connections leave, less 128 for everything
-    else; at least 64 and at most 16,384."""
+    """Returns the number of segment files that all logs together may have open: what connections leave, less 128 for
+    everything else; at least 64 and at most 16,384."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         return _MOST_SEGMENTS

@@ -1,4 +1,5 @@
-"""The listener: one listening socket, the connections accepted from it, and the address that clients are told."""
+"""The listener: one listening socket, the connections accepted from it, and the address that is advertised to
+clients."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Listener:
     """`bind` binds the port; set `dispatch`, then `start` accepts connections."""
 
     def __init__(self, name: str, host: str, port: int, connections: Connections, accept: Accept) -> None:
-        """`accept` puts each accepted socket under the transport of the listener's security protocol."""
+        """`accept` wraps each accepted socket in the transport of the listener's security protocol."""
         self.name, self.host, self.port = name, host, port
         self.dispatch: Dispatch = not_ready
         self._connections = connections
@@ -73,5 +74,5 @@ class Listener:
 
 
 def advertised(addresses: Sequence[ListenerAddress], bound_ports: Mapping[str, int]) -> list[ListenerAddress]:
-    """Returns each with its real port: port 0 stands for the one that its listener was given."""
+    """Returns the advertised addresses with their real ports: port 0 is replaced by the port that the listener got."""
     return [ListenerAddress(a.name, a.host, a.port or bound_ports[a.name]) for a in addresses if a.name in bound_ports]

@@ -1,11 +1,11 @@
 """The memory that all connections together hold: received requests, and responses that their clients have not read.
 
 Rules: while `queued.max.request.bytes` are in use, a request larger than one network read waits for memory; one at a
-time may proceed, so that there is always progress. A response may always use 64 KiB (or one batch, if that is larger),
-and more while few bytes are unread. Its bytes are reserved before they are read from the log, and the reservation is
-released once they count as unread. So requests use at most their limit and one small network read for each connection;
-responses at most theirs and, for each connection whose client does not read, 64 KiB that are not counted yet and one
-response of 64 KiB or one batch.
+time may proceed, so that there is always progress. A response may always use 64 KiB (or one batch, if that is
+larger), and more while few bytes are unread. Its bytes are reserved before they are read from the log, and the
+reservation is released once they count as unread. So requests use at most their limit and one small network read for
+each connection. Responses use at most their limit and, for each connection whose client does not read, 64 KiB that
+are not counted yet and one response of 64 KiB or one batch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Memory:
         return self.held > self.limits.request_bytes or self.many_queued
 
     def may_grow(self, request_of: Waiter) -> bool:
-        """Returns whether a large request may be read further; if not, `review_reading` is called later."""
+        """Returns whether more of a large request may be read; if not, `review_reading` is called later."""
         if self.held <= self.limits.request_bytes or self._first is request_of:
             self._waiting.pop(request_of, None)
             return True
@@ -65,14 +65,14 @@ class Memory:
         return False
 
     def done(self, request_of: Waiter) -> None:
-        """Records that its large request is complete, or its connection lost: others may proceed."""
+        """Records that a connection's large request is complete, or the connection lost: others may proceed."""
         self._waiting.pop(request_of, None)
         if self._first is request_of:
             self._first = None
         self.wake()
 
     def wake(self) -> None:
-        """Calls `review_reading` of as many waiting ones as there is memory for, those that waited longest first."""
+        """Calls `review_reading` of waiting connections, the longest wait first, as far as there is memory."""
         room = self.limits.request_bytes - self.held
         for _ in range(min(len(self._waiting), max(room // _STEP, 0 if self._first else 1))):
             waiter, _ = self._waiting.popitem(last=False)
@@ -86,7 +86,7 @@ class Memory:
         return self.unread > self.limits.response_bytes
 
     def room(self) -> int:
-        """Returns how many bytes a response may have that is built before anything else runs."""
+        """Returns how many bytes a response may have if it is built now."""
         left = self.limits.response_bytes - self.unread - self.taken
         return max(left // 4, LEAST_ROOM)
 
@@ -96,15 +96,14 @@ class Memory:
         self.freed += size
 
     def take(self, context: ConnectionContext) -> int:
-        """Reserves the bytes that `room` returns for the response being built for a connection, until `give_back`;
-        returns their number.
-        """
+        """Reserves the bytes that `room` returns, for the response being built for a connection, until `give_back`;
+        returns their number."""
         self.give_back(context)
         context.taken = self.room()
         self.taken += context.taken
         return context.taken
 
     def give_back(self, context: ConnectionContext) -> None:
-        """Releases the reservation: the response now counts as unread, or there will be none."""
+        """Releases the reservation: the response now counts as unread, or there is none."""
         self.taken -= context.taken
         context.taken = 0

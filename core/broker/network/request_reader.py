@@ -3,7 +3,7 @@
 Rules: at most `PIPELINED` requests wait behind the one being handled, fewer while all connections together hold too
 much; then reading pauses. It resumes at half as many. A request larger than one network read may have to wait for
 memory (`memory.py`). Reading pauses, too, while the client is throttled. Each reason for a pause ends by itself, and
-reading resumes with the last.
+reading resumes when the last has ended.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PIPELINED: Final = 64
 _CROWDED: Final = 1
 _THROTTLED: Final = 2
 _ENDED: Final = 4
-"""Reasons for a pause, as bits: too much waits, the client is over its quota, nothing more is to be read."""
+"""Reasons for a pause, as bits: too many requests wait, the client is above its quota, the input has ended."""
 
 _LEAST_PROGRESS: Final = 64 * 1024  # bytes of an unfinished request in one period
 
 
 class RequestReader:
-    """Belongs to the event loop. Owns what was received, and whether the transport reads; `requests`, oldest first, is
-    emptied by the connection."""
+    """Belongs to the event loop. Owns the received bytes, and whether the transport reads. The connection removes
+    requests from `requests`, oldest first."""
 
     __slots__ = (
         "_connections",
@@ -57,9 +57,9 @@ class RequestReader:
         self.handling = 0
         """Bytes of the request that a task is handling."""
         self.paused_for = 0
-        """The reasons for which reading pauses; 0: it does not."""
+        """The reasons for which reading is paused, as bits; 0 if it is not."""
         self.remaining = 0
-        """Bytes that are still taken, once `drain` was called."""
+        """The number of further bytes that are accepted after `drain` was called."""
         self._throttle: asyncio.TimerHandle | None = None
         self._held = 0  # bytes of requests that `Memory` counts for this connection
         self._queued = 0  # requests that it counts as waiting
@@ -93,7 +93,7 @@ class RequestReader:
         self.remaining = most
 
     def take_last(self, count: int) -> int:
-        """Returns how many of `count` received bytes are still taken."""
+        """Returns how many of `count` received bytes are still accepted."""
         taken = min(count, self.remaining)
         self.remaining -= taken
         return taken
@@ -103,7 +103,7 @@ class RequestReader:
         self._pause(_ENDED)
 
     def throttle(self, seconds: float) -> None:
-        """Reads nothing for so long; requests that have arrived are handled."""
+        """Reads nothing for that time; requests that have arrived are handled."""
         if self._throttle is not None:
             self._throttle.cancel()
         self._pause(_THROTTLED)
@@ -122,7 +122,7 @@ class RequestReader:
 
     @property
     def is_unfinished(self) -> bool:
-        """True if part of a request has arrived, and its rest may arrive."""
+        """True if a part of a request has arrived and its rest may follow."""
         return self._splitter.begun > 0 and not self.paused_for
 
     def is_too_slow(self, now: float, period_s: float) -> bool:
@@ -141,13 +141,13 @@ class RequestReader:
     # -- flow control
 
     def update(self) -> None:
-        """Counts what is held, and pauses or resumes reading; call it after each change of `requests`."""
+        """Counts the bytes held, and pauses or resumes reading; call it after each change of `requests`."""
         if self.requests or self._held or self._queued or self.paused_for or self._splitter.held:
             self._count()
             self.review_reading()
 
     def review_reading(self) -> None:
-        """Pauses or resumes reading, by what waits here and on all connections. `Memory` calls it too."""
+        """Pauses or resumes reading, by what waits on this connection and on all. `Memory` calls it too."""
         waiting = len(self.requests)
         crowded = self.paused_for & _CROWDED
         most = 0 if self._memory.many_queued else PIPELINED // 2 if crowded else PIPELINED

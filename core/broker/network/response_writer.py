@@ -25,9 +25,11 @@ _GATHERED: Final = 64 * 1024  # bytes of responses that may wait for the next on
 
 
 class UnreadResponses:
-    """The memory that one connection's responses hold until the kernel has them; counted in `Memory.unread`.
+    """The memory that one connection's responses hold until the kernel has accepted them; counted in
+    `Memory.unread`.
 
-    The event loop holds a write as a whole until its last byte is sent, so a write counts as a whole until then.
+    The event loop keeps the whole buffer of a write until its last byte is sent, so a write counts as a whole until
+    then.
     """
 
     __slots__ = ("_memory", "_timer", "bytes", "largest", "written")
@@ -35,13 +37,13 @@ class UnreadResponses:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.bytes = 0
-        """As `Memory` counts them."""
+        """The number of bytes as `Memory` counts them."""
         self.written = self.largest = 0
-        """Bytes in all, and of the largest write, since everything was sent; a write that begins then sets both."""
+        """The bytes written since the last time everything was sent, and those of the largest write among them."""
         self._timer = StallTimer()
 
     def wrote_behind_others(self, size: int) -> None:
-        """Records that a write begins while earlier ones are not sent yet."""
+        """Records that a write starts while earlier ones are not sent yet."""
         self.written += size
         self.largest = max(self.largest, size)
 
@@ -63,8 +65,8 @@ class UnreadResponses:
 
 
 class ResponseWriter:
-    """Belongs to the event loop. Owns the responses that are not written yet, whether the connection has a write slot,
-    and what counts as unread. Methods that may have to wait for a slot take the connection as `sender`."""
+    """Belongs to the event loop. Owns the responses that are not written yet, the connection's write slot, and the
+    count of unread bytes. Methods that may have to wait for a slot take the connection as `sender`."""
 
     __slots__ = (
         "_blocked",
@@ -90,7 +92,7 @@ class ResponseWriter:
         self._pieces: list[Buffer] = []
         self._size = 0  # bytes of the pieces
         self.paused = False
-        """Too much is unread."""
+        """True while too many bytes are unread."""
         self.awaits_slot = False
         self._in_slot = False
         self._slot_bytes = 0
@@ -110,7 +112,7 @@ class ResponseWriter:
             self.flush(sender)
 
     def flush(self, sender: ResponseSender) -> None:
-        """Writes what was added, if it is small or the sender has a slot. May end in `pause_writing`."""
+        """Writes the added responses, if they are small or the sender has a slot. May lead to `pause_writing`."""
         if not self._pieces or self.awaits_slot:
             return
         size = self._size
@@ -121,7 +123,7 @@ class ResponseWriter:
             self.count()
 
     def write(self) -> None:
-        """Writes what was added, at once."""
+        """Writes the added responses at once."""
         pieces, size = self._pieces, self._size
         self._pieces, self._size = [], 0
         self._slot_bytes += size
@@ -202,7 +204,7 @@ class ResponseWriter:
 
     @property
     def _left(self) -> int:
-        """The number of bytes that the kernel does not have yet."""
+        """The number of bytes that the kernel has not accepted yet."""
         assert self._transport is not None
         return self._transport.get_write_buffer_size() + self._size
 

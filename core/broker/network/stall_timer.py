@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StallTimer:
-    """Called from time to time with the number of bytes or requests that are left."""
+    """Called repeatedly with the remaining number of bytes or requests."""
 
     __slots__ = ("_left", "_since")
 

@@ -1,10 +1,10 @@
-"""Bounds how many bytes of large responses are read from the logs and written in one round of the event loop, over
+"""Bounds how many bytes of large responses are read from the logs and written in one turn of the event loop, over
 all connections.
 
-Reading and writing copy, on the event loop: 500 clients that asked for megabytes at the same moment kept all others
-waiting for 5 seconds. Rules: first come, first served; once `_BUDGET` bytes are written, the event loop does everything
-else that is due before the next. Small responses, requests other than Fetch, and clients that have read little so far
-bypass the queue.
+Reading and writing copy, on the event loop: 500 clients that requested megabytes at the same moment kept all others
+waiting for 5 seconds. Rules: first come, first served; once `_BUDGET` bytes are written, the event loop does
+everything else that is due before the next write. Small responses, requests other than Fetch, and clients that have
+read little so far bypass the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_AT_ONCE: Final = 4 * 1024 * 1024  # the most that the system accepts in on
 
 class ResponseSender(Protocol):
     def use_slot(self) -> int:
-        """Writes what waits for a slot; returns the number of bytes written."""
+        """Writes the data that waits for a slot; returns the number of bytes written."""
         ...
 
 
@@ -33,16 +33,16 @@ class WriteScheduler:
 
     @property
     def over(self) -> bool:
-        """True if the budget of this round is spent, or others wait already."""
+        """True if the budget of this turn is spent, or others wait already."""
         return self._left <= 0 or bool(self._waiting)
 
     def wait(self, sender: ResponseSender) -> None:
-        """Queues the sender: `use_slot` is called in a later round."""
+        """Queues the sender: `use_slot` is called in a later turn."""
         self._waiting.append(sender)
         self._spend(0)
 
     def take(self, sender: ResponseSender, size: int) -> bool:
-        """Returns whether `size` bytes may be written at once; if not, `use_slot` is called in a later round."""
+        """Returns whether `size` bytes may be written at once; if not, `use_slot` is called in a later turn."""
         if self.over:
             self.wait(sender)
             return False

@@ -21,7 +21,7 @@ _LARGEST: Final = 1 << 30
 class BrokerLink(TransportHandler):
     """Sends one request at a time. Made by `open`; belongs to the event loop.
 
-    One watch for the whole connection ends it when no byte of an answer has come for `timeout_s`, instead of a timer
+    One timer for the whole connection ends it when no byte of an answer has come for `timeout_s`, instead of a timer
     for each request.
     """
 
@@ -31,7 +31,7 @@ class BrokerLink(TransportHandler):
         self._loop = asyncio.get_running_loop()
         self._transport: Transport | None = None
         self._waiting: asyncio.Future[Any] | None = self._loop.create_future()
-        """For the answer to the request under way; at first for the negotiation."""
+        """The future of the answer to the present request; at first that of the negotiation."""
         self._heard_at = self._loop.time()
         self._ended: Exception | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -57,14 +57,14 @@ class BrokerLink(TransportHandler):
         return link
 
     def version(self, api: ApiKey, max_version: int | None = None) -> int:
-        """Returns the version that `call` uses. Raises `BrokerError` if none is common."""
+        """Returns the version that `call` uses. Raises `BrokerError` if there is no common version."""
         return self._protocol.version(api, max_version)
 
     async def call(
         self, api: ApiKey, build: Build, *, max_version: int | None = None, decode: Decode | None = None
     ) -> Any:
-        """Sends a request; returns the message of its answer, or what `decode` makes of that. Raises what has ended the
-        connection: OSError, EOFError, TimeoutError or `ProtocolError`."""
+        """Sends a request; returns the message of its answer, or the result of `decode`. Raises the error that ended
+        the connection: OSError, EOFError, TimeoutError or `ProtocolError`."""
         if self._ended is not None or self._transport is None:
             raise self._ended or ConnectionError("the connection is closed")
         self._waiting = self._loop.create_future()

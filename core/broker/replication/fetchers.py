@@ -16,7 +16,7 @@ from .throttles import ReplicationThrottles
 
 
 class Fetchers:
-    """Belongs to the event loop. `image` is set by the owner, with each image that it applies."""
+    """Belongs to the event loop. The owner sets `image` to each image that it applies."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Fetchers:
 
     @property
     def max_lag(self) -> int:
-        """The most records that a partition lacks, as far as its leader has told; 0 if none is fetched. May be read on
-        any thread."""
+        """The largest number of records that a partition lacks, by its leader's last answer; 0 if none is fetched.
+        May be read on any thread."""
         return max((fetcher.max_lag for fetcher in list(self._fetchers.values())), default=0)
 
     def add(self, replica: Replica, follower: PartitionFollower) -> None:
@@ -86,7 +86,7 @@ class Fetchers:
             task.add_done_callback(self._ending.discard)
 
     def report_log_starts(self) -> None:
-        """Has the leaders told which log starts have risen; call it after retention."""
+        """Reports to the leaders the log starts that have risen; call it after retention."""
         for fetcher in self._fetchers.values():
             fetcher.report_log_starts()
 

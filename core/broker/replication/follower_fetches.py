@@ -1,8 +1,8 @@
 """The leader's end of replication: serves the fetches of followers (KIP-227, 595, 903).
 
-A follower reads up to the log end, has a session of its own, and neither takes write slots nor fetch allowances. A
-Fetch costs as much as has changed since the last: partitions that were appended to or committed, and those whose
-request has other parameters. The rules are those of `PartitionLeader`.
+A follower reads up to the log end, has its own session, and uses neither write slots nor fetch allowances. A Fetch
+costs as much as has changed since the last: partitions that were appended to or committed, and those whose request
+has other parameters. The rules are those of `PartitionLeader`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Context = FetchContext[PartitionKey, PartitionFetch]
 
 class FollowerFetches:
     """Belongs to the event loop. `on_caught_up` is called with a partition whose follower may join the ISR, and
-    `on_lost` with a broker whose connection has ended. `sessions`: those of consumers are among them."""
+    `on_lost` with a broker whose connection has ended. `sessions` also holds the sessions of consumers."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class FollowerFetches:
         self._waits: dict[int, tuple[FollowerWait, set[PartitionKey]]] = {}
         self._throttles = throttles
         self._epochs: dict[int, tuple[int, int]] = {}
-        """By session: the follower, and the broker epoch under which its partitions were taken."""
+        """By session: the follower, and the broker epoch under which its fetches of partitions were counted."""
         self._on_caught_up = on_caught_up
         self._on_lost = on_lost
 
     async def fetch(self, request: Request, message: ReplicaFetchRequest) -> list[Buffer]:
-        """Answers a follower's Fetch, or lets it wait until a partition that it fetches is appended to."""
+        """Answers a follower's Fetch, or parks it until a partition that it fetches is appended to."""
         session = FetchSessionRequest(message.session_id, message.session_epoch, message.partitions, message.forgotten)
         if request.connection.on_close is None:  # also when no Fetch waits then, or the connection is reset
             request.connection.on_close = partial(self._on_lost, message.replica_id)
@@ -90,15 +90,15 @@ class FollowerFetches:
         return write_answers(request, error, session_id, sent)
 
     def _end_former(self, registered: tuple[int, int]) -> None:
-        """Ends the sessions of a follower's earlier registrations, which its process took with it: every append would
-        be noted for them, until the cache is full."""
+        """Ends the sessions of a follower's earlier registrations, whose process has ended: otherwise every append
+        would be recorded for them, until the cache is full."""
         follower, epoch = registered
         for session_id, (replica_id, taken) in self._epochs.items():
             if replica_id == follower and taken < epoch:
                 self._sessions.end(session_id)
 
     def _follow(self, context: Context, session: FetchSessionRequest[PartitionKey, PartitionFetch]) -> FollowerWait:
-        """Returns what has changed for this session, which the appends of its partitions note from now on."""
+        """Returns the record of what has changed for this session; appends to its partitions update it from now on."""
         for closed in [known for known in self._waits if known not in self._sessions]:
             _, keys = self._waits.pop(closed)
             self._epochs.pop(closed, None)
@@ -143,11 +143,11 @@ class FollowerFetches:
         wait: FollowerWait,
         keys: Iterable[PartitionKey],
     ) -> dict[PartitionKey, ReplicaFetchData | None]:
-        """Takes what the follower has of each partition, which may commit records; returns the answers that need no
+        """Records the follower's end of each partition, which may commit records; returns the answers that need no
         records, and None for those that do.
 
-        It does not count while this broker has not read the follower's registration: the partitions are then taken
-        again, once this request has waited, or with the next.
+        The ends do not count while this broker has not read the follower's registration: the partitions are then
+        evaluated again, after the wait of this request or with the next.
         """
         if not self._is_known(message):
             for key in keys:
@@ -179,7 +179,7 @@ class FollowerFetches:
         context: Context,
         answers: dict[PartitionKey, ReplicaFetchData | None],
     ) -> None:
-        """Reads the records of the answers that need some, as far as the response has room."""
+        """Reads the records of the answers that need some, up to the limit of the response."""
         room = min(message.max_bytes, self._response_max_bytes())
         size = 0
         for key in [key for key, answer in answers.items() if answer is None]:
@@ -246,7 +246,7 @@ def _answer_of(found: LogRead) -> ReplicaFetchData:
 
 
 def _is_news(answer: ReplicaFetchData | None) -> bool:
-    """True if an answer is to be sent at once: it has records, an error, or a divergence."""
+    """Returns True if an answer is to be sent at once: it has records, an error, or a divergence."""
     return answer is not None and (
         bool(answer.records) or answer.error is not ErrorCode.none or answer.diverging_epoch is not None
     )

@@ -1,9 +1,10 @@
-"""Says that this broker's disk is full, so that others lead and nobody waits for its replicas, and that it has room
-again.
+"""Announces that this broker's disk is full, so that others lead and no request waits for its replicas, and that it
+has space again.
 
-The registration says so (`Cluster.set_full`); the controller then acts, by the rules of `core.replication.elections`.
-The logs stay open and serve what they have. Whether there is room is tried at growing intervals, which begin longer
-if the disk was full a short time ago: one that fills up again at once must not move leaders each time.
+The state is in the registration (`Cluster.set_full`); the controller then acts, by the rules of
+`core.replication.elections`. The logs stay open and serve what they have. Whether the disk has space is tested at
+growing intervals, which start longer if the disk was full a short time ago: a disk that fills up again at once must
+not move leaders each time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LINES_S: Final = 60.0
 
 
 class FullDisk:
-    """Belongs to the event loop. `on_room` is called when there is room again."""
+    """Belongs to the event loop. `on_room` is called when the disk has space again."""
 
     def __init__(self, space: DiskSpace, cluster: Cluster, workers: Workers, on_room: Callable[[], None]) -> None:
         self._space = space
@@ -39,7 +40,7 @@ class FullDisk:
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._registered: bool | None = False
-        """What the registration says; None while that is unknown, after a write that was not answered."""
+        """The state in the registration; None while it is unknown, after a write that was not answered."""
         self._relapses = 0
         self._over_at = float("-inf")
         self._said_at = float("-inf")
@@ -91,7 +92,7 @@ class FullDisk:
         self._on_room()
 
     async def _register(self, *, full: bool) -> bool:
-        """Writes the registration if it does not say so; returns False if it must be tried again."""
+        """Writes the state to the registration if it differs; returns False if it must be tried again."""
         if self._registered is full:
             return True
         if full and len(self._cluster.image().brokers) < 2:  # nobody can take over

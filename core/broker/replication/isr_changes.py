@@ -65,8 +65,8 @@ class IsrChanges:
         self._some.set()
 
     async def _look(self) -> None:
-        """Looks for followers that have fallen behind, and for proposals that are still open. A late look, because this
-        broker itself stood still, does not count against the followers."""
+        """Finds followers that have fallen behind, and proposals that are still open. A delay of this broker itself
+        does not count as lag of the followers."""
         loop = asyncio.get_running_loop()
         while True:
             interval_s = max(min(self._lag_time_max_ms() / 2000, 1.0), 0.05)
@@ -110,7 +110,7 @@ class IsrChanges:
                 self._some.set()
 
     async def _write_some(self) -> bool:
-        """Writes the proposals of at most 500 partitions; returns True if there is more to do."""
+        """Writes the proposals of at most 500 partitions; returns True if more are left."""
         made = self._proposals.make(monotonic_ms(), self._lateness_ms)
         if not made:
             return self._proposals.some

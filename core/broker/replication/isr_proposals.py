@@ -1,6 +1,7 @@
-"""Which changes of in-sync replicas are to be written, as the leaders here want them; without I/O and threads.
+"""The changes of in-sync replicas that this broker's leaders want to be written; without I/O and threads.
 
-The rules are those of `PartitionLeader`; `IsrChanges` gathers and writes, as the simulation does in virtual time.
+The rules are those of `PartitionLeader`; `IsrChanges` gathers and writes, and the simulation does the same in
+virtual time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MOST_A_TRANSACTION: Final = 500
 
 
 class LeadingReplica(Protocol):
-    """What a proposal needs of a `Replica`, and of the simulation's."""
+    """The part of a `Replica`, or of the simulation's replica, that a proposal needs."""
 
     @property
     def name(self) -> TopicPartition: ...
@@ -42,7 +43,7 @@ class Made(NamedTuple, Generic[R]):
 
 
 class Image(Protocol):
-    """`Roles`: the image whose roles the replicas have."""
+    """The part of `Roles` that is needed: the image whose roles the replicas have."""
 
     @property
     def image(self) -> ClusterImage: ...
@@ -59,7 +60,7 @@ class IsrProposals(Generic[R]):
         self._wanted: dict[TopicPartition, None] = {}
 
     def want(self, name: TopicPartition) -> None:
-        """The partition's ISR may have to be changed."""
+        """Records that the partition's ISR may have to be changed."""
         self._wanted[name] = None
 
     @property
@@ -67,8 +68,8 @@ class IsrProposals(Generic[R]):
         return bool(self._wanted)
 
     def look(self, replica: R, now_ms: float, lateness_ms: float) -> bool:
-        """Looks for followers that have fallen behind, and for proposals that are still open; returns True if the
-        partition's ISR is wanted to change. `lateness_ms`: of this broker, which stood still."""
+        """Finds followers that have fallen behind, and proposals that are still open; returns True if the
+        partition's ISR should change. `lateness_ms` is the delay of this broker itself."""
         replica.look_at_followers()
         leader = replica.leader
         wants = leader is not None and leader.wants_change(self._roles.image.registrations, now_ms, lateness_ms)
@@ -98,7 +99,7 @@ class IsrProposals(Generic[R]):
         return made
 
     def written(self, made: Sequence[Made[R]], outcomes: Sequence[ProposalOutcome]) -> None:
-        """Takes the outcomes. Those that were not applied are wanted again."""
+        """Applies the outcomes. Those that were not written are wanted again."""
         for (name, proposal, replica, leader), outcome in zip(made, outcomes, strict=True):
             leader.on_outcome(proposal, outcome)
             if replica.leader is leader:

@@ -1,5 +1,5 @@
-"""What the controller knows of this broker's logs: where those of partitions without a leader end (R7), and which are
-offline. A report is written when it changes, and again after a write whose outcome is unknown."""
+"""This broker's reports to the controller: where logs of partitions without a leader end (docs/replication.md, R7),
+and which logs are offline. A report is written when it changes, and again after a write whose outcome is unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ends = Mapping[TopicPartition, RecoveredEnd]
 
 
 class Reporter(Protocol):
-    """A `ClusterNode`, as far as its broker reports by it."""
+    """The part of a `ClusterNode` by which its broker reports."""
 
     def report_recovered(self, ends: Ends) -> Steps[None]: ...
 
@@ -27,10 +27,10 @@ class LogReports:
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self._incarnation = ""
-        """In whose session `_recovered` was reported: that report ends with it."""
+        """The incarnation under which `_recovered` was reported: that report ends with its session."""
         self._recovered: Ends | None = {}
         self._offline: frozenset[TopicPartition] | None = frozenset()
-        """What was last reported; None if it is unknown."""
+        """The last report; None if it is unknown."""
 
     def offline_differs(self, offline: frozenset[TopicPartition]) -> bool:
         return offline != self._offline
@@ -42,7 +42,7 @@ class LogReports:
 
     def write(self, incarnation: str, recovered: Ends, offline: frozenset[TopicPartition]) -> Steps[None]:
         """Reports what has changed. `incarnation`: of the registration in force, "" without one. Raises
-        `CoordinationError`, and the report may then have been written, wholly or in part."""
+        `CoordinationError`; the report may then have been written, wholly or in part."""
         if incarnation != self._incarnation:
             self._recovered, self._incarnation = {}, incarnation
         if recovered != self._recovered:

@@ -1,11 +1,12 @@
-"""Which leaders of new partitions lead already, so that Metadata names no leader that would refuse the first Produce.
+"""Which leaders of new partitions serve them already, so that Metadata names no leader that would refuse the first
+Produce.
 
-A leader that the cluster has elected leads once it has read of it and opened its log. As in Kafka, Metadata answers
-LEADER_NOT_AVAILABLE until then. Leaders of new partitions are asked when a client first asks for them, and once only:
-later changes of leaders are found by errors, as in Kafka.
+An elected leader serves a partition once it has read of its election and opened the log. As in Kafka, Metadata
+answers LEADER_NOT_AVAILABLE until then. Leaders of new partitions are asked when a client first requests them, and
+once only: later changes of leaders are found by errors, as in Kafka.
 
-Each leader is asked by a task and on a connection of its own, for all topics together: one that does not answer holds
-up nothing but its own partitions, and many new topics need no more connections than one.
+Each leader is asked by its own task on its own connection, for all topics together: one that does not answer delays
+only its own partitions, and many new topics need no more connections than one.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ _NOT_YET: Final = frozenset(
 
 
 class NewLeaders:
-    """Belongs to the event loop. `image` is that in force; what it has at first is not new."""
+    """Belongs to the event loop. `image` is the one in force; its first content does not count as new."""
 
     def __init__(self, broker_id: int, partitions: Partitions, image: Callable[[], ClusterImage]) -> None:
         self._broker_id = broker_id
         self._partitions = partitions
         self._image = image
         self._known = {topic.topic_id: len(topic.partitions) for topic in image().topics.values()}
-        """The topics that are led, with the number of their first partitions that are."""
+        """By topic: the number of its first partitions that are all served."""
         self._led: dict[UUID, set[tuple[int, int]]] = {}
-        """(partition, leader) of the others that are."""
+        """(partition, leader) of the other partitions that are served."""
         self._since_s: dict[UUID, float] = {}
-        """When a client has first asked for a topic with new partitions."""
+        """When a client first requested a topic with new partitions, by topic."""
         self._asking: dict[int, asyncio.Task[None]] = {}
-        """By leader."""
+        """The running task by leader."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     def has_new(self, names: Iterable[str]) -> bool:
@@ -63,7 +64,7 @@ class NewLeaders:
         return any(self._unknown(name) for name in names)
 
     async def wait(self, names: Iterable[str]) -> frozenset[TopicPartition]:
-        """Waits a while until new partitions of these topics are led; returns those that are not."""
+        """Waits a while until the new partitions of these topics are served; returns those that are not."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _PATIENCE_S
         unknown = [name for name in names if self._unknown(name)]
@@ -133,7 +134,7 @@ class NewLeaders:
             self._asking[leader] = loop.create_task(self._await_leader(leader))
 
     async def _await_leader(self, leader: int) -> None:
-        """Asks a leader until it leads all partitions that clients have asked for, or they are given up."""
+        """Asks a leader until it serves all partitions that clients have requested, or the time is over."""
         connection: BrokerLink | None = None
         attempt = 0
         try:
@@ -162,7 +163,7 @@ class NewLeaders:
                 waiting.set_result(None)
 
     def _missing(self, leader: int) -> dict[str, tuple[TopicImage, list[int]]]:
-        """Returns by topic the partitions that clients have asked for and of which this leader is awaited."""
+        """Returns, by topic, the requested partitions that this leader does not serve yet."""
         image, found = self._image(), {}
         for topic_id in list(self._since_s):
             topic = image.topic_by_id(topic_id)
@@ -184,7 +185,7 @@ class NewLeaders:
     async def _led_by(
         connection: BrokerLink, missing: Mapping[str, tuple[TopicImage, list[int]]]
     ) -> list[tuple[TopicImage, int]]:
-        """Returns the partitions of which the broker says that it leads them."""
+        """Returns the partitions that the broker names itself the leader of."""
 
         def build(schema: Schema) -> Entity:
             topics = tuple(

@@ -32,8 +32,8 @@ class ParkedFetch:
 class FollowerWait:
     """What has changed for one follower since its last Fetch was answered, and that follower's parked Fetch.
 
-    So a Fetch costs as much as has changed, whatever the number of partitions in its session. All appends of one turn
-    of the event loop wake the Fetch once.
+    So a Fetch costs as much as has changed, whatever the number of partitions in its session. All appends of one
+    turn of the event loop wake the Fetch once.
     """
 
     def __init__(self) -> None:
@@ -43,24 +43,25 @@ class FollowerWait:
         self._scheduled = False
 
     def on_append(self, partition: PartitionKey) -> None:
-        """Notes that the partition has more records than the follower was sent."""
+        """Records that the partition has more records than the follower was sent."""
         self._changed[partition] = None
         if self._parked is not None and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._wake)
 
     def on_bounds(self, partition: PartitionKey) -> None:
-        """Notes another high watermark or log start offset, which the next answer carries; none is sent for it."""
+        """Records another high watermark or log start offset, which the next answer carries; no answer is sent for
+        it alone."""
         self._changed[partition] = None
 
     def take_changed(self) -> list[PartitionKey]:
-        """Removes and returns the partitions that have changed, those first that have waited longest."""
+        """Removes and returns the partitions that have changed, the longest wait first."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
 
     def wake(self) -> None:
-        """Wakes the parked Fetch, as when a partition stops being led."""
+        """Wakes the parked Fetch, for instance when a partition is no longer led."""
         if self._parked is not None and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._wake)

@@ -23,7 +23,7 @@ class Partitions:
         self.closing = False
 
     def traffic(self, topic: str) -> TopicTraffic:
-        """Returns the topic's counters, whichever the partition."""
+        """Returns the topic's counters, which all its partitions share."""
         return self._metrics.traffic(topic)
 
     def __iter__(self) -> Iterator[Replica]:

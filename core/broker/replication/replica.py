@@ -1,8 +1,8 @@
 """One replica of a partition on this broker: its log, its role, and the requests that wait for it.
 
-Everything here belongs to the event loop. The rules are those of `core.replication`; here are the futures of Produce
-requests that wait for the high watermark, and the parked fetches, which are woken by the append, commit or flush that
-makes enough bytes visible. Nothing polls.
+Everything here belongs to the event loop. The rules are those of `core.replication`; this module holds the futures
+of Produce requests that wait for the high watermark, and the parked fetches, which are woken by the append, commit
+or flush that makes enough bytes visible. Nothing polls.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from .parked_fetch import FollowerWait, ParkedFetch
 
 DeleteOutcome: TypeAlias = tuple[ErrorCode, int]
 _MOST_COUNTED: Final = 4096
-"""Uncommitted batches whose sizes are kept, for fetches that wait for bytes; older ones count as nothing."""
+"""The number of uncommitted batches whose sizes are kept, for fetches that wait for bytes; older ones count as 0
+bytes."""
 
 
 class DelayedProduce(Protocol):
-    """Records that wait until all in-sync replicas have them. `deadline`: until when, by the event loop's clock."""
+    """Records that wait until all in-sync replicas have them. `deadline`: the end of the wait, by the event loop's
+    clock."""
 
     deadline: float
 
@@ -55,8 +57,9 @@ class _CalledBack:
 
 
 class DelayedDelete:
-    """DeleteRecords that waits until all live replicas begin at `offset` or later (Kafka's `DelayedDeleteRecords`).
-    `live` returns the live brokers; `done` gets the error and the low watermark, -1 if it is not known."""
+    """A DeleteRecords request that waits until all live replicas start at `offset` or later (Kafka's
+    `DelayedDeleteRecords`). `live` returns the live brokers; `done` gets the error and the low watermark, -1 if it
+    is not known."""
 
     __slots__ = ("done", "live", "offset")
 
@@ -66,7 +69,7 @@ class DelayedDelete:
         self.done = done
 
     def look(self, leader: PartitionLeader | None) -> bool:
-        """Completes the request if it waits no longer; returns whether it does not."""
+        """Completes the request if its wait is over; returns whether it is."""
         if self.done.done():
             return True
         if leader is None:
@@ -83,7 +86,7 @@ def monotonic_ms() -> float:
 
 
 class Replica:
-    """`name`, `key`: the partition by topic name and by topic id. `traffic`: the topic's counters."""
+    """`name` and `key` identify the partition by topic name and by topic id. `traffic`: the topic's counters."""
 
     def __init__(
         self,
@@ -102,8 +105,8 @@ class Replica:
         self.leader_epoch = -1
         """The epoch in which this replica leads; -1 if it does not. Read for every append."""
         self.is_new_leader = False
-        """True if this replica began to lead a short while ago and others have the partition, or if that has not been
-        asked since; see `still_new_leader`. Read for every append."""
+        """True if this replica started to lead a short while ago and other brokers have the partition, as of the
+        last call of `still_new_leader`. Read for every append."""
         self.commits_alone = False
         """True if an append on the event loop commits at once. Read for every append."""
         self._loop = asyncio.get_running_loop()
@@ -145,11 +148,11 @@ class Replica:
 
     @property
     def in_sync(self) -> int:
-        """The number of in-sync replicas, this one included, as the cluster has stored it."""
+        """The number of in-sync replicas, this one included, in the stored ISR."""
         return len(self.partition.state.isr) if self.partition.state is not None else 1
 
     def is_in_sync(self, broker_id: int) -> bool:
-        """Returns True if this replica of the partition is in sync, as the cluster has stored it."""
+        """Returns True if this replica is in the stored ISR."""
         return self.partition.state is not None and broker_id in self.partition.state.isr
 
     def on_metadata(
@@ -160,18 +163,18 @@ class Replica:
         replicas: tuple[int, ...],
         settings: ReplicationSettings,
     ) -> None:
-        """Takes the role that the metadata gives. Waiting Produce requests fail if it leads no more."""
+        """Takes the role that the metadata give. Waiting Produce requests fail if it no longer leads."""
         self.partition.reconfigure(replicas, settings)
         self._fail(self.partition.on_metadata(state, version, own, monotonic_ms()))
         self.look_at_followers()
 
     def look_at_followers(self) -> None:
-        """Takes the ends of followers again at their next fetches, if not all replicas are in sync, or if the log start
-        has moved since the last look.
+        """Evaluates the ends of followers again at their next fetches, if not all replicas are in sync, or if the
+        log start has moved since the last call.
 
-        A follower may have fetched before this broker knew it as a replica, or knew its registration: such a Fetch does
-        not count, and where nothing is appended no other would follow for this partition. Nor would a follower learn
-        that records were deleted, and show them again once it leads.
+        A follower may have fetched before this broker knew it as a replica, or knew its registration: such a Fetch
+        does not count, and without appends no other would follow for this partition. Nor would a follower learn that
+        records were deleted, and it would show them again once it leads.
         """
         leader, start = self.partition.leader, self.log.log_start_offset
         if leader is not None and (leader.is_under_replicated or start != self._told_start):
@@ -180,11 +183,11 @@ class Replica:
                 wait.on_bounds(self.key)
 
     def rest(self) -> None:
-        """Takes no part until the next metadata, as before its log is prepared for a new leader epoch."""
+        """Takes no role until the next metadata, as before its log is prepared for a new leader epoch."""
         self._fail(self.partition.rest())
 
     def forget_metadata(self) -> None:
-        """Rests until the next metadata, of whatever version: they are of a restored coordination."""
+        """Rests until the next metadata, of whatever version: they come from a restored coordination."""
         self._fail(self.partition.forget_metadata())
 
     def _fail(self, waiters: list[DelayedProduce]) -> None:
@@ -201,7 +204,7 @@ class Replica:
                 wait.on_append(self.key)  # its parked Fetch answers what has become of the partition
 
     def refresh(self) -> None:
-        """Takes over what the leader's state says now, after it may have changed: commits what has been replicated."""
+        """Applies the leader's state after it may have changed: commits what has been replicated."""
         leader = self.partition.leader
         epoch = -1 if leader is None else leader.epoch
         if epoch != self.leader_epoch:
@@ -216,14 +219,14 @@ class Replica:
         self.complete()
 
     def still_new_leader(self) -> bool:
-        """Returns True if an earlier leader may still be sent batches that were made before this one led."""
+        """Returns True if an earlier leader may still receive batches that were made before this one led."""
         self.is_new_leader = self.is_new_leader and self._loop.time() < self._new_until
         return self.is_new_leader
 
     # -- appends and commits -------------------------------------------------------------------------------------
 
     def appended(self, size: int, result: AppendResult) -> None:
-        """Counts a batch of `size` bytes that a client produced, and notifies the fetches that can have it."""
+        """Counts a batch of `size` bytes that a client produced, and notifies the fetches that can read it."""
         traffic = self.traffic
         traffic.produces += 1
         traffic.bytes_in += size
@@ -249,8 +252,8 @@ class Replica:
     def when_committed(
         self, leader_epoch: int, end_offset: int, timeout_s: float, completed: Callable[[ErrorCode], None]
     ) -> None:
-        """Calls `completed` once the records below `end_offset`, appended in `leader_epoch`, are committed, with the
-        error of the Produce request."""
+        """Calls `completed` with the error of the Produce request, once the records below `end_offset`, appended in
+        `leader_epoch`, are committed or cannot be."""
         self.commit(leader_epoch, end_offset, _CalledBack(self.deadline_in(timeout_s), completed))
 
     def deadline_in(self, timeout_s: float) -> float:
@@ -281,10 +284,10 @@ class Replica:
     async def deleted(
         self, leader_epoch: int, offset: int, live: Callable[[], Container[int]], deadline: float
     ) -> DeleteOutcome:
-        """Waits until all live replicas begin at `offset` or later, as the log does that leads in `leader_epoch`.
+        """Waits until all live replicas start at `offset` or later. The log must lead in `leader_epoch`.
 
-        Returns the error (NOT_LEADER_OR_FOLLOWER if it leads in that epoch no more, REQUEST_TIMED_OUT at `deadline`, by
-        the event loop's clock) and the low watermark.
+        Returns the error (NOT_LEADER_OR_FOLLOWER if it no longer leads in that epoch, REQUEST_TIMED_OUT at
+        `deadline`, by the event loop's clock) and the low watermark.
         """
         leader = self.partition.leader
         waiting = DelayedDelete(offset, live, self._loop.create_future())
@@ -304,13 +307,13 @@ class Replica:
                 self._deletes.remove(waiting)
 
     def look_at_deletes(self) -> None:
-        """Completes the DeleteRecords requests that wait no longer, after a follower has fetched."""
+        """Completes the DeleteRecords requests whose wait is over, after a follower has fetched."""
         if self._deletes:
             leader = self.partition.leader
             self._deletes = [waiting for waiting in self._deletes if not waiting.look(leader)]
 
     def _expire_at(self, deadline: float) -> None:
-        """One timer for all waiting requests, since few of them ever expire."""
+        """Sets the one timer for all waiting requests, since few of them ever expire."""
         if self._expiry is not None:
             self._expiry.cancel()
         self._expires, self._expiry = deadline, self._loop.call_at(deadline, self._expire)
@@ -324,7 +327,7 @@ class Replica:
             self._expire_at(min(waiter.deadline for waiter in delayed))
 
     def complete(self) -> None:
-        """Answers what waits for the high watermark, if it has moved."""
+        """Answers the requests that wait for the high watermark, if it has moved."""
         self.look_at_deletes()
         high_watermark = self.log.high_watermark
         done, error = self.partition.take_committed()
@@ -342,7 +345,7 @@ class Replica:
             wait.on_bounds(self.key)
 
     def _on_visible(self, _: TopicPartition) -> None:
-        """Called when the log shows more; on another thread that is a flush, which does not tell how much more."""
+        """Called when the log shows more records. A flush calls it on another thread, and does not say how many."""
         if threading.get_ident() != self._loop_thread:
             self._loop.call_soon_threadsafe(self._flushed)
 

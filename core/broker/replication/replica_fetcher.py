@@ -2,7 +2,7 @@
 `ReplicaFetcherThread`).
 
 One Fetch is in flight at a time, in a fetch session, so that a request carries only partitions that have changed. A
-partition that fails is left out for a while, and the others go on. The rules are those of `PartitionFollower`.
+partition that fails is left out for a while, and the others continue. The rules are those of `PartitionFollower`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _log = logging.getLogger(__name__)
 _REDIALS_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 _LEAST_BACKOFF_S: Final = 0.02
 _FULL_DISK_BACKOFF_S: Final = 5.0
-"""What does not fit on a full disk is fetched again after this time at most, and at once when there is room again."""
+"""Records that do not fit on a full disk are fetched again after this time at most, and at once when the disk has
+space again."""
 _OFFLINE_BACKOFF_S: Final = 5.0
-"""A log that is offline is looked at again after this time: it stays so until it is opened again."""
+"""An offline log is checked again after this time; it stays offline until it is opened again."""
 _SILENCE_MS: Final = 4_000
 _LONGEST_THROTTLED_S: Final = 1.0
 """A throttled partition is left out for at most this time, so that a higher rate takes effect soon."""
@@ -60,31 +61,32 @@ class FetcherSettings:
 
     @property
     def silence_s(self) -> float:
-        """Seconds without a byte of an answer after which the connection is made again: a leader answers within
+        """Seconds without a byte of an answer after which the fetcher connects again: a leader answers within
         `max_wait_ms`, and packets that were lost while a network was cut must not delay replication after it heals."""
         return min(self.socket_timeout_ms, self.max_wait_ms + _SILENCE_MS) / 1000
 
 
 @dataclass(slots=True)
 class _Fetched:
-    """A partition that is fetched. `sent`: the request that the leader has last been given."""
+    """A partition that is fetched. `sent`: the request that was last sent to the leader."""
 
     replica: Replica
     follower: PartitionFollower
     sent: ReplicaFetch | None = None
     wanted_after: int = 0
-    """The number of the last request that was built before `sent` was wanted: its answer is not one to `sent` (R9)."""
+    """The number of the last request that was built before `sent` was set: its answer does not answer `sent`
+    (docs/replication.md, R9)."""
     failures: int = 0
     high_watermark: int = 0
-    """The leader's, as it last told."""
+    """The leader's high watermark in its last answer."""
 
 
 class ReplicaFetcher:
     """Copies partitions from one broker. Belongs to the event loop.
 
-    `address` gives the leader's host and port for each attempt to connect, None while it is not registered. `epoch`
-    gives this broker's epoch. `on_lost` is called when the connection ends or cannot be made, `on_stale` when the
-    leader's role or epoch is not what this broker has read.
+    `address` returns the leader's host and port for each attempt to connect, None while it is not registered.
+    `epoch` returns this broker's epoch. `on_lost` is called when the connection ends or cannot be made, `on_stale`
+    when the leader's role or epoch is not what this broker has read.
     """
 
     def __init__(
@@ -114,14 +116,15 @@ class ReplicaFetcher:
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._requests = 0
-        """Requests that were built."""
+        """The number of requests that were built."""
 
     def __len__(self) -> int:
         return len(self._fetched)
 
     @property
     def max_lag(self) -> int:
-        """The most records below its leader's high watermark that a partition lacks. May be read on any thread."""
+        """The largest number of records below its leader's high watermark that a partition lacks. May be read on any
+        thread."""
         fetched = list(self._fetched.values())
         return max((max(0, each.high_watermark - each.replica.log.log_end_offset) for each in fetched), default=0)
 
@@ -136,17 +139,17 @@ class ReplicaFetcher:
             self._task = self._loop.create_task(self._run())
 
     def remove(self, key: PartitionKey) -> None:
-        """Stops fetching a partition; an answer that is on its way is ignored."""
+        """Stops fetching a partition; an answer in flight is ignored."""
         if self._fetched.pop(key, None) is not None:
             self._session.forget(key)
             if not len(self._session):
                 self._some.clear()
 
     def report_log_starts(self) -> None:
-        """Tells the leader with the next Fetch where logs start whose start has risen since they were last reported.
+        """Reports to the leader, with the next Fetch, log starts that have risen since they were last reported.
 
-        The request asks for the same records as before, so an answer that is on its way still counts. A partition that
-        is left out reports its start when it is fetched again.
+        The request asks for the same records as before, so an answer in flight still counts. A partition that is
+        left out reports its start when it is fetched again.
         """
         for key, fetched in self._fetched.items():
             wanted, start = self._session.parameters(key), fetched.replica.log.log_start_offset
@@ -229,7 +232,8 @@ class ReplicaFetcher:
                 failures, said = 0, ""
 
     async def _converse(self) -> None:
-        """Fetches over one connection until there is nothing more to fetch. Raises what ends the connection."""
+        """Fetches over one connection until there is nothing more to fetch. Raises the error that ends the
+        connection."""
         address = self._address()
         if address is None:
             raise ConnectionError(f"broker {self.leader} is not registered")

@@ -55,13 +55,13 @@ class RoleChanges:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused: dict[TopicPartition, str] = {}
-        """The partitions that cannot be served, and why."""
+        """The partitions that cannot be served, with the reason."""
         self._roles: Roles[Replica] = Roles(
             cluster.node, self, config().topic_defaults(), lambda: config().replica_lag_time_max_ms, self._refresh_later
         )
         self._stopped = False
         self._scheduled = False
-        """True while a refresh of `refresh_soon` has not begun."""
+        """True while a refresh scheduled by `refresh_soon` has not started."""
         self._retry: asyncio.TimerHandle | None = None
         self._room_found = False
         """True from `has_room_again` to the refresh that it schedules."""
@@ -71,7 +71,7 @@ class RoleChanges:
         self._loop.call_soon_threadsafe(self.refresh_soon)
 
     def refresh_soon(self) -> None:
-        """Schedules `refresh`, unless one is scheduled that has not begun."""
+        """Schedules `refresh`, unless one is scheduled that has not started."""
         if not self._scheduled:
             self._scheduled = True
             task = self._loop.create_task(self.refresh())
@@ -79,7 +79,7 @@ class RoleChanges:
             task.add_done_callback(self._refreshed)
 
     def _refresh_later(self) -> None:
-        """Schedules `refresh` in a while, unless that is so already."""
+        """Schedules `refresh` after a delay, unless one is scheduled already."""
         if self._retry is None or self._retry.when() <= self._loop.time():
             self._retry = self._loop.call_later(_RETRY_S, self.refresh_soon)
 
@@ -92,14 +92,14 @@ class RoleChanges:
                 self._refresh_later()
 
     def has_room_again(self) -> None:
-        """Tries again to serve the partitions whose files could not be written, and to configure their logs; while an
-        image is being applied, afterwards."""
+        """Tries again to serve the partitions whose files could not be written, and to configure their logs. Waits
+        until an image that is being applied is finished."""
         self._room_found = True
         self.refresh_soon()
 
     @property
     def image(self) -> ClusterImage:
-        """The image whose roles the replicas have, or are given now."""
+        """The image whose roles the replicas have, or are getting."""
         return self._roles.image
 
     @property
@@ -125,7 +125,7 @@ class RoleChanges:
         return self._roles.has_news()
 
     async def stop(self) -> None:
-        """Opens no more logs, and fetches nothing more; the partitions led stay as they are."""
+        """Opens no more logs, and fetches nothing more; the partitions led do not change."""
         async with self._lock:
             self._stopped = True
         await self._fetchers.stop()
@@ -213,8 +213,8 @@ class RoleChanges:
         wanted: Mapping[TopicPartition, Assignment],
         left: Mapping[TopicPartition, int],
     ) -> Settled:
-        """Removes, sets aside and opens logs. A partition whose log cannot be opened is left out and logged. `known`:
-        the topics of the image before."""
+        """Removes, sets aside and opens logs. A partition whose log cannot be opened is left out and logged.
+        `known`: the topics of the previous image."""
         self._clear_away(image, known)
         opened: dict[TopicPartition, PartitionLog] = {}
         behind: dict[TopicPartition, int] = {}
@@ -240,7 +240,7 @@ class RoleChanges:
         return Settled(opened, behind)
 
     def _configured(self, name: TopicPartition, assignment: Assignment) -> PartitionLog:
-        """Returns the partition's log; with its former configuration if the new one needs room on a full disk."""
+        """Returns the partition's log; with its former configuration if the new one needs space on a full disk."""
         try:
             return self._logs.create(name, assignment.topic_id, assignment.config, durable=False)
         except NoSpaceError as error:

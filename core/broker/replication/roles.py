@@ -1,8 +1,8 @@
-"""Which role each replica on this broker takes, as the cluster's image says; without I/O and threads.
+"""Chooses the role of each replica on this broker by the cluster's image; without I/O and threads.
 
 One image is applied at a time, the newest. A partition that is no longer led is not served before its log changes; a
-partition is served once its log is open and its leader epoch is on disk. What needs the disk or the coordination is
-yielded (`OnDisk`, `InCluster`) and carried out by `RoleChanges`, and by the simulation in virtual time.
+partition is served once its log is open and its leader epoch is on disk. Requests to the disk or the coordination
+are yielded (`OnDisk`, `InCluster`) and carried out by `RoleChanges`, and by the simulation in virtual time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _ROUNDS: Final = 5  # rounds in one refresh; the rest waits for the next image
 _FLUSHES_A_LAG: Final = 3
-"""How often a replica flushes in `replica.lag.time.max.ms` at least, where it reports its flushed end."""
+"""The least number of flushes per `replica.lag.time.max.ms` of a replica that reports its flushed end."""
 
 
 class OnDisk(NamedTuple):
@@ -52,7 +52,8 @@ Refreshing = Generator[OnDisk | InCluster, Any, None]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A replica that this broker has. `leads`: it is to lead, under its present registration (R1)."""
+    """A replica that this broker has. `leads`: it is to lead, under its present registration (docs/replication.md,
+    R1)."""
 
     topic_id: UUID
     image: PartitionImage
@@ -66,7 +67,7 @@ class Assignment:
 
 
 class HostedReplica(Protocol):
-    """What a role needs of a `Replica`, and of the simulation's."""
+    """The part of a `Replica`, or of the simulation's replica, that a role needs."""
 
     partition: Partition[Any]
     leader_epoch: int
@@ -105,8 +106,8 @@ R = TypeVar("R", bound=HostedReplica)
 
 
 class Settled(NamedTuple):
-    """The logs that were opened; the newest leader epoch that is over of partitions that should be led in one that is
-    not above it: the log's, if that is ahead of the cluster's, or the one that this broker has left."""
+    """The logs that were opened, and the partitions that should be led in a leader epoch that is over: each with its
+    newest such epoch, which is the log's if the log is ahead of the cluster, or the one that this broker has left."""
 
     opened: Mapping[TopicPartition, Any]
     over: dict[TopicPartition, int]
@@ -116,7 +117,7 @@ class Host(Protocol[R]):
     """The replicas of a broker, their logs and fetchers."""
 
     refused: dict[TopicPartition, str]
-    """The partitions that cannot be served, and why."""
+    """The partitions that cannot be served, with the reason."""
 
     def replicas(self) -> list[R]: ...
 
@@ -127,19 +128,19 @@ class Host(Protocol[R]):
         ...
 
     def applies(self, image: ClusterImage) -> None:
-        """The image is about to be applied."""
+        """Called before the image is applied."""
         ...
 
     def remove(self, replicas: Collection[R]) -> None:
-        """The broker has these replicas no more; their logs are cleared away by `settle`."""
+        """Removes replicas that the broker no longer has; `settle` deletes their logs."""
         ...
 
     def put(self, name: TopicPartition, opened: Any, assignment: Assignment) -> None:
-        """The log of the replica is open."""
+        """Adds the replica, whose log is open."""
         ...
 
     def fetch(self, replica: R) -> None:
-        """Fetches from the leader if the replica follows, and only then."""
+        """Fetches from the leader if the replica follows; stops fetching otherwise."""
         ...
 
     def stop_fetching(self, replica: R) -> None: ...
@@ -158,7 +159,7 @@ class Host(Protocol[R]):
 
 
 class Member(Reporter, Protocol):
-    """A `ClusterNode`, as its broker sees it."""
+    """The part of a `ClusterNode` that its broker uses."""
 
     @property
     def broker_id(self) -> int: ...
@@ -173,8 +174,8 @@ class Member(Reporter, Protocol):
 
 
 class Roles(Generic[R]):
-    """One sequence at a time: `refresh` or `use_defaults`. After an error, and where `try_later` was called, `refresh`
-    is to be tried again in a while."""
+    """One sequence at a time: `refresh` or `use_defaults`. After an error, and after a call of `try_later`, the
+    owner calls `refresh` again after a delay."""
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class Roles(Generic[R]):
         lag_time_max_ms: Callable[[], float],
         try_later: Callable[[], None],
     ) -> None:
-        """`defaults`: of topics that set nothing."""
+        """`defaults`: the configuration of topics that set nothing."""
         self._member = member
         self._host = host
         self._defaults = defaults
@@ -192,21 +193,21 @@ class Roles(Generic[R]):
         self._try_later = try_later
         self._known: dict[str, UUID] = {}
         self.unfinished = False
-        """True while an image is applied, and after an error has ended that: the image is then applied again."""
+        """True while an image is applied, and after that has failed: the image is then applied again."""
         self._over: dict[TopicPartition, int] = {}
-        """Partitions that this broker should lead in a leader epoch that is over, and their newest such epoch."""
+        """Partitions that this broker should lead in a leader epoch that is over, with their newest such epoch."""
         self._own: BrokerRegistration | None = None
         self._reports = LogReports(member)
         self._topics: dict[str, tuple[TopicImage, dict[TopicPartition, Assignment]]] = {}
-        """The assignments of each topic whose image, as well as `_basis`, is still the same."""
+        """The assignments of each topic whose image and `_basis` have not changed."""
         self._basis: tuple[object, ...] = ()
         self._taken: dict[TopicPartition, Assignment] = {}
-        """The assignments whose roles were given: an image costs as much as it changes."""
+        """The assignments whose roles are applied, so that the cost of an image follows what it changes."""
         self.image: ClusterImage = EMPTY_IMAGE
 
     @property
     def complete(self) -> bool:
-        """True if every replica of this broker has its log open, under a leader epoch that is not behind."""
+        """True if every replica of this broker has an open log with a leader epoch that is not behind."""
         return not self._host.refused and not self._over
 
     def has_taken(self, name: TopicPartition) -> bool:
@@ -223,7 +224,7 @@ class Roles(Generic[R]):
             self.unfinished = True
 
     def refresh(self) -> Refreshing:
-        """Applies the newest image; at the end every partition that this broker leads in it is served. Raises
+        """Applies the newest image; afterwards every partition that this broker leads in it is served. Raises
         `StorageError` for the image of another cluster."""
         image = self._member.image
         if self.image.cluster_id not in ("", image.cluster_id):
@@ -243,10 +244,10 @@ class Roles(Generic[R]):
         yield from self._report()
 
     def _raise_epochs(self) -> Generator[OnDisk | InCluster, Any, bool]:
-        """Raises leader epochs in which this broker is the leader but cannot lead, so that it leads in a new one: those
-        that are older in the coordination (restored from a backup) than in the log, since epochs never go back, and
-        those that it has left, as while the coordination's states counted as a backup's (R5, R13).
-        """
+        """Raises leader epochs in which this broker is named as the leader but cannot lead, so that it leads in a
+        new one: those that are older in the coordination (restored from a backup) than in the log, since epochs
+        never decrease, and those that it has left, as while the coordination's states counted as a backup's
+        (docs/replication.md, R5 and R13)."""
         if not self._over:
             return True
         for name, epoch in self._over.items():
@@ -333,11 +334,11 @@ class Roles(Generic[R]):
         return NO_EPOCH if known is None else known.partition.left_epoch
 
     def _must_clear(self, image: ClusterImage) -> bool:
-        """True if a topic has come or gone, so that logs may have to be cleared away."""
+        """True if a topic was created or deleted, so that logs may have to be removed."""
         return {topic.name: topic.topic_id for topic in image.topics.values()} != self._known
 
     def _take(self, replica: R, assignment: Assignment) -> None:
-        """Gives the replica its role, and its fetcher."""
+        """Gives the replica its role and its fetcher."""
         image = assignment.image
         follower = replica.partition.follower
         replica.on_metadata(image.state, self.image.version, self._own, image.replicas, assignment.settings)
@@ -395,7 +396,7 @@ class Roles(Generic[R]):
     # -- what the controller must know -----------------------------------------------------------------------------
 
     def has_news(self) -> bool:
-        """True if a log has gone offline since the last report, or has come back."""
+        """True if a log has gone offline since the last report, or is online again."""
         return self._reports.offline_differs(self._offline_now())
 
     def _offline_now(self) -> frozenset[TopicPartition]:
@@ -420,7 +421,7 @@ class Roles(Generic[R]):
             self._try_later()
 
     def _recovered_ends(self) -> dict[TopicPartition, RecoveredEnd]:
-        """Returns the ends of the logs of partitions without a leader, but for those of which this broker is a sound
+        """Returns the ends of the logs of partitions without a leader, except those of which this broker is a sound
         member. No record is appended to them in this leader epoch."""
         own, found = self._own, {}
         for replica in self._host.replicas() if own is not None else ():
@@ -440,15 +441,14 @@ def _is_kept(replica: HostedReplica, wanted: Assignment | None) -> bool:
 
 
 def _went_back(before: ClusterImage, now: ClusterImage) -> bool:
-    """Returns True if the coordination has lost changes: its count of changes otherwise only grows."""
+    """Returns True if the coordination has lost changes: otherwise its version only grows."""
     return before.cluster_id != "" and (now.version < before.version or now.history != before.history)
 
 
 def _flushed_within(config: TopicConfig, most_ms: int) -> TopicConfig:
-    """Returns the configuration with `flush.ms` of `most_ms` at most, if `flush.messages` or `flush.ms` holds records
-    back. A replica reports its flushed end, so one that flushes less often than `replica.lag.time.max.ms` would leave
-    the in-sync replicas again and again.
-    """
+    """Returns the configuration with `flush.ms` of `most_ms` at most, if `flush.messages` or `flush.ms` holds
+    records back. A replica reports its flushed end, so one that flushes less often than `replica.lag.time.max.ms`
+    would leave the ISR again and again."""
     if config.flush_messages == LONG_MAX and config.flush_ms == LONG_MAX:
         return config
     return config.model_copy(update={"flush_ms": min(config.flush_ms, most_ms)})

@@ -1,9 +1,9 @@
-"""Notices brokers whose process is gone before their session expires (docs/replication.md, "A killed broker is noticed
-before its session ends").
+"""Notices brokers whose process has ended before their session expires (docs/replication.md, "A killed broker is
+noticed before its session ends").
 
-A killed process's sockets are reset at once, and its host refuses connections; the session lives on. A broker that is
-refused twice is reported to the controller, which connects too before it evicts. A false suspicion costs an election,
-never a record.
+A killed process's sockets are reset at once, and its host refuses connections; the session continues. A broker that
+is refused twice is reported to the controller, which connects too before it evicts. A false suspicion costs an
+election, never a record.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Suspicions:
         self._brokers = brokers
         self._checks: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()
-        """Brokers of which a connection has ended since their check began."""
+        """Brokers of which a connection has ended since their check started."""
         self._stopped = False
 
     def check(self, broker_id: int) -> None:
@@ -89,7 +89,8 @@ class Suspicions:
             log.warning("broker %d could not be reported: %s", broker_id, error)
 
     async def _refuses(self, node: BrokerNode) -> bool:
-        """Returns True once the broker has refused enough attempts in a row, False if it does not."""
+        """Returns True once the broker has refused enough attempts in a row; False if it has not within all
+        attempts."""
         refused = 0
         for pause_s in _PAUSES_S:
             await asyncio.sleep(pause_s)
@@ -100,7 +101,7 @@ class Suspicions:
 
     @staticmethod
     async def _is_refused(node: BrokerNode) -> bool:
-        """Returns True if every address of the broker's name refuses: a name may have one of IPv4 and one of IPv6."""
+        """Returns True if every address of the broker's name refuses: a name may have an IPv4 and an IPv6 address."""
         endpoint, loop = node.inter_broker_endpoint, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_DIAL_S):

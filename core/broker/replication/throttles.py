@@ -2,8 +2,8 @@
 
 A broker has two limits: as a leader (`leader.replication.throttled.rate`) and as a follower
 (`follower.replication.throttled.rate`). Only throttled replicas that are not in sync count and wait: a limit on an
-in-sync replica would push it out of the ISR (KAFKA-4313). The size of an answer is known afterwards; what was sent
-above the rate is waited for, by all throttled replicas.
+in-sync replica would push it out of the ISR (KAFKA-4313). The size of an answer is known only afterwards; all
+throttled replicas then wait until the excess is made up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReplicationThrottles:
         self.follower = TokenBucket(config().follower_replication_throttled_rate, clock=clock)
 
     async def configure(self, config: BrokerConfig) -> None:
-        """Takes new rates."""
+        """Sets new rates."""
         self.leader.change(config.leader_replication_throttled_rate)
         self.follower.change(config.follower_replication_throttled_rate)
 
@@ -46,7 +46,7 @@ class ReplicationThrottles:
         )
 
     def leader_must_wait(self, config: TopicConfig, partition: int, *, in_sync: bool) -> bool:
-        """Returns True if the answer to a follower's Fetch has no records of the partition."""
+        """Returns True if the answer to a follower's Fetch must have no records of the partition now."""
         return not in_sync and self.is_throttled_leader(config, partition) and self.leader.wait_s() > 0
 
     def follower_wait_ms(self, config: TopicConfig, partition: int, *, in_sync: bool) -> float:

@@ -1,13 +1,14 @@
-"""Decides whether this broker may acknowledge: only while, by the monotonic clock, its registration cannot have ended.
+"""Decides whether this broker may acknowledge: only while, by the monotonic clock, its registration cannot have
+ended.
 
-A process that was stopped for longer than its session time-out (SIGSTOP, a frozen container) does not know it when it
-continues, and finds requests waiting; another broker may have its id by then. So a deadline is moved forward while the
-event loop runs, and requests are compared with it: after the deadline nothing is acknowledged before the coordination
-has confirmed that this broker is still registered.
+A process that was stopped for longer than its session time-out (SIGSTOP, a frozen container) does not know it when
+it continues, and finds requests waiting; another broker may have its id by then. So a deadline is moved forward
+while the event loop runs, and requests are compared with it: after the deadline nothing is acknowledged before the
+coordination has confirmed that this broker is still registered.
 
-The last contact of a connected session with the coordination is at most two thirds of the time-out ago, so the loop may
-stand still for one third of it. While the coordination is known to be unavailable, partitions continue to be served
-(design D5), and the loop may stand still for a whole time-out.
+The last contact of a connected session with the coordination is at most two thirds of the time-out ago, so the loop
+may stop for one third of it. While the coordination is known to be unavailable, partitions continue to be served
+(design D5), and the loop may stop for a whole time-out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...interfaces.coordination import SessionEvent
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 15.0
-"""Seconds that a request waits for the registration to be checked; then its connection is closed."""
+"""Seconds for which a request waits for the registration to be checked; then its connection is closed."""
 _LOOKS: Final = 12  # checks in a session time-out
 _LEAST_LOOK_S: Final = 0.05
 _RETRY_S: Final = 0.1
@@ -56,7 +57,7 @@ class Lease:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self.deadline_ns = 0
-        """In `monotonic_ns`: after it nothing may be acknowledged until `confirmed` allows it."""
+        """The deadline in `monotonic_ns`: after it nothing may be acknowledged until `confirmed` returns an epoch."""
 
     def start(self) -> None:
         """Starts the first check."""
@@ -67,7 +68,7 @@ class Lease:
             self._task.cancel()
 
     def session(self, event: SessionEvent) -> None:
-        """Takes an event of the session with the coordination; called on any thread."""
+        """Handles an event of the session with the coordination; called on any thread."""
         if event is SessionEvent.EXPIRED:
             self._expiries += 1
             self.deadline_ns = 0
@@ -104,7 +105,7 @@ class Lease:
         return self._epoch
 
     def _lapse(self) -> None:
-        """Requests a check, because the loop stood still, or the session has ended."""
+        """Requests a check, because the loop was stopped, or the session has ended."""
         self._valid.clear()
         self._wake.set()
 

@@ -1,9 +1,9 @@
 """Computes how long a broker's session is certain to be alive; used while the coordination does not answer.
 
-A session ends one time-out after its last contact with the coordination, and others may then take over its paths. The
-last contact of a connected session is at most two thirds of the time-out ago, so the session lives for another third of
-it. A process that stood still for longer than that (SIGSTOP, a frozen container) may have lost its session without
-knowing it: then only a new connection, or a transaction made since, shows that it is alive.
+A session ends one time-out after its last contact with the coordination, and others may then take over its paths.
+The last contact of a connected session is at most two thirds of the time-out ago, so the session lives for another
+third of it. A process that was stopped for longer than that (SIGSTOP, a frozen container) may have lost its session
+without knowing it: then only a new connection, or a transaction made since, shows that it is alive.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SessionContact:
             self._lives_until = max(self._lives_until, now + third_s)
 
     def heard(self, asked_s: float) -> None:
-        """Records that the session's transaction which began at `asked_s` was carried out (`Coordination.transaction`
-        says what that shows)."""
+        """Records that the session's transaction which started at `asked_s` was carried out (see
+        `Coordination.transaction`)."""
         self._looked = max(self._looked, asked_s)
         self._lives_until = max(self._lives_until, asked_s + self._timeout_s * 2 / 3)

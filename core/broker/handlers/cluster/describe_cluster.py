@@ -1,4 +1,4 @@
-"""DescribeCluster (KIP-700): the live brokers. Klamm knows no fenced ones, so that to include them adds none."""
+"""DescribeCluster (KIP-700): the live brokers. There are no fenced brokers, so including them adds none."""
 
 from __future__ import annotations
 

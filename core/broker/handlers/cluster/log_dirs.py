@@ -1,5 +1,5 @@
-"""DescribeLogDirs (KIP-113, KIP-827): the replicas in this broker's log directory, and the room in its file system;
-AlterReplicaLogDirs, which has no other directory to move a replica to."""
+"""DescribeLogDirs (KIP-113, KIP-827): the replicas in this broker's log directory, and the free space of its file
+system. AlterReplicaLogDirs, which has no other directory to move a replica to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNKNOWN = -1
 
 
 class _Space(NamedTuple):
-    """Bytes of the file system; -1 if it cannot be asked."""
+    """Bytes of the file system; -1 if they cannot be read."""
 
     error: ErrorCode
     total: int
@@ -26,7 +26,7 @@ class _Space(NamedTuple):
 
 
 async def describe_log_dirs(services: Services, request: Request) -> Entity:
-    """Answers null topics with all replicas. A partition that has no replica here is left out."""
+    """Answers all replicas if the topics are null. A partition without a replica here is left out."""
     try:
         services.access.check(request, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     except BrokerError as error:
@@ -62,8 +62,7 @@ async def describe_log_dirs(services: Services, request: Request) -> Entity:
 
 
 def alter_replica_log_dirs(services: Services, request: Request) -> Entity:
-    """Answers LOG_DIR_NOT_FOUND for every directory but the one that there is; a replica of this broker is there
-    already."""
+    """Answers LOG_DIR_NOT_FOUND for every directory but the only one, in which this broker's replicas are already."""
     refused = services.access.refusal(request, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
     own = str(services.logs.directory.absolute())
     found: dict[str, list[Entity]] = {}

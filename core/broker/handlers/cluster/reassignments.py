@@ -17,7 +17,7 @@ _FIRST_WITH_FIXED_FACTOR = 1
 
 
 async def alter_partition_reassignments(services: Services, request: Request) -> Entity:
-    """Answers when the reassignments have begun, or are cancelled (null replicas); the controller completes them."""
+    """Answers when the reassignments have started, or are cancelled (null replicas); the controller completes them."""
     asked: dict[TopicPartition, tuple[int, ...] | None] = {}
     try:
         services.access.check(request, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -63,7 +63,7 @@ async def alter_partition_reassignments(services: Services, request: Request) ->
 
 
 def list_partition_reassignments(services: Services, request: Request) -> Entity:
-    """Answers from this broker's image: as the controller's, it is the newest that this broker knows."""
+    """Answers from this broker's image, the newest that it knows."""
     try:
         services.access.check(request, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         if not services.cluster.is_controller:

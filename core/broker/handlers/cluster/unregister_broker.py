@@ -1,4 +1,4 @@
-"""UnregisterBroker (KIP-500): removes what the cluster stores of a broker that is gone for good."""
+"""UnregisterBroker (KIP-500): removes what the cluster stores of a broker that will not return."""
 
 from __future__ import annotations
 

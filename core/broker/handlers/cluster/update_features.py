@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 async def update_features(services: Services, request: Request) -> Entity:
-    """Answered by the controller, once the levels are stored. Up to version 1 every feature of the request has a result
-    of its own, which is that of all."""
+    """Answered by the controller, once the levels are stored. Up to version 1 every feature of the request has its
+    own result; all are the same."""
     validate_only = getattr(request.message, "validate_only", False)
     try:
         services.access.check(request, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -60,9 +60,7 @@ def legacy(resource: Any) -> Alteration:
 
 
 def check_well_formed(what: str, changes: Iterable[ConfigChange]) -> None:
-    """Raises INVALID_REQUEST if a key is named twice or a value is missing, as Kafka does before it examines the
-    keys.
-    """
+    """Raises INVALID_REQUEST if a key is named twice or a value is missing, as Kafka does before it checks the keys."""
     given = list(changes)
     if len({change.name for change in given}) < len(given):
         raise BrokerError(ErrorCode.invalid_request, f"{what}: a config is named more than once")

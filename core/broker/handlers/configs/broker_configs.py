@@ -1,8 +1,8 @@
 """A broker's configuration as Kafka's admin clients see and change it (KIP-226): the cluster stores the values they
 set.
 
-Resource "" stands for all brokers, and any broker answers it; a number stands for one broker, which alone answers it.
-As with Kafka, a value that cannot be applied is INVALID_REQUEST.
+Resource "" is all brokers, and any broker answers it; a number is one broker, and only that broker answers it. As
+with Kafka, a value that cannot be applied is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def _changed(
 ) -> Mapping[str, str]:
     """Returns the stored settings after the changes. Raises `BrokerError` if the broker could not run with them.
 
-    What changes nothing is no error, whatever the key: a deletion of one that is not stored, or the value in force of
-    one that cannot be changed."""
+    A change without effect is no error, whatever the key: the deletion of a key that is not stored, or setting a key
+    that cannot be changed to its value in force.
+    """
     after, live = dict(stored), services.live
     in_force = {entry.name: entry for entry in broker_entries(services, str(services.broker_id))}
     try:

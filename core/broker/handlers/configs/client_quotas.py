@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (KIP-546): there are no quotas of clients yet, so that no filter matches one."""
+"""DescribeClientQuotas (KIP-546): there are no quotas of clients yet, so no filter matches any."""
 
 from __future__ import annotations
 

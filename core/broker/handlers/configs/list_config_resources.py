@@ -1,5 +1,5 @@
-"""ListConfigResources (KIP-1142): the resources that have configs. In version 0 those of client metrics, which there
-are none of."""
+"""ListConfigResources (KIP-1142): the resources that have configs. Version 0 lists client metrics, of which there
+are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of admin requests, as their answers name them."""
+"""Errors of admin requests, as their answers contain them."""
 
 from __future__ import annotations
 

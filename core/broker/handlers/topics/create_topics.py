@@ -1,6 +1,6 @@
 """CreateTopics and CreatePartitions: each topic of a request is changed, or refused, separately.
 
-The answer is sent when this broker has its share of the new partitions, so that a client can continue at once.
+The answer is sent when this broker serves its part of the new partitions, so that a client can continue at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DeleteTopics: each topic of a request is deleted, or refused, separately.
 
-The answer is sent when this broker serves the deleted topics no more.
+The answer is sent when this broker no longer serves the deleted topics.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ async def delete_topics(services: Services, request: Request) -> Entity:
 class _Asked:
     """A topic that a DeleteTopics request names.
 
-    `topic_id` if it is named by id; `problem`: why it cannot be deleted; `times`: how often the request names it so;
-    `hidden`: it is named by its id, and the answer must not contain its name.
+    `topic_id` if it is named by id; `problem`: why it cannot be deleted; `times`: how many times the request names
+    it in this way; `hidden`: it is named by its id, and the answer must not contain its name.
     """
 
     name: str | None
@@ -106,9 +106,8 @@ def _asked_for(services: Services, request: Request, name: str | None, topic_id:
 
 
 def _repeated(name: str | None, topic_id: UUID | None) -> BrokerError:
-    """Returns the error for a name or id that occurs more than once; it is found before the access check, so it repeats
-    only the request.
-    """
+    """Returns the error for a name or id that occurs more than once. It is found before the access check, so it
+    contains only what the request contains."""
     if topic_id is not None:
         return BrokerError(ErrorCode.invalid_request, "Duplicate topic id.")
     assert name is not None
