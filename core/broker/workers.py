@@ -25,7 +25,7 @@ _BULK_THREADS = 2
 
 
 class Workers:
-    """Belongs to the event loop. `appends` decides which appends need a worker thread."""
+    """Pools of threads, one for each kind of call. `appends` decides which appends need a worker thread."""
 
     def __init__(self, disk_threads: int) -> None:
         self.appends = AppendPlacement(_call_later)

@@ -1,10 +1,10 @@
-"""The identity of a log directory's data: it tells which records a broker can be presumed to have after a restart.
+"""The identity of a log directory's data, by which a broker's records are judged after a restart
+(docs/replication.md, "The data id").
 
 An id covers everything that was ever written under it. A start draws a new id, and keeps the old one as an ancestor,
 when acknowledged records may be missing: the kernel has restarted without a clean mark, a flush has failed, recovery
-has cut more than one unfinished write, a log ends before its checkpoints, or the directory is a copy, perhaps an older
-one. `kill -9` on a running kernel
-keeps the id: the page cache survived.
+has cut more than one unfinished write, a log ends before its checkpoints, or the directory is a copy, perhaps an
+older one. `kill -9` on a running kernel keeps the id: the page cache survived.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
 MOST_DATA_IDS: Final = 8
-"""The number of ids that are kept: the newest and its ancestors. A member of an ISR whose id is older counts as new."""
+"""The number of ids that are stored: the newest and its ancestors. A member of an ISR whose id is older counts as
+new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class DataIdentity:
     """True if the broker that wrote the file had flushed and closed every log."""
     flush_failed: bool = False
     place: str = ""
-    """That of the directory when the file was written (`place_of`); "" if an older release wrote it."""
+    """The result of `place_of` for the directory when the file was written; "" if an older release wrote it."""
 
 
 def place_of(directory: Path) -> str:
@@ -53,8 +54,8 @@ def identity_at_start(
 ) -> DataIdentity:
     """Returns the identity under which a starting broker registers; it must be on disk before the registration.
 
-    `found` is None for a directory without one. `recovery_cut`: recovery has cut more than one unfinished last write.
-    `place`: that of the directory now.
+    `found` is None for a directory without one. `recovery_cut`: recovery has cut more than one unfinished last
+    write. `place`: the present result of `place_of`.
     """
     if found is None:
         return DataIdentity((new_id(),), boot_id, place=place)
@@ -65,13 +66,13 @@ def identity_at_start(
 
 
 def is_copy(found: DataIdentity, place: str) -> bool:
-    """Returns True if the directory was copied since: the copy may be older than what the broker has acknowledged."""
+    """Returns True if the directory is a copy, which may be older than the records that the broker has acknowledged."""
     return bool(found.place) and found.place != place
 
 
 def kernel_boot_id() -> str:
-    """Returns the id of the running kernel; "" where there is none: each start then counts as one after a power loss,
-    unless the last stop was clean."""
+    """Returns the id of the running kernel; "" if the system has none: each start then counts as one after a power
+    loss, unless the last stop was clean."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

@@ -1,7 +1,8 @@
-"""The room on the disk of a log directory: the partitions that could not be written for lack of it, and its return.
+"""The space on the disk of a log directory: which partitions could not be written because it is full, and whether it
+has space again.
 
-A log reports each append that fails with ENOSPC or EDQUOT. The disk then counts as full until `clear`, even if smaller
-batches still fit; `has_room` tells when that is due.
+A log reports each append that fails with ENOSPC or EDQUOT. The disk then counts as full until `clear`, even if
+smaller batches still fit; `has_room` tests whether `clear` is due.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _PROBE_BYTES: Final = 1 << 20
 
 
 class DiskSpace:
-    """Thread-safe; only `has_room` blocks. `on_full` is called when the disk begins to count as full, on the thread of
-    the write that failed, perhaps with its log's lock; it must not block."""
+    """Thread-safe; only `has_room` blocks. `on_full` is called when the disk starts to count as full, on the thread
+    of the failed write, perhaps with its log's lock; it must not block."""
 
     def __init__(self, directory: Path) -> None:
         self.on_full: Callable[[], None] | None = None
@@ -33,7 +34,7 @@ class DiskSpace:
         self._full = False
         self._refused: set[TopicPartition] = set()
         self.why = ""
-        """The first error since the disk is full."""
+        """The first error since the disk has been full."""
 
     @property
     def is_full(self) -> bool:
@@ -41,12 +42,13 @@ class DiskSpace:
 
     @property
     def refused(self) -> frozenset[TopicPartition]:
-        """The partitions of which a write has failed since the disk is full."""
+        """The partitions of which a write has failed since the disk has been full."""
         with self._lock:
             return frozenset(self._refused)
 
     def ran_out(self, tp: TopicPartition | None, error: NoSpaceError) -> None:
-        """Takes note that a write has failed for lack of room: of a partition, or of a file of the whole directory."""
+        """Records that a write has failed because the disk is full: of a partition, or of a file of the whole
+        directory."""
         with self._lock:
             if tp is not None:
                 self._refused.add(tp)
@@ -57,7 +59,7 @@ class DiskSpace:
             self.on_full()
 
     def has_room(self) -> bool:
-        """Returns whether a file of 1 MiB can be written, of bytes that no file system can compress."""
+        """Returns whether a file of 1 MiB, of bytes that no file system can compress, can be written."""
         try:
             write_atomically(self._probe, os.urandom(_PROBE_BYTES), durable=False)
         except StorageError:
@@ -69,7 +71,7 @@ class DiskSpace:
         return True
 
     def clear(self) -> None:
-        """Counts the disk as full no more."""
+        """Ends the state in which the disk counts as full."""
         with self._lock:
             self._full = False
             self._refused.clear()

@@ -28,7 +28,7 @@ _META_VERSION: Final = "1"
 _OLD_CLEAN: Final = b'{"version":0}\n'
 _LOOKS: Final = 50
 _LOOK_S: Final = 0.01
-"""How often, and how many seconds apart, a lock is tried: `holder` has it for microseconds."""
+"""How often, and at what interval in seconds, a lock is tried: `holder` has it for microseconds."""
 _log = logging.getLogger(__name__)
 
 
@@ -151,8 +151,8 @@ def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMet
 
 
 def rename_directory(directory: Path, meta: DirectoryMeta) -> DirectoryMeta:
-    """Gives the directory another id and returns the new content of `meta.properties`. A copy must not pass for the
-    directory that it was copied from, which another process may have in use."""
+    """Gives the directory another id and returns the new content of `meta.properties`. A copy must not be mistaken
+    for the original directory, which another process may be using."""
     renamed = replace(meta, directory_id=uuid4())
     write_atomically(directory / META, seal(renamed.to_text()))
     return renamed

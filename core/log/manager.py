@@ -1,13 +1,14 @@
 """Holds all partition logs of a broker, in one log directory.
 
 A partition never restarts at offset 0 silently (`missing`): the start fails if the log directory is empty but the
-cluster has partitions on this broker, and a partition whose files are gone is not created again if a checkpoint has
-its end offset. The operator may accept both at the start. Nor is a log served that has lost its first segments
-since a clean stop: it would pass for one whose records retention has deleted, and a leader's log start is everyone's.
+cluster has partitions on this broker, and a partition whose files are lost is not created again if a checkpoint has
+its end offset. The operator may accept both at the start. A log that has lost its first segments since a clean stop
+is not served either: it would look like a log whose first records retention has deleted, and a leader's log start
+applies to all replicas.
 
-A partition directory that the cluster does not know is renamed to `….<uuid>-stray` and never deleted. The directory of
-a partition of a deleted topic is renamed to `….<uuid>-delete`, and its files are removed after `file.delete.delay.ms`.
-Blocking and thread-safe.
+A partition directory that the cluster does not know is renamed to `….<uuid>-stray` and never deleted. The directory
+of a partition of a deleted topic is renamed to `….<uuid>-delete`, and its files are removed after
+`file.delete.delay.ms`. Blocking and thread-safe.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ __all__ = ["ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
 _MOST_PASSED_MS = 60_000
-"""The most by which one round of maintenance makes idle producers older."""
+"""The most time, in ms, that one round of maintenance adds to the age of idle producers."""
 _FLUSHING_S: Final = 1.0
 _SYNC_AT_ONCE: Final = 16  # partitions
 _MAX_RESCAN_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a snapshot cost 1 ms
@@ -135,10 +136,10 @@ class LogManager:
     ) -> None:
         """Locks the directory, checks `meta.properties` and opens every log; raises `StorageError` on failure.
 
-        `expected`: the partitions that the cluster has on this broker. `accept_missing`: partitions whose logs
-        are gone may restart at offset 0. `accepted_data`: the data ids by which the cluster knows this broker's
-        replicas; where that is accepted, and in a directory that was restored from a backup, they are ancestors of the
-        new one. `past`: the coordination's knowledge of this directory.
+        `expected`: the partitions that the cluster has on this broker. `accept_missing`: partitions whose logs are
+        lost may restart at offset 0. `accepted_data`: the data ids by which the cluster knows this broker's
+        replicas; if missing logs are accepted, or the directory was restored from a backup, they become ancestors of
+        the new one. `past`: the coordination's knowledge of this directory.
 
         `elapsed`: a monotonic clock in ms; with it, setting `clock` deletes no records and makes no producer old.
         `on_visible` is called when more records of a partition become visible to consumers; it must not block.
@@ -149,7 +150,7 @@ class LogManager:
         self._steady = SteadyClock(clock, elapsed) if elapsed else None
         self._elapsed = elapsed or clock
         self._expired_ms = self._elapsed()
-        """When idle producers were last looked for, by `elapsed`."""
+        """The time, by `elapsed`, of the last expiry of idle producers."""
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._on_visible = on_visible
         self._tuning = tuning
@@ -327,7 +328,7 @@ class LogManager:
 
     @property
     def missing(self) -> MissingLogs:
-        """The partitions whose logs are gone."""
+        """The partitions whose logs are lost."""
         return self._missing
 
     def shared_checkpoint(self, name: str) -> OffsetCheckpoint:
@@ -346,8 +347,8 @@ class LogManager:
 
     @staticmethod
     def _correct(change: Callable[[OffsetCheckpoint], None], *checkpoints: OffsetCheckpoint) -> None:
-        """Changes checkpoints before a log is removed or truncated. A full disk does not hold that up, since it makes
-        room: the entries stay until the next write, and a kill before it costs a new data id."""
+        """Changes checkpoints before a log is removed or truncated. A full disk does not prevent that, since it
+        frees space: the entries stay until the next write, and a kill before it costs a new data id."""
         for checkpoint in checkpoints:
             try:
                 change(checkpoint)
@@ -372,8 +373,8 @@ class LogManager:
     def _take_out(self, tp: TopicPartition, kind: str) -> Path:
         """Closes the log and renames its directory, for a caller that holds both locks.
 
-        The checkpoints forget it first: an entry is always that of the log in the partition's own directory, so that
-        one without a directory proves that a log is lost (`MissingLogs`).
+        The entries in the checkpoints are removed first: an entry always belongs to the log in the partition's own
+        directory, so that an entry without a directory proves that a log is lost (`MissingLogs`).
         """
         log = self._logs[tp]
         self._forget(tp)
@@ -397,10 +398,11 @@ class LogManager:
         return target
 
     def delete_records(self, log: PartitionLog, offset: int) -> int:
-        """Advances the start offset of the log, one of this manager's, to `offset` durably and returns it. Raises what
-        `delete_records_before` does, and `StorageError` if the log was closed or the checkpoint cannot be written.
+        """Advances the start offset of `log`, which is one of this manager's, to `offset` durably and returns it.
+        Raises what `delete_records_before` raises, and `StorageError` if the log was closed or the checkpoint cannot
+        be written.
 
-        It takes the log, since its name may be that of a later topic's log meanwhile.
+        It takes the log, since a later topic's log may have the same name meanwhile.
         """
         start = log.delete_records_before(offset)
         with self._checkpoint_lock:
@@ -414,7 +416,7 @@ class LogManager:
         return self._identity.data_ids
 
     def _flush_failed(self) -> None:
-        """Notes on disk that a flush has failed, so that the next start draws a new data id."""
+        """Records on disk that a flush has failed, so that the next start draws a new data id."""
         self._identity = replace(self._identity, flush_failed=True)
         try:
             write_identity(self.directory, self._identity)
@@ -424,10 +426,10 @@ class LogManager:
     def _truncating(self, log: PartitionLog, end: int) -> None:
         """Lowers the checkpoints before a truncation of a follower's log.
 
-        With a recovery point or a high watermark above the new end, a start would take the log for one that has lost
-        records. Once it has grown again, recovery after a crash would treat batches appended since as flushed, and keep
-        damaged ones where it must truncate the log; or show batches that are not committed, as after an unclean
-        election. Raises `StorageError` if a checkpoint cannot be written.
+        If a recovery point or a high watermark stayed above the new end, a start would conclude that the log has
+        lost records. Once the log has grown again, recovery after a crash would treat batches appended since as
+        flushed, and keep damaged ones where it must truncate the log; or show batches that are not committed, as
+        after an unclean election. Raises `StorageError` if a checkpoint cannot be written.
         """
         own = (self._log_starts, self._recovery_points, self._high_watermarks)
         with self._checkpoint_lock:
@@ -482,7 +484,7 @@ class LogManager:
                     self._failed(tp, what, error)
 
     def _failed(self, tp: TopicPartition, what: str, error: KlammError) -> None:
-        """Logs the error, but not one of each partition while the disk is full."""
+        """Logs the error; while the disk is full, not once for each partition."""
         if not isinstance(error, NoSpaceError) or not self.space.is_full:
             _log.error("%s: %s failed: %s", tp, what, error)
         if isinstance(error, NoSpaceError):

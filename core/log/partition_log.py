@@ -1,7 +1,7 @@
 """The log of one partition: appends batches to the segments in a directory and reads them by offset.
 
-Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; each segment begins at or after
-the end of the one before it; only the last one grows. Consumers see records below the high watermark. Where
+Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; each segment starts at or
+after the end of the one before it; only the last one grows. Consumers see records below the high watermark. If
 `flush.messages` or `flush.ms` is set, the high watermark does not pass the flushed records.
 """
 
@@ -61,7 +61,7 @@ __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "CheckpointedOffsets", "LogRead"
 TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)
 _terms: Final = itertools.count(1)
-"""The terms of following of all logs, so that a log that is opened again does not repeat one."""
+"""Numbers the terms of following of all logs, so that a log that is opened again does not repeat one."""
 _FRONT: Final = Struct(">qii")
 _HELD: Final = "another thread changes the log, and may wait for the disk"
 """The first fields of a batch: base offset, batch length, leader epoch."""
@@ -152,19 +152,21 @@ class PartitionLog:
         self.tp = tp
         self.topic_id = topic_id
         self.on_visible: Callable[[TopicPartition], None] | None = None
-        """Called when more records are visible to consumers, or may be (a flush), except by an append with `commit`;
-        must not block. The broker sets it when it begins to lead the partition."""
+        """Called when more records are, or may be (a flush), visible to consumers, except by an append with
+        `commit`; must not block. The broker sets it when it starts to lead the partition."""
         self.on_truncating: Callable[[PartitionLog, int], None] | None = None
-        """Called before a truncation or restart removes anything, without the lock, with an offset at which the log
-        does not end later, nor when a crash interrupts it. The manager sets it to lower its checkpoints to there."""
+        """Called before a truncation or restart removes anything, without the lock, with an offset at or above the
+        end that the log will have, even if a crash interrupts it. The manager sets it to lower its checkpoints to
+        that offset."""
         self.on_truncated: Callable[[PartitionLog, bool], None] | None = None
         """Called after a truncation or restart, without the lock; True if it is one of the `truncations`. The manager
         sets it to correct the checkpoint of the cleaner."""
         self.on_flush_failed: Callable[[], None] | None = None
-        """Called after a flush has failed, also that of a truncation. The manager sets it to note that in the
+        """Called after a flush has failed, including that of a truncation. The manager sets it to record that in the
         directory's data identity."""
         self.on_no_space: Callable[[TopicPartition, NoSpaceError], None] | None = None
-        """Called, with the lock, after an append has failed for lack of room; must not block. The manager sets it."""
+        """Called, with the lock, after an append has failed because the disk is full; must not block. The manager
+        sets it."""
         self.verify_on_read = verify_on_read
         self.decompressed_max_bytes = decompressed_max_bytes
         self._clock = clock
@@ -178,7 +180,8 @@ class PartitionLog:
         self._term = 0
         self._truncations = 0
         self._truncating: list[int] = []
-        """The ends of truncations that are under way: a leader epoch's may begin while a former one's still waits."""
+        """The ends of truncations in progress: one of a leader epoch may start while one of an earlier epoch still
+        waits."""
         self.recovery_cut_more = loaded.cut_more
         """True if flushed or acknowledged records may be lost: recovery has cut more than one unfinished write, or the
         log ends before an offset in the checkpoints."""
@@ -359,14 +362,15 @@ class PartitionLog:
         return self._role
 
     def lead(self, leader_epoch: int) -> None:
-        """Accepts clients' appends of this epoch only (R11); it begins at the log end offset if it has not begun."""
+        """Accepts clients' appends of this epoch only (docs/replication.md, R11). Starts the epoch at the log end
+        offset unless it has started."""
         with self._lock:
             self._epochs.begin(leader_epoch, self._end, durable=False)
             self._role = LogRole(leads=leader_epoch)
 
     def follow(self, leader_epoch: int) -> int:
         """Accepts what a follower stores in this epoch, and nothing else (R11). Returns the number of this term of
-        following: changes of an earlier term are refused, also in the same epoch."""
+        following: changes of an earlier term are refused, even in the same epoch."""
         with self._lock:
             self._role = LogRole(follows=leader_epoch)
             self._term = next(_terms)
@@ -397,8 +401,8 @@ class PartitionLog:
 
     @property
     def last_record_epoch(self) -> int:
-        """The epoch of the last record; -1 if there is none. Unlike `leader_epoch`, it does not count an epoch that has
-        begun and has no records yet."""
+        """The epoch of the last record; -1 if there is none. Unlike `leader_epoch`, it does not count an epoch
+        without records."""
         with self._lock:
             return self._epochs.epoch_at(self._end - 1) if self._end > self._start else -1
 
@@ -408,11 +412,11 @@ class PartitionLog:
             return self._epochs.end_offset(epoch, self._end)
 
     def begin_leader_epoch(self, epoch: int, *, durable: bool = True) -> None:
-        """Stores that `epoch` begins at the log end offset, so the first append need not write it.
+        """Stores that `epoch` starts at the log end offset, so the first append need not write it.
 
         Without `durable` the caller makes the epochs of many logs durable together (`make_durable`) before it
-        appends: no CRC covers the epoch in a batch, so the epoch file must contain every epoch that a batch has. On a
-        full disk the file is written before the first batch.
+        appends: no CRC covers the epoch in a batch, so the epoch file must contain every epoch that a batch has. On
+        a full disk the file is written before the first batch.
         """
         with self._lock:
             self._check_open()
@@ -434,8 +438,8 @@ class PartitionLog:
         return self._epochs.changes
 
     def make_durable(self, *, written: int = -1) -> None:
-        """Makes the topic id and the epochs durable. `written`: the caller has synced the whole file system since there
-        were that many `leader_epoch_changes`, so there is nothing to write if there are no more; -1: it has synced the
+        """Makes the topic id and the epochs durable. `written`: the number of `leader_epoch_changes` when the caller
+        last synced the whole file system, so that nothing is written if there are no more; -1: it has synced the
         parent directory at most."""
         with self._lock:
             if not self._is_claimed:
@@ -458,14 +462,14 @@ class PartitionLog:
     ) -> AppendResult:
         """Stores exactly one batch at the log end offset; sets its base offset and `leader_epoch` in place.
 
-        A batch that was checked while its request was read is mostly stored without a header object. With `commit` the
-        high watermark advances to the new end in the same step, without waiting for followers; the caller wakes parked
-        fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait for the
-        disk or another thread, or read too many records. With `after` the batch is stored only if the log ends there:
-        raises `LogEndMovedError`.
+        A batch that was checked while its request was read is mostly stored without a header object. With `commit`
+        the high watermark advances to the new end in the same step, without waiting for followers; the caller wakes
+        parked fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait
+        for the disk or another thread, or read too many records. With `after` the batch is stored only if the log
+        ends there: raises `LogEndMovedError`.
 
-        Also raises what `validation` and `producer_state` say, `FencedLeaderEpochError` and `StorageError`. Nothing is
-        stored if it raises.
+        Also raises the errors of `validation` and `producer_state`, `FencedLeaderEpochError` and `StorageError`.
+        Nothing is stored if it raises.
         """
         now_ms = self._clock()
         if isinstance(batch, tuple):
@@ -491,8 +495,8 @@ class PartitionLog:
             self._lock.release()
 
     def _check_ends(self, expected: OffsetAndEpoch) -> None:
-        """Raises `LogEndMovedError` if the log ends elsewhere, or the record before the end has another epoch: then
-        another record than the caller knows may be there."""
+        """Raises `LogEndMovedError` if the log ends elsewhere, or the record before the end has another epoch: it
+        may then be another record than the caller has read."""
         end = OffsetAndEpoch(self._end, self._epochs.epoch_at(self._end - 1))
         if expected not in (end, OffsetAndEpoch(self._end)):
             raise LogEndMovedError(f"{self.tp}: the log ends at {end}, not at {expected}")
@@ -542,12 +546,12 @@ class PartitionLog:
         """Stores whole batches as the leader has stored them, with their offsets and epochs; returns the log end
         offset.
 
-        A run of batches costs one check of the chain with its CRCs and one write. The high watermark does not advance:
-        the caller passes the leader's to `advance_high_watermark`. The first batch begins at the log end offset; it may
-        begin later, since the leader's log may have been compacted, and earlier only in an empty log, whose start lies
-        within the batch. Raises `FencedLeaderEpochError` unless the log follows in `leader_epoch` (and in `term`, if
-        given), `InvalidRecordError` for batches that do not continue the log, `CorruptRecordError` and `StorageError`.
-        May block.
+        A run of batches costs one check of the chain with its CRCs and one write. The high watermark does not
+        advance: the caller passes the leader's to `advance_high_watermark`. The first batch starts at the log end
+        offset; it may start later, since the leader's log may have been compacted, and earlier only in an empty log,
+        whose start lies within the batch. Raises `FencedLeaderEpochError` unless the log follows in `leader_epoch`
+        (and in `term`, if given), `InvalidRecordError` for batches that do not continue the log,
+        `CorruptRecordError` and `StorageError`. May block.
         """
         now_ms, start = self._clock(), self._start
         chain = check_chain(records, verify=True)
@@ -582,8 +586,8 @@ class PartitionLog:
         return self._end
 
     def _forget_unwritten_epochs(self) -> None:
-        """Removes epochs that begin above the log end: their batches were not stored, and they would not agree with any
-        other log."""
+        """Removes epochs that start above the log end: their batches were not stored, and they would not agree with
+        any other log."""
         if self._closed is None:
             try:
                 self._epochs.truncate_end(self._end + 1)
@@ -714,7 +718,7 @@ class PartitionLog:
         self._end = header.next_offset
 
     def _roll(self, base_offset: int, now_ms: int, reason: str) -> Segment:
-        """Begins a new segment; maintenance flushes the old one."""
+        """Starts a new segment; maintenance flushes the old one."""
         sealed = self._segments.active
         sealed.seal()
         self._producers.take_snapshot(base_offset, durable=False)
@@ -799,10 +803,9 @@ class PartitionLog:
             self.on_visible(self.tp)
 
     def _flush(self, *, snapshot: bool) -> bool:
-        """Does the work of `flush` for a caller that holds `_flush_lock`. Returns True if more records may be visible
-        now: where consumers see flushed records only, a leader's own end is its flushed end, and the followers may have
-        reported theirs before, so that nothing else would raise the high watermark.
-        """
+        """Carries out `flush` for a caller that holds `_flush_lock`. Returns True if more records may be visible
+        now: if consumers see flushed records only, a leader's own end is its flushed end, and the followers may have
+        reported theirs before, so that nothing else would raise the high watermark."""
         with self._lock:
             self._check_open()
             self._epochs.sync()  # before the batches: a batch of an epoch that is not in the file counts as damaged
@@ -1050,17 +1053,17 @@ class PartitionLog:
             return self._start
 
     def truncate_to(self, offset: int, leader_epoch: int = ANY_EPOCH, term: int | None = None) -> None:
-        """Removes every batch that contains `offset` or a later one; lowers the high watermark to the new end if it is
-        above it.
+        """Removes every batch that contains `offset` or a later one; lowers the high watermark to the new end if it
+        is above it.
 
-        Removes epochs that begin there as well, even if there is no batch to remove: otherwise an epoch without records
-        that the leader does not have would never agree with the leader's epochs (KIP-101). With `leader_epoch`, raises
-        `FencedLeaderEpochError` unless the log follows in that epoch, and in `term` if it is given (R11): the call may
-        have waited for a flush since.
+        Removes epochs that start there as well, even if there is no batch to remove: otherwise an epoch without
+        records that the leader does not have would never agree with the leader's epochs (KIP-101). With
+        `leader_epoch`, raises `FencedLeaderEpochError` unless the log follows in that epoch, and in `term` if it is
+        given (R11): the call may have waited for a flush since.
 
-        The checkpoints are lowered first: a log that ends before an offset in them counts as one that has lost records.
-        What was removed is gone on disk before a later epoch is written: a power loss would bring the removed batches
-        back as batches of that epoch. Waits for the disk if there is a batch to remove.
+        The checkpoints are lowered first: a log that ends before an offset in them counts as one that has lost
+        records. The removal is on disk before a later epoch is written: a power loss would otherwise bring the
+        removed batches back as batches of that epoch. Waits for the disk if there is a batch to remove.
         """
         with self._flush_lock, self._lock:
             if not self._must_truncate(offset, leader_epoch, term):
@@ -1073,7 +1076,7 @@ class PartitionLog:
             self.on_truncated(self, sealed)
 
     def _must_truncate(self, offset: int, leader_epoch: int, term: int | None) -> bool:
-        """Returns False if there is no batch to remove; the epochs that begin at the end or later are removed then."""
+        """Returns False if there is no batch to remove; it then removes the epochs that start at the end or later."""
         self._check_follows(leader_epoch, term)
         if offset >= self._end:
             self._epochs.truncate_end(self._end)
@@ -1084,8 +1087,8 @@ class PartitionLog:
 
     @contextmanager
     def _lowered_checkpoints(self, end: int) -> Iterator[None]:
-        """Keeps the checkpoints of this log at or below `end` during the block, and for as long as the log is closed if
-        it fails: it is unknown then where the log ends."""
+        """Keeps the checkpoints of this log at or below `end` during the block. If the block fails they stay so
+        until the log is opened again, since it is then unknown where the log ends."""
         self._truncating.append(end)
         try:
             if self.on_truncating is not None:
@@ -1108,7 +1111,7 @@ class PartitionLog:
                 self._sync(pending)
 
     def _truncate_to(self, offset: int, leader_epoch: int, term: int | None) -> bool:
-        """Does the work of `truncate_to`. Returns True if it is one of the `truncations`."""
+        """Carries out `truncate_to`. Returns True if it counts in `truncations`."""
         with self._flush_lock, self._lock:
             if not self._must_truncate(offset, leader_epoch, term):
                 return False
@@ -1181,8 +1184,8 @@ class PartitionLog:
             raise
 
     def advance_log_start(self, offset: int) -> None:
-        """Raises the log start offset to `offset`, at most to the log end, and the high watermark if it is below: the
-        leader has deleted those records, so they were committed, and they are never shown here."""
+        """Raises the log start offset to `offset`, at most to the log end, and the high watermark with it if that is
+        lower: the leader has deleted the records below, so they were committed and are never shown here."""
         with self._lock:
             offset = min(offset, self._end)
             if self._closed is not None or offset <= self._start:
@@ -1201,9 +1204,9 @@ class PartitionLog:
             return self._producers.state.expire(passed_ms, expiration_ms)
 
     def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
-        """Returns the epoch of a producer and the last sequence that is stored in it; None if the log does not know the
-        producer. Takes no lock and does not block: while another thread appends, it may return what was before, or
-        None."""
+        """Returns the epoch of a producer and the last sequence that is stored in it; None if the log does not know
+        the producer. Takes no lock and does not block: while another thread appends, it may return the earlier
+        state, or None."""
         return self._producers.state.last_sequence(producer_id)
 
     def has_of_latest_epoch(self, producer_id: int) -> bool:
@@ -1249,9 +1252,9 @@ class PartitionLog:
                 self._roll(self._end, now_ms, f"is older than {age_ms} ms and must be compacted")
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment, truncations: int) -> bool:
-        """Replaces `old` by `cleaned`. Returns False and changes nothing if some of `old` are no longer in the log, or
-        if it no longer has this number of `truncations`: some of `old` may have grown since they were read, and records
-        that superseded others may be gone."""
+        """Replaces `old` by `cleaned`. Returns False and changes nothing if some of `old` are no longer in the log,
+        or if `truncations` has changed: some of `old` may have grown since they were read, and records that
+        superseded others may have been removed."""
         with self._flush_lock, self._lock:
             self._check_open()
             if truncations != self._truncations or not self._segments.holds_sealed(old):

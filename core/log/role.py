@@ -1,4 +1,4 @@
-"""The role of a log: the appends that it accepts, checked under its lock (R11)."""
+"""The role of a log: the appends that it accepts, checked under its lock (docs/replication.md, R11)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ ANY_EPOCH: Final = -1
 
 
 class LogRole(NamedTuple):
-    """`leads`: the leader epoch in which clients' appends are accepted; `follows`: that in which a follower may append
-    and truncate. `NO_EPOCH`: in none. `ANY_EPOCH`: in any, for a log without replication."""
+    """`leads`: the leader epoch in which clients' appends are accepted; `follows`: the one in which a follower may
+    append and truncate. `NO_EPOCH`: none. `ANY_EPOCH`: any, for a log without replication."""
 
     leads: int = NO_EPOCH
     follows: int = NO_EPOCH
@@ -19,7 +19,8 @@ class LogRole(NamedTuple):
         return self.leads in (leader_epoch, ANY_EPOCH)
 
     def may_follow(self, leader_epoch: int) -> bool:
-        """`ANY_EPOCH` stands for a caller that owns the log, as tools and tests do."""
+        """Returns True if a follower may append. `ANY_EPOCH` is for a caller that owns the log, such as a tool or a
+        test."""
         return self.follows in (leader_epoch, ANY_EPOCH) or leader_epoch == ANY_EPOCH
 
     def __str__(self) -> str:
@@ -29,5 +30,5 @@ class LogRole(NamedTuple):
 
 
 STANDALONE: Final = LogRole(ANY_EPOCH, ANY_EPOCH)
-"""The role of a log that no broker has given one."""
+"""The role of a log to which no broker has given one."""
 RESTING: Final = LogRole()

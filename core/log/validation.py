@@ -54,9 +54,9 @@ LeaderOrigin: TypeAlias = Literal[AppendOrigin.CLIENT, AppendOrigin.INTERNAL]
 """The origins of the batches that a leader appends."""
 
 ON_LOOP_PACKED: Final = 64 * 1024
-"""A compressed batch of more bytes is decompressed on a worker thread; so is one of more than `ON_LOOP_UNPACKED` bytes
-of uncompressed records. For a smaller one, a switch to another thread and back takes several times as long as reading
-it."""
+"""A compressed batch of more bytes is decompressed on a worker thread; so is a batch of more than `ON_LOOP_UNPACKED`
+bytes of uncompressed records. For a smaller one, switching to another thread and back takes several times as long as
+reading it."""
 ON_LOOP_UNPACKED: Final = 256 * 1024
 
 

@@ -54,7 +54,7 @@ class Compactor:
 
 @dataclass(slots=True)
 class Compacted:
-    """The result of a pass. `first_dirty`: the offset at which the next pass begins."""
+    """The result of a pass. `first_dirty`: the offset at which the next pass starts."""
 
     first_dirty: int
     bytes_before: int = 0

@@ -35,7 +35,7 @@ class OffsetMap:
         self._end = end
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Records that `key` was last written at `offset`. Returns False, and records nothing, if there is no room."""
+        """Records that `key` was last written at `offset`. Returns False, and records nothing, if the map is full."""
         digest = md5(key, usedforsecurity=False).digest()
         if len(self._offsets) >= self._capacity and digest not in self._offsets:
             return False

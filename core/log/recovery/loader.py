@@ -64,8 +64,8 @@ class LoadedLog:
     epochs: LeaderEpochs
     producers: ProducerStateManager
     epochs_start: int
-    """The offset to which the log start offset was raised before a crash, by the leader epochs; 0 if it was not. The
-    checkpoint of log start offsets is written after them."""
+    """The offset to which the log start offset was raised before a crash, by the leader epochs; 0 if it was not
+    raised. The checkpoint of log start offsets is written after the epochs."""
     cut_more: bool
     """True if recovery has cut more than one unfinished write at the end of the log, or batches of another epoch."""
 
@@ -122,8 +122,8 @@ def _sweep(directory: Path) -> list[int]:
 def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms: int, *, dense: bool) -> list[Segment]:
     """Loads or recovers each segment; returns the segments of the log, without those after a truncated one.
 
-    A segment that is not flushed may have lost its last batches and the next one have all of its own: without gaps
-    (`dense`) that is found by the offsets, too.
+    A segment that is not flushed may have lost its last batches although the next segment has all of its own:
+    without gaps (`dense`) the offsets show that, too.
     """
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
@@ -153,7 +153,7 @@ def _end_log_at(
     now_ms: int,
 ) -> None:
     """Reports that `segment` was truncated because of `error`, sets the later segments aside, and makes that durable
-    before a leader epoch begins at the new end."""
+    before a leader epoch starts at the new end."""
     _report_truncation(tp, segment, recovery_point, error)
     _set_aside(tp, later, f".{now_ms}{CORRUPT}")
     segment.sync_cut()
@@ -228,10 +228,11 @@ def _add_unflushed_epochs(
 
 
 def _raised_start(first_epoch: int, segments: list[Segment], log_start: int) -> int:
-    """Returns `first_epoch`, the offset at which the leader epochs begin, if the log has a batch from before it: the
+    """Returns `first_epoch`, the offset at which the leader epochs start, if the log has a batch from before it: the
     log start was raised to there.
 
-    Else 0: a copy of a compacted log may have its first batch above its log start, and its epochs begin there.
+    Returns 0 otherwise: a copy of a compacted log may have its first batch above its log start, where its epochs
+    start.
     """
     if first_epoch > max(segments[0].base_offset, log_start):
         for segment in segments:

@@ -1,19 +1,20 @@
 """Detects lost logs: a broker does not restart a partition at offset 0 if it has written to it before.
 
-The whole log directory counts as empty if `meta.properties` or every checkpoint is missing: a broker writes both before
-it gets its first partition. If it is empty and the cluster has partitions on this broker, the start fails before
-anything is written. In a directory that is in use, the checkpoints of recovery points and high watermarks show which
-partitions have had records; one of these without a segment is not created again. The manager removes the entries of a
-partition before it deletes or sets aside its directory, so an entry is that of the log that is missing now, whatever
-older directories (`-delete`, `-stray`) have the partition's name.
+The whole log directory counts as empty if `meta.properties` or every checkpoint is missing: a broker writes both
+before it gets its first partition. If it is empty and the cluster has partitions on this broker, the start fails
+before anything is written. In a directory that is in use, the checkpoints of recovery points and high watermarks
+show which partitions have had records; one of these without a segment is not created again. The manager removes the
+entries of a partition before it deletes or sets aside its directory, so an entry belongs to the log that is missing
+now, whatever older directories (`-delete`, `-stray`) have the partition's name.
 
 The checkpoints do not know a partition that was created after the backup from which they were restored. The
 coordination does (`KnownPast`): every partition that existed at the broker's last start had a directory then. A
-directory that has not seen that start is older, so a missing partition may have had records. A partition that was
-created after the last start may have no directory yet, because of a crash: it is not lost. Nor is one that is being
-moved to this broker and is not in sync, which is not `expected`; nor is one without an entry whose directory of the
-same topic was deleted or set aside: it was moved to other brokers and back. One that is elsewhere now may still have an
-entry, which a full disk has kept.
+directory that has not seen that start is older, so a missing partition may have had records.
+
+These are not lost: a partition that was created after the last start, which may have no directory yet because of a
+crash; one that is being moved to this broker and is not in sync, which is not `expected`; and one without an entry
+whose directory of the same topic was deleted or set aside, since it was moved to other brokers and back. A partition
+that was moved to other brokers may still have an entry, if the disk was full.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _UNKNOWN: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class KnownPast:
-    """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start that opened every
-    partition; `NO_START` if none is known. `created` returns the creation id of a partition, which can be compared with
-    broker epochs. `topic_ids`: those of the cluster's topics, by name. `registered_at`: the address of the broker that
-    is registered with this one's id, which may be this one before it was killed; "" if there is none. `taken_id`: that
-    id, if the address is not this one's, so that it is in all likelihood another broker."""
+    """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start that opened
+    every partition; `NO_START` if none is known. `created` returns the creation id of a partition, which can be
+    compared with broker epochs. `topic_ids`: the ids of the cluster's topics, by name. `registered_at`: the address
+    of the broker that is registered with this one's id, which may be this one before it was killed; "" if there is
+    none. `taken_id`: that id, if the address is not this one's, so that it is very likely another broker."""
 
     last_start: int = NO_START
     created: Callable[[TopicPartition], int] = lambda _: NO_START
@@ -55,7 +56,7 @@ class KnownPast:
 
 
 def _registered(past: KnownPast) -> tuple[str, str]:
-    """Returns what is to be said first, and last, of the broker that is registered with this one's id."""
+    """Returns the first and the last part of the message about the broker that is registered with this one's id."""
     if not past.registered_at:
         return "", ""
     if past.taken_id is None:
@@ -83,7 +84,7 @@ class MissingLogs:
         self._accept = accept
         self._ends: dict[TopicPartition, int] = {}
         self.accepted: set[TopicPartition] = set()
-        """Partitions that may begin again at offset 0."""
+        """Partitions that may restart at offset 0."""
         self.new_directory = self._is_new()
         self._seen = read_last_start(directory)
         self.is_older = not self.new_directory and self._seen < past.last_start
@@ -111,7 +112,7 @@ class MissingLogs:
             return not path.is_dir() or not any(LOG in file.name for file in path.iterdir())
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Finds the lost partitions: `ends` has the end offsets in the checkpoints."""
+        """Finds the lost partitions. `ends`: the end offsets in the checkpoints."""
         moved = self._moved()
         written = {tp: end for tp, end in ends.items() if end > 0}
         moved_away = moved.difference(self._expected)
@@ -128,7 +129,7 @@ class MissingLogs:
             )  # fmt: skip
 
     def set_aside(self, tp: TopicPartition, end: int) -> None:
-        """Takes note that the log of `tp` is of no known topic; by the checkpoints it ended at `end`."""
+        """Records that the log of `tp` belongs to no known topic; by the checkpoints it ended at `end`."""
         if end > 0 and self._accept:
             self.accepted.add(tp)
         elif end > 0:
@@ -157,7 +158,7 @@ class MissingLogs:
             return None
 
     def _was_here(self, tp: TopicPartition) -> bool:
-        """True if the broker has had a directory for the partition, by what the coordination knows."""
+        """Returns True if the broker has had a directory for the partition, as far as the coordination knows."""
         if self._seen == self._past.last_start != NO_START:
             return self._past.created(tp) < self._past.last_start
         return self.is_older

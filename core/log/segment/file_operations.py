@@ -42,7 +42,7 @@ class storage:
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
-    """Returns the error of an operation of the disk; `what` has failed."""
+    """Returns the error of a failed disk operation; `what` describes the operation."""
     kind = NoSpaceError if error.errno in _NO_SPACE else StorageError
     return kind(f"{what}: {error.strerror or error}")
 
@@ -73,7 +73,7 @@ class OpenFile:
     __slots__ = ("fd", "path")
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
-        """`path` stays what the file was opened as. `create`: makes an empty file if there is none."""
+        """`path` remains the name under which the file was opened. `create`: creates an empty file if there is none."""
         self.fd, self.path = -1, path
         with storage(f"cannot open {path}"):
             self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), _FILE_MODE)

@@ -25,8 +25,8 @@ class LogFile:
     def open(self, *, create: bool = False) -> OpenFile:
         """Returns the open file; opens it if it is closed. Closes other files if the system has no more descriptors.
 
-        Only the segment that is made may `create` it: one that was removed while somebody still uses it would leave an
-        empty file in the log.
+        Only for a new segment may it `create` the file: a file that is created again after its removal, while a
+        reader still uses the segment, would leave an empty file in the log.
         """
         file = self.opened
         if file is not None:

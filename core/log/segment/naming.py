@@ -38,7 +38,8 @@ next start finishes it."""
 TEMPORARY: Final = ".tmp"
 PARTITION_METADATA: Final = "partition.metadata"
 OFFSET_GAPS: Final = "offsets-have-gaps"
-"""Exists once a log was compacted, or copied from a compacted one: its batches may have gaps between their offsets."""
+"""A file that exists once the log was compacted, or copied from a compacted one: its batches may have gaps between
+their offsets."""
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 

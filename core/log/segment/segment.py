@@ -120,8 +120,8 @@ class Segment:
         self.largest = LargestTimestamp(state.largest_ms, state.largest_offset)
 
     def _indexed(self, *, after_crash: bool = False) -> SegmentState | None:
-        """Loads the indexes. Returns the state of the segment when they were written; None, and logs why, if they
-        cannot be used. `after_crash`: the segment may have grown since, so that they need not be there."""
+        """Loads the indexes. Returns the state of the segment when they were written; None, with a line in the log,
+        if they cannot be used. `after_crash`: the segment may have grown since, so indexes may be missing."""
         try:
             state = self._indexes.load()
             if state is not None:
@@ -146,7 +146,7 @@ class Segment:
         self._take_bounds(built)
 
     def rebuild_around_damage(self) -> None:
-        """Rebuilds the indexes without the damaged batches, and logs where those are. Only for a segment that no
+        """Rebuilds the indexes without the damaged batches, and logs their positions. Only for a segment that no
         longer grows.
 
         The log file is not changed. `size` becomes the end of the last whole batch.
@@ -191,8 +191,8 @@ class Segment:
         keep_below: int = 0,
         checked: Checked | None = None,
     ) -> BuiltIndexes:
-        """Builds the indexes. Does not change the bounds of the segment, because there may be readers: the caller does
-        that if it may."""
+        """Builds the indexes. Does not change the bounds of the segment, because there may be readers; the caller
+        changes them if there are none."""
         self._hints = {}
         builder = IndexBuilder(
             self._tp, self._log_file, self._indexes, self.base_offset, self._size, self._config.index_interval_bytes,
@@ -375,8 +375,8 @@ class Segment:
             raise
 
     def _lookup_anew(self, offset: int, error: KlammError, cached_only: bool) -> tuple[int, int] | None:
-        """Returns the index entry for `offset` once the indexes are rebuilt because of `error`; None, for a search from
-        the start, if the segment cannot be read to its end."""
+        """Rebuilds the indexes because of `error` and returns the index entry for `offset`; None, which means a
+        search from the start, if the segment cannot be read to its end."""
         if cached_only:
             raise NotCachedError from error
         if self._damaged:
@@ -519,7 +519,7 @@ class Segment:
     def empty(self, target: Path) -> None:
         """Replaces the log file by an empty one, which is then renamed to `target`, and removes the indexes.
 
-        A read that has begun continues in the file as it was. The segment must not be used any more.
+        A read in progress continues in the old file. The segment must not be used any more.
         """
         self.close_file()
         write_atomically(self.path, b"", durable=False)

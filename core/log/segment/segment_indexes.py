@@ -1,7 +1,7 @@
-"""Holds the indexes of a segment as a list: whatever is done to one file of a segment is done to all.
+"""Holds the indexes of a segment as a list: each operation applies to all of them.
 
-Invariant: every `index.interval.bytes` of the log, the offset and the time index get an entry for the same batch; the
-time index gets it only if the largest timestamp has grown. Not thread-safe: the log's lock guards it.
+Invariant: every `index.interval.bytes` of the log, the offset and the time index get an entry for the same batch;
+the time index gets it only if the largest timestamp has grown. Not thread-safe: the log's lock guards it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ one."""
 
 
 class SegmentIndexes:
-    """Writes, loads and clears all indexes as one.
+    """Writes, loads and clears all indexes together.
 
-    `full`: an index has room for one last entry only, so the segment must be rolled; set by this class only.
-    `bytes_since_entry`: bytes of the log since the last entry; the caller counts them, without a call for every append.
+    `full`: an index has space for one last entry only, so the segment must be rolled; set by this class only.
+    `bytes_since_entry`: bytes of the log since the last entry; the caller counts them, which saves a call for every
+    append.
     """
 
     def __init__(self, directory: Path, base_offset: int, max_bytes: int, suffix: str = "") -> None:
@@ -69,7 +70,7 @@ class SegmentIndexes:
             self._take_full()
 
     def emptied(self) -> SegmentIndexes:
-        """Returns empty indexes in memory of the same files, and leaves these as they are."""
+        """Returns new, empty indexes in memory for the same files, and does not change these."""
         fresh = copy(self)
         fresh.offsets, fresh.times = copy(self.offsets), copy(self.times)
         fresh.clear()

@@ -1,7 +1,7 @@
 """The highest producer id that this broker has allocated from the coordination: the file `given-producer-ids`.
 
-The logs contain only producers that have written; this file, in the log directory, covers those that may still write.
-So a coordination that is restored from an older backup does not allocate any of these ids again.
+The logs contain only producers that have written; this file, in the log directory, covers those that may still
+write. So a coordination that is restored from an older backup does not allocate any of these ids again.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ NO_OFFSET: Final = -1
 
 class LeaderEpochs:
     """Holds the epochs and writes the file at each change: durably, unless the caller of `assign` leaves that to
-    `sync`. While the disk has no room, epochs are removed, and begun by `begin`, in memory only: `unwritten`. The next
+    `sync`. While the disk is full, epochs are removed, and added by `begin`, in memory only: `unwritten`. The next
     `assign` of a batch writes the file first. Not thread-safe: the log's lock guards it."""
 
     def __init__(self, path: Path, entries: Sequence[tuple[int, int]] = ()) -> None:
@@ -75,15 +75,15 @@ class LeaderEpochs:
         return self._epochs, self._starts
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
-        """Adds `epoch`, which begins at `start_offset`, if neither it nor a later one has begun. Without `durable`
-        the caller must call `sync` before it writes a batch of the epoch."""
+        """Adds `epoch`, which starts at `start_offset`, unless it or a later one exists. Without `durable` the
+        caller must call `sync` before it writes a batch of the epoch."""
         if epoch > self.latest:
             self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
         elif self.unwritten:
             self._replace(self._epochs, self._starts, durable=durable)
 
     def begin(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
-        """Adds `epoch`, as `assign` does, before there is a batch of it; on a full disk it is not written yet."""
+        """Adds `epoch`, as `assign` does, before there is a batch of it; on a full disk the file is not written yet."""
         try:
             if epoch > self.latest:
                 self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
@@ -91,8 +91,8 @@ class LeaderEpochs:
             self._keep_unwritten([*self._epochs, epoch], [*self._starts, start_offset])
 
     def sync(self, *, written: int = -1) -> None:
-        """Makes the file durable; `written`: the number of `changes` there were when the caller began to sync the whole
-        file system."""
+        """Makes the file durable. `written`: the number of `changes` when the caller started to sync the whole file
+        system."""
         if written == self.changes and not self.unwritten:
             self._durable = True
         elif not self._durable:
@@ -142,7 +142,7 @@ class LeaderEpochs:
         self.changes += 1
 
     def _remove(self, epochs: list[int], starts: list[int]) -> None:
-        """Replaces the entries by fewer, whose file need not be written before the next batch is."""
+        """Replaces the entries by a subset; the file need not be written before the next batch is."""
         try:
             self._replace(epochs, starts)
         except NoSpaceError:

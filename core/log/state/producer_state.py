@@ -25,7 +25,7 @@ MAX_PRODUCERS: Final = 100_000
 
 SNAPSHOT_VERSION: Final = 2
 _WITHOUT_TIME: Final = 1
-"""The version whose `seen_ms` was the broker's clock: the newest one counts as now."""
+"""The version whose `seen_ms` was by the broker's clock; its newest `seen_ms` counts as the present time."""
 _PREFIX: Final = Struct(">HII")
 _TIME: Final = Struct(">q")
 _PRODUCER: Final = Struct(">qhqB")
@@ -58,8 +58,8 @@ class ProducerStateEntry:
 class ProducerState:
     """The producers of one partition by producer id. Not thread-safe: the log's lock guards it.
 
-    Its time, in ms, only runs on by `expire`: a producer whose state is gone may store a batch twice, so setting the
-    broker's clock must not make one old. It stands still while the log is closed.
+    It has a time of its own, in ms, which only `expire` advances: a producer whose state is removed may store a
+    batch twice, so setting the broker's clock must not make one old. The time does not pass while the log is closed.
     """
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -146,8 +146,8 @@ class ProducerState:
         return producer.epoch, producer.batches[-1].last_sequence
 
     def last_offset(self, producer_id: int) -> int | None:
-        """Returns the offset of a producer's last record; None where `last_sequence` has none. Without the lock,
-        too."""
+        """Returns the offset of a producer's last record; None if `last_sequence` returns None. May be called
+        without the lock, too."""
         producer = self._producers.get(producer_id)
         return producer.batches[-1].last_offset if producer is not None and producer.batches else None
 

@@ -15,7 +15,7 @@ from .producer_state import ProducerState
 
 
 class ProducerStateManager:
-    """Holds `state`, which `reload` replaces: read it from here for each use, never keep it."""
+    """Holds `state`, which `reload` replaces: read it from this object for each use, never keep it."""
 
     def __init__(self, tp: TopicPartition, snapshots: Snapshots) -> None:
         """Begins with an empty state; `reload` must follow."""

@@ -1,8 +1,9 @@
-"""The last change of the cluster's metadata that this broker has seen: the file `seen-metadata` in the log directory.
+"""The last change of the cluster's metadata that this broker has seen: the file `seen-metadata` in the log directory
+(docs/replication.md, R13).
 
-A coordination that does not have this change was restored from an older backup: partitions may have had other in-sync
-replicas since than it says. The file is written before the broker acts on the change, and not synced: it survives the
-death of the process, and a power loss may set it back.
+A coordination that lacks this change was restored from an older backup: since then partitions may have had other
+in-sync replicas than its states name. The file is written before the broker acts on the change, and not synced: it
+survives the death of the process, and a power loss may set it back.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class SeenMetadata:
         return self._last
 
     def note(self, seen: SeenChange) -> None:
-        """Stores the change if it is another than the last. The first failure to write is logged: the broker goes
-        on without this protection."""
+        """Stores the change if it differs from the last. The first failure to write is logged: the broker continues
+        without this protection."""
         if seen == self._last:
             return
         self._last = seen

@@ -14,7 +14,8 @@ from typing import Final
 from .clock import Clock
 
 TOLERATED_MS: Final = 60_000
-"""The largest difference between the two clocks, in ms, that is no jump: clocks are often corrected by seconds."""
+"""The largest difference between the two clocks, in ms, that does not count as a jump: clocks are often corrected by
+seconds."""
 
 _log = logging.getLogger(__name__)
 

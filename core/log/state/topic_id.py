@@ -48,9 +48,9 @@ def read_topic_id(directory: Path) -> UUID | None:
 
 
 def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID, *, durable: bool = True) -> bool:
-    """Creates the directory and its topic id if they do not exist; `StorageError` if it has the id of another topic of
-    the same name. Returns True if the id is durable; without `durable` the caller makes a new one so (`sync_claim`)
-    before the log is used, and the directory's name in its parent."""
+    """Creates the directory and its topic id if they do not exist; `StorageError` if it has the id of another topic
+    of the same name. Returns True if the id is durable. Without `durable` the caller makes a new id (`sync_claim`),
+    and the directory's name in its parent, durable before the log is used."""
     with storage(f"cannot create {directory}"):
         if not directory.is_dir():
             directory.mkdir(parents=True)
@@ -69,7 +69,6 @@ def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID, *, dura
 
 
 def sync_claim(directory: Path) -> None:
-    """Makes the topic id of a directory durable, whose content `claim_directory` has written. Raises
-    `StorageError`."""
+    """Makes the topic id that `claim_directory` has written durable. Raises `StorageError`."""
     with storage(f"cannot write {directory}"):
         sync_directory(directory)
