@@ -1,0 +1,151 @@
+"""A JSON Schema of the registry: drafts 4, 6, 7, 2019-09 and 2020-12 (7 where `$schema` names none of them, as in
+Confluent's registry)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import urljoin
+
+from jsonschema import exceptions, validators
+from jsonschema.protocols import Validator
+from jsonschema_specifications import REGISTRY
+from referencing import Registry, Resource, Specification
+from referencing.jsonschema import SchemaRegistry, specification_with
+
+from klamm.core.errors import SchemaError
+
+from .nodes import Builder, SchemaNode
+from .text import MAX_DEPTH, dump, frozen, load
+
+DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
+DRAFTS: Final[Mapping[str, str]] = {
+    "json-schema.org/draft-04/schema": "http://json-schema.org/draft-04/schema",
+    "json-schema.org/schema": "http://json-schema.org/draft-04/schema",
+    "json-schema.org/draft-06/schema": "http://json-schema.org/draft-06/schema",
+    "json-schema.org/draft-07/schema": DRAFT_7,
+    "json-schema.org/draft/2019-09/schema": "https://json-schema.org/draft/2019-09/schema",
+    "json-schema.org/draft/2020-12/schema": "https://json-schema.org/draft/2020-12/schema",
+}
+"""The draft of each `$schema`, without its scheme and `#`."""
+
+
+@dataclass(frozen=True, eq=False)
+class JsonSchema:
+    """`canonical` is the compact text, keys in the order given; `references` the texts that its `$ref` may name."""
+
+    canonical: str
+    references: Mapping[str, str]
+
+    @cached_property
+    def normalized(self) -> str:
+        """The canonical text with the keys of every object sorted."""
+        return dump(self._document, sort_keys=True)
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """Names of the properties at the top."""
+        properties = self._document.get("properties") if isinstance(self._document, dict) else None
+        return frozenset(properties if isinstance(properties, dict) else ())
+
+    @cached_property
+    def root(self) -> SchemaNode:
+        """What is compared. Raises `SchemaError` if a `$ref` leads nowhere."""
+        draft = _draft(self._document)
+        documents = {name: load(text) for name, text in self.references.items()}
+        try:
+            specification = specification_with(draft)
+            registry = _registry(self._document, documents, specification)
+            return Builder(registry, specification, modern="/draft/" in draft).build(self._document)
+        except ValueError as error:  # a URI that is none
+            raise SchemaError(f"not a JSON Schema: {str(error)[:200]}") from error
+        except (AttributeError, TypeError) as error:  # only in a text that was never checked
+            raise SchemaError("not a JSON Schema: a keyword has a value of the wrong type") from error
+
+    @cached_property
+    def _document(self) -> Any:
+        return load(self.canonical)
+
+
+def parse(text: str, references: Mapping[str, str] | None = None, *, new: bool = True) -> JsonSchema:
+    """Parses a schema. `references` are texts by the name that a `$ref` uses. `new`: checks it too; a text that the
+    topic has already is not checked again.
+
+    Raises `SchemaError` in one line if the text is no JSON, no schema of its draft, beyond the limits (`text.MAX_TEXT`
+    and others), or has a `$ref` that neither it nor `references` resolve.
+    """
+    document = load(text)
+    if not isinstance(document, dict | bool):
+        raise SchemaError(f"not a JSON Schema: the root is {_kind(document)}, not an object or a boolean")
+    canonical = dump(document)
+    try:
+        canonical.encode()
+    except UnicodeEncodeError:
+        raise SchemaError("not JSON: half of a surrogate pair") from None
+    schema = JsonSchema(canonical, dict(references or {}))
+    if new:
+        _check(document)
+        schema.root  # noqa: B018 - resolves every `$ref`
+    return schema
+
+
+def _kind(value: Any) -> str:
+    names = {list: "an array", str: "a string", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _draft(document: Any) -> str:
+    given = document.get("$schema") if isinstance(document, dict) else None
+    name = given.removesuffix("#").partition("://")[2] if isinstance(given, str) else ""
+    return DRAFTS.get(name, DRAFT_7)
+
+
+def _registry(document: Any, documents: Mapping[str, Any], specification: Specification[Any]) -> SchemaRegistry:
+    """Knows the root as "", the references by name and by their URI relative to each document's; retrieves nothing."""
+    root, *others = (
+        Resource.from_contents(part, default_specification=specification) for part in (document, *documents.values())
+    )
+    named = dict(zip(documents, others, strict=True))
+    bases = {base for resource in (root, *others) if (base := resource.id())}
+    known = {urljoin(base, name): resource for base in bases for name, resource in named.items()}
+    known |= {f"./{name}": resource for name, resource in named.items()} | named
+    registry: SchemaRegistry = REGISTRY.with_resources([*known.items(), ("", root)])
+    if own := root.id():
+        registry = registry.with_resource(own, root)
+    return registry.crawl()
+
+
+def _check(document: Any) -> None:
+    """Raises `SchemaError` if the document is no schema of its draft."""
+    checker = _checker(_draft(document))
+    try:
+        found = exceptions.best_match(islice(checker.iter_errors(document), 20))
+    except RecursionError:
+        raise SchemaError(f"nested deeper than {MAX_DEPTH} objects and arrays") from None
+    if found is not None:
+        where = "/".join(str(part)[:100] for part in found.absolute_path)
+        raise SchemaError(f"not a JSON Schema: #/{where}: {found.message[:300]}")
+
+
+@cache
+def _checker(draft: str) -> Validator:
+    """A validator of schemas by the draft's metaschema. Formats are not checked: `regex` would compile a pattern."""
+    linear = validators.extend(validators.validator_for({"$schema": draft}), {"uniqueItems": _unique_items})
+    metaschemas: SchemaRegistry = Registry().with_resources(
+        (uri, specification_with(draft).create_resource(_unnamed(REGISTRY.contents(uri)))) for uri in REGISTRY
+    )
+    return linear(metaschemas.contents(draft), registry=metaschemas)
+
+
+def _unnamed(metaschema: Any) -> Any:
+    """Without `$schema`, by which a validator would leave its class, and so its keywords, for the plain one."""
+    return {name: part for name, part in metaschema.items() if name != "$schema"}
+
+
+def _unique_items(_validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[exceptions.ValidationError]:
+    """In linear time; `jsonschema`'s own takes quadratic time for items of mixed types."""
+    if unique and isinstance(instance, list) and len({frozen(part) for part in instance}) < len(instance):
+        yield exceptions.ValidationError("an array has an item twice")
