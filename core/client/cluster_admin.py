@@ -22,7 +22,8 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """`replicas` are all that follow the leader now, `adding` and `removing` those that come and go (KIP-455)."""
+    """`replicas` are all that follow the leader now; `adding` are new ones among them, `removing` those that will be
+    dropped (KIP-455)."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -35,7 +36,8 @@ class OngoingReassignment:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """One broker's log directory: bytes by replica, and of its file system (-1: unknown)."""
+    """One broker's log directory: the bytes of each replica, and the total and free bytes of its file system (-1:
+    unknown)."""
 
     path: str
     sizes: Mapping[TopicPartition, int]
@@ -44,17 +46,15 @@ class LogDirectory:
 
 
 class ClusterAdmin:
-    """Uses a client that the caller owns. Raises `BrokerError` where a whole request is refused; what happens to single
-    partitions is in the results.
-    """
+    """Uses a client that the caller owns. Raises `BrokerError` if a whole request is refused; the errors of single
+    partitions are in the results."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
 
     def view(self) -> ClusterView:
-        """Returns all topics and brokers as the controller knows them, so that what has just changed is in it; as
-        another broker does while there is no controller.
-        """
+        """Returns all topics and brokers as the controller knows them, so that changes just made are included; while
+        there is no controller, as another broker knows them."""
         known = self._client.metadata(())
         if known.controller_id not in known.nodes:
             return self._client.metadata()
@@ -75,7 +75,7 @@ class ClusterAdmin:
     def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, BrokerError]:
-        """Begins reassignments, or cancels them (None); returns the partitions that were refused, with the reason."""
+        """Starts reassignments, or cancels them (None); returns the partitions that were refused, with the reason."""
 
         def build(schema: Schema) -> Any:
             topics = tuple(
@@ -123,9 +123,9 @@ class ClusterAdmin:
     def elect_leaders(
         self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, BrokerError]:
-        """Lets the preferred replica of each partition lead, or with `unclean` any live replica of those that have no
-        leader, which loses records. Returns the partitions that were refused; those that need no election are not.
-        """
+        """Elects the preferred replica of each partition, or with `unclean` any live replica of partitions without a
+        leader, which loses records. Returns the partitions that were refused; a partition that needs no election is
+        not among them."""
         wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
 
         def build(schema: Schema) -> Any:
@@ -147,7 +147,7 @@ class ClusterAdmin:
         return {tp: error for tp, error in refused.items() if error.code is not ErrorCode.election_not_needed}
 
     def log_directory(self, broker_id: int, topics: Collection[TopicPartition] | None = None) -> LogDirectory:
-        """Returns what a broker has on its disk, of these partitions or of all."""
+        """Returns a broker's log directory, with these partitions or with all."""
         wanted = None if topics is None else _by_topic(dict.fromkeys(topics))
 
         def build(schema: Schema) -> Any:
@@ -169,7 +169,7 @@ class ClusterAdmin:
         return LogDirectory(result.log_dir, sizes, total, usable)
 
     def unregister_broker(self, broker_id: int) -> None:
-        """Removes what the cluster still stores of a broker that is gone for good."""
+        """Removes what the cluster still stores of a broker that will not return."""
         message = self._controller(ApiKey.UNREGISTER_BROKER, lambda schema: schema.build(broker_id=broker_id))
         _check(message, f"broker {broker_id}")
 

@@ -59,9 +59,9 @@ class EpochEnd:
 class Lineage:
     """The topic and the history of its log in which an offset was found (KIP-320, KIP-516); -1 or None: not known.
 
-    `leader_epoch`: the one under which the offset was compared with the log last; a broker that leads in another one
-    refuses the Fetch. `last_epoch`: the leader epoch of the record before the offset; a broker whose log differs there
-    says so (`FetchedPartition.diverging`).
+    `leader_epoch`: the leader epoch in which the offset was last compared with the log; a broker that leads in
+    another one refuses the Fetch. `last_epoch`: the leader epoch of the record before the offset; a broker whose log
+    differs there answers with the divergence (`FetchedPartition.diverging`).
     """
 
     topic_id: UUID | None = None
@@ -74,12 +74,12 @@ _NO_LINEAGE = Lineage()
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """`records` are whole batches as stored, perhaps with a partial one at the end; the first may begin below the
+    """`records` are whole batches as stored, perhaps with a partial one at the end; the first may start below the
     requested offset. Offsets are -1 if `error` is set.
 
-    `preferred_read_replica`: the broker from which to fetch next (KIP-392), -1 for none. `diverging`: the log differs
-    from what was read; the end of the largest epoch that both have, up to `Lineage.last_epoch`. `aborted`: the aborted
-    transactions with records in `records`, for `READ_COMMITTED`.
+    `preferred_read_replica`: the broker from which to fetch next (KIP-392), -1 for none. `diverging`: the log
+    differs from what was read; the end of the largest epoch that both have, up to `Lineage.last_epoch`. `aborted`:
+    the aborted transactions with records in `records`, for `READ_COMMITTED`.
     """
 
     error: ErrorCode
@@ -93,7 +93,8 @@ class FetchedPartition:
 
 
 class ListedOffset(NamedTuple):
-    """`leader_epoch` is that of the record at the offset, or of the leader at the log's end; -1 if it is not told."""
+    """`leader_epoch` is that of the record at the offset, or of the leader at the log's end; -1 if the broker
+    returns none."""
 
     offset: int
     timestamp: int
@@ -134,10 +135,10 @@ class ConfigEntry:
 _ELSEWHERE = {ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}
 
 _LAST_FETCH_BY_NAME = 12
-"""The last version of Fetch that names topics and carries no ids."""
+"""The last version of Fetch that names topics instead of carrying ids."""
 
 _LAST_BY_NAME = 9
-"""The last version of OffsetCommit that names topics and carries no ids."""
+"""The last version of OffsetCommit that names topics instead of carrying ids."""
 
 
 class _Committer(NamedTuple):
@@ -274,9 +275,9 @@ class ClusterClient(Caller):
         """Sends one Fetch to one broker, which waits up to `max_wait_ms` for `min_bytes`.
 
         Each partition's error is in the result; the connection is tried once (`ConnectionFailedError`). `timeout_s`,
-        which includes the broker's wait, is at most the client's request time-out plus that wait. Topics are named by
-        their ids (Fetch 13) if all of them are known, from `lineages` or else from the metadata. A leader that the
-        answer names (KIP-951) is known from then on.
+        which includes the broker's wait, is at most the client's request time-out plus that wait. Topics are named
+        by their ids (Fetch 13) if all of them are known, from `lineages` or else from the metadata. A leader that
+        the answer names (KIP-951) replaces the one in the metadata.
         """
         known = lineages or {}
         topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
@@ -337,13 +338,13 @@ class ClusterClient(Caller):
         after: Mapping[TopicPartition, OffsetAndEpoch] | None = None,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, ProducedBatch]:
-        """Appends one encoded batch to each partition and waits for the acknowledgements. Without a producer id in the
-        batch a retry may store it twice (as with `enable.idempotence` off).
+        """Appends one encoded batch to each partition and waits for the acknowledgements. Without a producer id in
+        the batch a retry may store it twice (as with `enable.idempotence` off).
 
-        `after`: the log end of each partition at which alone its batch may be stored, by compare-and-append; no retry
-        stores it twice. Raises `LogEndMovedError` if a log ends elsewhere: its next records are another's, or those of
-        an attempt of this call whose answer was lost. Raises `BrokerError` (UNSUPPORTED_VERSION) if the leader cannot
-        compare.
+        `after`: for each partition the log end at which its batch may be stored, and no other (compare-and-append);
+        then no retry stores it twice. Raises `LogEndMovedError` if a log ends elsewhere: its next records are
+        another writer's, or those of an attempt of this call whose answer was lost. Raises `BrokerError`
+        (UNSUPPORTED_VERSION) if the leader cannot compare.
         """
         if acks == 0:
             raise ValueError("produce waits for the answer: acks is 1 or -1")
@@ -444,9 +445,8 @@ class ClusterClient(Caller):
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Deletes each partition's records before an offset (-1: all that consumers can see); returns where each now
-        begins. Raises `BrokerError` (offset_out_of_range) for an offset above the high watermark.
-        """
+        """Deletes each partition's records before an offset (-1: all that consumers can see); returns each new log
+        start offset. Raises `BrokerError` (offset_out_of_range) for an offset above the high watermark."""
 
         def attempt(
             node_id: int, share: dict[TopicPartition, int], left_s: float
@@ -478,7 +478,7 @@ class ClusterClient(Caller):
         timeout_s: float | None = None,
     ) -> dict[str, ConfigEntry]:
         """Returns the configuration of a topic as `node_id` knows it (None: any broker), or of a broker (its id as
-        text, and `BROKER_RESOURCE`), which is asked itself."""
+        text, and `BROKER_RESOURCE`), to which the request is then sent."""
 
         def build(schema: Schema) -> Any:
             part = schema.part(
@@ -754,9 +754,7 @@ def produced_partitions(message: Any) -> dict[TopicPartition, Any]:
 
 
 def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
-    """Returns the results of a Produce response by partition: (error, where the batch is stored, the broker's
-    message).
-    """
+    """Returns the results of a Produce response by partition: (error, position of the batch, the broker's message)."""
     return {
         tp: (
             p.error_code,
@@ -772,9 +770,8 @@ def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, Produ
 
 
 def learn_leaders(cluster: ClusterMetadata, answers: Mapping[TopicPartition, Any], message: Any) -> None:
-    """Takes over the leaders that a Produce or Fetch response names for partitions that its broker does not lead
-    (KIP-951).
-    """
+    """Updates the metadata with the leaders that a Produce or Fetch response names for partitions that its broker
+    does not lead (KIP-951)."""
     leaders = [
         NewLeader(tp, p.current_leader.leader_id, p.current_leader.leader_epoch)
         for tp, p in answers.items()
@@ -814,7 +811,8 @@ def _nested(
     one: Any,
     name: str = "name",
 ) -> tuple[Any, ...]:
-    """Returns topics of partitions, as most requests have them; `one(number, item)` gives a partition's fields."""
+    """Returns the partitions grouped by topic, as most requests have them; `one(number, item)` returns a partition's
+    fields."""
     return tuple(
         schema.part(
             topic_part,

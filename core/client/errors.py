@@ -54,9 +54,9 @@ STALE_LEADER_ERRORS: Final = frozenset(
         ErrorCode.inconsistent_topic_id,
     }
 )
-"""Errors of a partition after which a client forgets its leader and refreshes the metadata before it tries again: the
-leader has moved, or the topic was deleted or created again. The producer, the consumer, the readers and the admin calls
-use this set."""
+"""Errors of a partition after which a client forgets its leader and refreshes the metadata before it tries again:
+the leader has moved, or the topic was deleted or created again. The producer, the consumer, the readers and the
+admin calls use this set."""
 
 FAIL_OVER_ERRORS: Final = STALE_LEADER_ERRORS | {
     ErrorCode.network_exception,
@@ -97,9 +97,8 @@ class UnknownTopicError(BrokerError):
 
 
 def unknown_topic(topic: str, known: Iterable[str], *, wanted: bool = True) -> UnknownTopicError:
-    """Returns an error that names the topic and the nearest existing one; if there is none and the topic is `wanted`,
-    how to create it.
-    """
+    """Returns an error that names the topic and the nearest existing one. If there is none and the topic is
+    `wanted`, the error says how to create it."""
     near = nearest_of(topic, known)
     hint = f"; create it with `klamm topics create {topic}`" if wanted and not near else near
     return UnknownTopicError(f"there is no topic {topic!r}{hint}")
@@ -152,9 +151,8 @@ class OffsetsDeletedError(DataLossError):
 
 class LogTruncatedError(DataLossError):
     """The log was cut below the position and may have been written again since (KIP-320; Kafka's
-    LogTruncationException). `divergent`, from a consumer: for each partition the offset up to which the log is still
-    the one that was read, and the leader epoch before it, each -1 if the leader does not know it.
-    """
+    LogTruncationException). `divergent`, from a consumer: for each partition the offset up to which the log is the
+    one that was read, and the leader epoch before it, each -1 if the leader does not know it."""
 
     def __init__(self, message: str, divergent: Mapping[TopicPartition, CommittedOffset] | None = None) -> None:
         super().__init__(message)

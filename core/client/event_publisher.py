@@ -1,7 +1,6 @@
 """Publishes events to the audit topic without a producer, for tiers that send few.
 
-One Produce request with acks=all carries all events that are waited for, with one more request for each `_MOST_BYTES`
-of them.
+One Produce request with acks=all carries all waiting events, with one more request for each `_MOST_BYTES` of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makes every `ClusterClient`, from the settings or from the context of a service beside a broker.
 
-What all connections of a process have in common is taken from there, so that a caller gives a purpose and no more:
+Everything that the connections of a process have in common comes from there, so that a caller passes only a purpose:
 tools, audit threads, offset stores, Spark workers and services connect alike.
 """
 
@@ -32,7 +32,7 @@ class Access(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """An `Access` where there are neither settings nor a context."""
+    """An `Access` for callers that have neither settings nor a context."""
 
     bootstrap_servers: str
     codecs: CodecTable
@@ -48,9 +48,8 @@ def open_client(
     deadline_s: float = math.inf,
     network: Network | None = None,
 ) -> ClusterClient:
-    """Returns a client, which connects when it is used. Its client id is `klamm-PURPOSE` unless given; brokers log it.
-    `bootstrap_servers`: instead of those of `access`, or of the producer section of settings.
-    """
+    """Returns a client, which connects when it is used. Its client id is `klamm-PURPOSE` unless given; brokers log
+    it. `bootstrap_servers` replaces that of `access`, or of the producer section of settings."""
     if not isinstance(access, ClusterAccess):
         from ..config.settings import Settings  # a short command may have none: it takes a third of its time
 

@@ -1,4 +1,4 @@
-"""Typed values for producers and consumers: the serde of each topic, as YAML says, made when first needed."""
+"""Typed values for producers and consumers: the serde of each topic, as the YAML names it, made when first needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bootstrap_text(config: ClientConfig) -> str:
 
 
 class SharedCoordination:
-    """One session for everything in a client that needs the coordination; opened on first use. Thread-safe."""
+    """The one session for all parts of a client that need the coordination; opened on first use. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

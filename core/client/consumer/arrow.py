@@ -26,7 +26,7 @@ from .values import RecordConverter, unreadable
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
-"""Kafka's code in `timestampType` for timestamps set by the broker; 0 stands for the producer's."""
+"""Kafka's code in `timestampType` for timestamps set by the broker; 0 is for the producer's."""
 
 EMPTY: Final = pa.schema(
     [
@@ -51,8 +51,7 @@ _MAX_READ: Final = 16 * 1024 * 1024
 
 class ArrowReader:
     """Reads many batches of a chunk at once, directly into Arrow's buffers. It stops before an unreadable batch or
-    another kind of timestamp, which the one-by-one reader `one` then handles.
-    """
+    another kind of timestamp; the reader `one`, which reads one batch at a time, handles these."""
 
     def __init__(self, decoding: Decoding, one: Read) -> None:
         self._decoding = decoding
@@ -74,8 +73,7 @@ class ArrowReader:
         self, partition: TopicPartition, data: bytes, at: int, position: int
     ) -> tuple[list[RecordArea], BatchHeader | None, int]:
         """Returns the batches' records, the last of the batches (None: none can be read), and the position after it.
-        The broker has set the timestamps of all of them or of none.
-        """
+        Either all of these batches have timestamps set by the broker, or none has."""
         decoding = self._decoding
         areas: list[RecordArea] = []
         last: BatchHeader | None = None

@@ -30,15 +30,14 @@ __all__ = ["ConsumerAudit", "counted_run", "joined_runs"]
 _log = logging.getLogger(__name__)
 
 _MOST_RUNS: Final = 64
-"""The most runs that wait to be counted together."""
+"""The most runs that are collected before they are counted together."""
 _LARGE_RUN: Final = 4096
 """The number of records from which a run is counted at once."""
 
 
 class ConsumerAudit:
-    """Thread-safe; does nothing without an audit. `epoch` returns that of this consumer's ownership of a partition,
-    `wall_ms` the time of events.
-    """
+    """Thread-safe; does nothing without an audit. `epoch` returns the epoch of this consumer's ownership of a
+    partition, `wall_ms` the time of events."""
 
     def __init__(
         self,
@@ -74,9 +73,8 @@ class ConsumerAudit:
         return found
 
     def start(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Starts counting at these offsets, which are of the topics that have the names now: the cluster is asked for
-        their ids. Stores where the group begins.
-        """
+        """Starts counting at these offsets of the topics that have these names now, whose ids are requested from the
+        cluster. Stores the group's start."""
         audited = {p: offsets[p] for p in self._audited(offsets)}
         if audited:
             self._call(lambda ranges: self._start(ranges, audited))
@@ -176,7 +174,7 @@ class _Run(NamedTuple):
 
 
 def counted_run(partition: TopicPartition, columns: Columns) -> _Run:
-    """Returns what of these records is counted."""
+    """Returns the fields of these records that are counted."""
     records = columns.records if isinstance(columns, BatchColumns) else columns
     offsets = records.offsets
     if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:  # no offset is missing: no object for each is needed

@@ -100,7 +100,7 @@ def convert_batch(
     columns: Columns,
     log_append_time: bool = False,  # noqa: ARG001 - a batch says itself
 ) -> Converted[RecordBatch]:
-    """Returns the batch that the columns stand for."""
+    """Returns the undecoded batch in the columns."""
     if not isinstance(columns, BatchColumns):
         raise ConfigError(f"{partition}: records of this batch were polled already; use another consumer for batches")
     return Converted(columns.batch, 1)

@@ -173,8 +173,7 @@ class Commits:
 
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
         """Calls the application's listener. An error that it raises is raised by the next poll, and the rebalance
-        continues.
-        """
+        continues."""
         if self._listener is None:
             return
         try:

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 _FOREVER_S = 3600.0
-"""A wait after which an iterator asks again."""
+"""The length, in seconds, of one wait of an iterator, which then waits again."""
 MAX_BATCHES = 500
 """The most batches that one `poll_batches` returns unless the caller gives a limit."""
 
@@ -132,9 +132,8 @@ class Consumer:
         self._join(dict.fromkeys(topics, 1))
 
     def streams(self, counts: Mapping[str, int]) -> dict[str, list[RecordStream]]:
-        """Joins the group with that many streams by topic (the paper's createMessageStreams); each stream owns
-        partitions as a separate member would.
-        """
+        """Joins the group with the given number of streams for each topic (the paper's createMessageStreams); each
+        stream owns partitions as a separate member would."""
         if not isinstance(counts, Mapping):
             raise ConfigError(f"streams are numbers by topic, as in {{'trips': 2}}, not {counts!r}")
         self._join(counts)
@@ -218,8 +217,8 @@ class Consumer:
         """Yields records without end, in order within each partition; blocks while there is none, and ends when the
         consumer is closed.
 
-        Asking for the next record marks the one before as processed, so that a loop that is left commits what it has
-        done. Errors are those of `poll`; a new loop continues where the last one stopped.
+        Asking for the next record marks the one before as processed, so that leaving the loop commits the records
+        whose iteration has ended. Errors are those of `poll`; a new loop continues where the last one stopped.
         """
         self._check_polling()
         while True:
@@ -271,9 +270,8 @@ class Consumer:
 
     @contextmanager
     def _polled(self, delivery: Delivery) -> Iterator[None]:
-        """Runs one take. An error raised inside, even an interrupt after the take, leaves the records for the next
-        call.
-        """
+        """Carries out one take. An error raised inside, even an interrupt after the take, leaves the records for the
+        next call."""
         try:
             with self._counting:
                 self._polling += 1
@@ -374,9 +372,8 @@ class Consumer:
         self._commits.commit_all()
 
     def tell_cuts(self) -> None:
-        """Enables `cuts`; call it before the first read. If a log is found to be cut below the position, no record of
-        the partition is returned or committed by `commit()` until the application calls `cut_known`.
-        """
+        """Enables `cuts`; call it before the first read. If a log is found to be cut below the position, no record
+        of the partition is returned or committed by `commit()` until the application calls `cut_known`."""
         self._positions.tells_cuts = True
 
     def cuts(self) -> list[LogCut]:
@@ -445,7 +442,7 @@ def _wall_ms() -> int:
 
 
 def _limit(name: str, asked: int | None, default: int) -> int:
-    """Returns `asked`, or the default for None; raises `ConfigError` below 1, which could return nothing."""
+    """Returns `asked`, or the default for None; raises `ConfigError` below 1, with which nothing could be returned."""
     if asked is None:
         return default
     if asked < 1:

@@ -3,9 +3,8 @@
 A partition belongs to one delivery, whose thread alone decodes it, outside of the lock.
 
 A take has two steps. The first reads, converts and builds the result, and moves no position. The second moves, under
-the lock, the positions of the partitions that the result holds, if they were neither moved nor taken away meanwhile. If
-the first step raises, the next take begins with the same records. A revocation waits for a take that is between its
-steps.
+the lock, the positions of the partitions in the result, unless they were moved or revoked meanwhile. If the first
+step raises, the next take starts with the same records. A revocation waits for a take that is between its steps.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class Converted(Generic[T]):
     """The result of converting the first `count` records of some columns; `error`: why the next one could not be
-    converted. Fewer than all without an error: the next one fits in no result with these.
-    """
+    converted. If there are fewer records and no error, the next record cannot be in one result with these."""
 
     result: T
     count: int
@@ -41,28 +39,28 @@ class Converted(Generic[T]):
 
 
 Convert = Callable[[TopicPartition, Columns, bool], Converted[T]]
-"""Converts one partition's records; the flag is True if their timestamps are the broker's (LogAppendTime)."""
+"""Converts one partition's records; the flag is True if the broker set their timestamps (LogAppendTime)."""
 Prepare = Callable[[TopicPartition, Columns], Callable[[], None] | None]
-"""Returns the function to be called when these records are returned, or None."""
+"""Takes a run of records and returns the function to be called when they are returned, or None."""
 Run = tuple[TopicPartition, T]
 """The conversion's result for consecutive records of one partition."""
 
 
 @dataclass(frozen=True)
 class BuiltRecords(Generic[R]):
-    """The result of a take, and how many of the runs it holds; the others are left for the next take."""
+    """The result of a take, and the number of runs in it; the other runs are left for the next take."""
 
     result: R
     count: int
 
 
 Build = Callable[[list[Run[T]]], BuiltRecords[R]]
-"""Makes the result of runs; from no runs, the result when no record arrived in time."""
+"""Makes the result of runs; from no runs, the result for the case that no record arrived in time."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """`max_size` bounds the decompressed size of one batch."""
+    """The settings of decoding. `max_size` bounds the decompressed size of one batch."""
 
     codecs: CodecTable
     max_size: int
@@ -76,16 +74,14 @@ class ReadBatches(NamedTuple):
 
 
 Read = Callable[[TopicPartition, bytes, int, int], ReadBatches]
-"""`(partition, data, at, position)`: reads the next batch, or batches, of a partition's chunk from the byte `at`, and
-of them the records from `position` on. `UnreadableBatchError` names the one that cannot be read.
-"""
+"""`(partition, data, at, position)`: reads the next batch, or batches, of a partition's chunk from the byte `at` on,
+and returns their records from `position` on. Raises `UnreadableBatchError`, which names the batch."""
 
 
 class _Place(NamedTuple):
-    """A place in a partition's buffers: the first `chunks` of them are read, and of the next one the part before the
-    byte `at`; of that part, `ready` is decoded and not yet returned. `epoch`: the leader epoch of the record before
-    `position`.
-    """
+    """A place in a partition's buffers. The first `chunks` chunks are read, and the next one up to the byte `at`;
+    `ready` has the records of that part that are decoded and not yet returned. `epoch`: the leader epoch of the
+    record before `position`."""
 
     position: int
     epoch: int
@@ -96,9 +92,8 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Cursor:
-    """The progress of a take in one partition, whose position does not move until the take is settled. `runs`: made so
-    far; `stopped`: the next record cannot be converted, or not together with the last one.
-    """
+    """The progress of a take in one partition, whose position does not move until the take is settled. `runs`: those
+    made so far; `stopped`: the next record cannot be converted, or not together with the last one."""
 
     state: TopicPartitionState
     version: int
@@ -108,7 +103,7 @@ class _Cursor:
 
     @property
     def valid(self) -> bool:
-        """Returns True if the partition was neither moved nor taken away since. Call it under the lock."""
+        """Returns True if the partition was neither moved nor revoked since. Call it under the lock."""
         return self.state.version == self.version
 
 
@@ -146,9 +141,8 @@ class _Move:
 
 
 class Delivery:
-    """`mine` selects the partitions it delivers; `prepare` is called with each run of records, and the function that it
-    returns when the run is delivered.
-    """
+    """`mine` selects the partitions that it delivers. `prepare` is called with each run of records; the function
+    that it returns is called when the run is delivered."""
 
     def __init__(
         self,
@@ -180,12 +174,12 @@ class Delivery:
     ) -> R:
         """Returns the result that `build` makes of at most `limit` records (with `one_topic`, of one topic).
 
-        Waits for the first of them up to `timeout_s` (None: without limit), then builds a result of none. `read`: by
+        Waits up to `timeout_s` (None: without limit) for the first record, then builds a result of none. `read`: by
         default batch by batch, as lists.
 
-        Raises the error that comes first in order instead of records: an unreadable batch or record, or an error in the
-        background. Whatever is raised, by `convert` and `build` too, positions stay before the records that were not
-        returned. `build` is called again, with fewer runs, if partitions were taken away meanwhile.
+        Raises the error that comes first in order instead of records: an unreadable batch or record, or an error in
+        the background. Whatever is raised, by `convert` and `build` too, positions stay before the records that were
+        not returned. `build` is called again, with fewer runs, if partitions were revoked meanwhile.
         """
         self._moves = []
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -203,9 +197,8 @@ class Delivery:
                 return build([]).result
 
     def take_back(self) -> None:
-        """Takes the last result back, because it did not reach the application: the next take begins with the same
-        records.
-        """
+        """Undoes the last take, whose result did not reach the application: the next take starts with the same
+        records."""
         with self._positions.changing():
             for moved in self._moves:
                 state = moved.state
@@ -308,7 +301,7 @@ class Delivery:
         return None
 
     def _decode(self, cursor: _Cursor, read: Read) -> ReadyRecords | None:
-        """Reads on in the chunks; returns None at their end, or if the partition was moved or taken away."""
+        """Decodes the next part of the chunks; returns None at their end, or if the partition was moved or revoked."""
         state = cursor.state
         while True:
             place = cursor.place
@@ -343,9 +336,8 @@ class Delivery:
                 return built
 
     def _hold(self, batch: _Batch[T]) -> None:
-        """Makes a revocation that begins from now on wait for this take; leaves out partitions of one that has
-        begun.
-        """
+        """Makes revocations that start from now on wait for this take; leaves out partitions whose revocation has
+        started."""
         with self._positions.lock:
             batch.runs = [t for t in batch.runs if t.cursor.valid and t.cursor.state.deliverable]
             self._positions.hold(batch, {t.cursor.state.partition for t in batch.runs})
@@ -410,8 +402,7 @@ class Delivery:
 
 
 def whole_batch_at(data: bytes, at: int) -> bool:
-    """Returns False at the end, and where a broker cut the last batch off at its limit (Kafka does, even inside the
-    header).
-    """
+    """Returns True if a whole batch starts there; False at the end, or if a broker cut the last batch off at its
+    limit (Kafka does, even inside the header)."""
     left = len(data) - at
     return left >= HEADER_SIZE and left >= BatchHeader.parse(data, at).size

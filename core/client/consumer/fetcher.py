@@ -1,18 +1,19 @@
 """The background of a consumer: finds positions and leaders, and keeps the buffers filled.
 
-One thread manages the partitions: which broker leads each, and whether its position is still valid. Another one, while
-there are partitions without a position, finds where they start (stored offset, else `auto.offset.reset`): the
+One thread manages the partitions: which broker leads each, and whether its position is still valid. Another one,
+while there are partitions without a position, finds where they start (stored offset, else `auto.offset.reset`): the
 coordinator may be unavailable, which does not delay the others. One thread for each broker fetches (`node_fetcher`).
 
-A position is compared with the cluster before the first fetch, and again after any event that may have hidden a change:
-an error, another leader, a high watermark that fell, another epoch before it, or `UNWATCHED_S` without a fetch. In a
-topic that was deleted and created again (KIP-516), `auto.offset.reset` decides where to start. If the log was cut below
-the position (KIP-320), a warning states the lost records, and reading continues at the end of what both histories have;
-with `auto.offset.reset` none `LogTruncatedError` is raised.
+A position is compared with the cluster before the first fetch, and again after any event that may have hidden a
+change: an error, another leader, a high watermark that fell, another epoch before it, or `UNWATCHED_S` without a
+fetch. In a topic that was deleted and created again (KIP-516), `auto.offset.reset` decides where to start. If the
+log was cut below the position (KIP-320), a warning states the lost records, and reading continues at the end of the
+common history; with `auto.offset.reset` none `LogTruncatedError` is raised.
 
-A partition whose leader fails or moves does not delay the others: each waits for its next attempt by itself, with the
-delays of a fail-over. So does one whose Fetch is not answered for `OVERDUE_S` longer than the broker may wait, or that
-waits for the end of such a Fetch without being in it: if another broker leads it by then, that one is asked.
+A partition whose leader fails or moves does not delay the others: each waits for its next attempt by itself, with
+the delays of a fail-over. The leader is looked up, too, if a Fetch is not answered for `OVERDUE_S` longer than the
+broker may wait. That applies to the partitions in the Fetch and to those that wait for its end: if another broker
+leads them by then, that one is asked.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
 OVERDUE_S = 1.0
-"""Seconds beyond `fetch.max.wait.ms` after which an unanswered Fetch makes the consumer look for another leader."""
+"""Seconds beyond `fetch.max.wait.ms` after which an unanswered Fetch makes the consumer look the leader up again."""
 COMPARE_S = 5.0
-"""Seconds that a leader may take to say where an epoch or the log ends."""
+"""The time-out, in seconds, of asking a leader where an epoch or the log ends."""
 
 REPLACED = "is of a topic that was deleted and created again"
 
@@ -51,8 +52,8 @@ Positioned = Callable[[Mapping[TopicPartition, int]], None]
 
 @dataclass(frozen=True)
 class FetchHooks:
-    """`committed`: the group's stored offsets. `positioned`: called with the start positions of partitions, before
-    their first records are returned."""
+    """`committed` returns the group's stored offsets. `positioned` is called with the start positions of partitions,
+    before their first records are returned."""
 
     committed: Committed
     positioned: Positioned
@@ -82,7 +83,7 @@ class Fetcher:
         self._nodes: dict[int, NodeFetcher] = {}
         self._thread = threading.Thread(target=self._run, name="klamm-fetcher", daemon=True)
         self._finder: threading.Thread | None = None
-        """Finds positions; None when none is being found. Changed under the lock."""
+        """The thread that finds positions; None while there is none. Changed under the lock."""
 
     def start(self) -> None:
         self._thread.start()
@@ -108,7 +109,7 @@ class Fetcher:
             self._positions.wait_until(self._has_work, self._rest_s)
 
     def _start_finder(self) -> None:
-        """Starts the thread that finds positions, if some are to be found and it does not run."""
+        """Starts the thread that finds positions, if positions are missing and it is not running."""
         with self._positions.lock:
             if self._finder is not None or not self._unplaced():
                 return
@@ -121,7 +122,7 @@ class Fetcher:
                 self._finder = None
 
     def _attempt(self, work: Callable[[], None]) -> bool:
-        """Does the work, and rests after an error; returns False if the client is closed."""
+        """Calls `work`, and pauses after an error; returns False if the client is closed."""
         try:
             work()
         except ClientClosedError:
@@ -140,13 +141,13 @@ class Fetcher:
         return self._positions.closed or any(self._due_at(state) <= now for state in self._positions.states.values())
 
     def _rest_s(self) -> float:
-        """Returns the seconds until something is to be done without a notification."""
+        """Returns the seconds until work is due that no notification announces."""
         now = time.monotonic()
         due = (self._due_at(state) - now for state in self._positions.states.values())
         return max(min([IDLE_S, *due]), 0.0)
 
     def _due_at(self, state: TopicPartitionState) -> float:
-        """Returns when the partition needs this thread, if nothing changes; `inf` if it does not."""
+        """Returns when the partition needs this thread if nothing changes; `inf` if it does not."""
         if state.position is None:
             due = math.inf if state.revoking or self._finder is not None else state.retry_at
         elif state.node is None or state.check:
@@ -156,16 +157,15 @@ class Fetcher:
         return min(due, self._overdue_at(state))
 
     def _overdue_at(self, state: TopicPartitionState) -> float:
-        """Returns when to look for another leader, if the broker has not answered by then; `inf` if it is not asked. A
-        partition that is not in the broker's present Fetch waits for it too: the next one has it.
-        """
+        """Returns when to look the leader up again, if the broker has not answered by then; `inf` if no Fetch is in
+        flight. A partition that is not in the broker's present Fetch waits for it too, since it is in the next one."""
         since = state.asked_at
         if since is None and state.wants_records and state.has_room and state.source in self._nodes:
             since = self._nodes[state.source].busy_since
         return math.inf if since is None else max(since, state.looked_at) + self._overdue_s
 
     def _start_nodes(self) -> None:
-        """Starts the threads of brokers that are asked for the first time."""
+        """Starts the threads of brokers from which nothing was fetched before."""
         with self._positions.lock:
             sources = {state.source for state in self._positions.states.values()}
         for node in sources - self._nodes.keys():
@@ -217,7 +217,7 @@ class Fetcher:
         )
 
     def _start_at(self, starts: Iterable[_Start]) -> None:
-        """Starts the partitions there, unless they were moved or taken away meanwhile."""
+        """Starts the partitions there, unless they were moved or revoked meanwhile."""
         with self._positions.lock:
             valid = [one for one in starts if not one.state.gone and one.state.version == one.version]
         if not valid:
@@ -257,9 +257,8 @@ class Fetcher:
     def _failed(
         self, states: Mapping[TopicPartition, TopicPartitionState], problems: Mapping[TopicPartition, KlammError]
     ) -> None:
-        """Has partitions tried again that could not be compared or placed; the application gets errors that no retry
-        mends.
-        """
+        """Schedules another attempt for partitions that could not be compared or placed; passes errors that no retry
+        mends to the application."""
         now = time.monotonic()
         with self._positions.changing():
             for partition, problem in problems.items():
@@ -310,7 +309,7 @@ class Fetcher:
                 self._unchanged(one, view.topics.get(one.partition.topic))
 
     def _overdue(self, state: TopicPartitionState, now: float) -> None:
-        """Compares a partition whose broker does not answer; call it under the lock."""
+        """Schedules a comparison of a partition whose broker does not answer; call it under the lock."""
         if state.source is not None:
             self._client.avoid(state.source)
         state.looked_at = now
@@ -365,7 +364,7 @@ class Fetcher:
                 one.state.move(None, reset=REPLACED)
 
     def _truncated(self, one: _Check, end: EpochEnd) -> None:
-        """Moves to where the log was cut. If the leader does not know that, `auto.offset.reset` decides."""
+        """Moves to the offset where the log was cut. If the leader does not know it, `auto.offset.reset` decides."""
         known = end.end_offset >= 0
         cut = f"at offset {end.end_offset}" if known else f"below offset {one.position}"
         lost = f"the records {end.end_offset} to {one.position - 1} are lost" if known else "records are lost"
@@ -386,7 +385,7 @@ class Fetcher:
                 one.state.divergence = CommittedOffset(end.end_offset, end.leader_epoch)
 
     def _unchanged(self, one: _Check, topic: TopicView | None) -> None:
-        """Fetches on from the leader, unless there is none now."""
+        """Continues to fetch from the leader, unless there is none now."""
         state = one.state
         leader = self._client.cluster.leader(one.partition)
         with self._positions.changing():
@@ -423,13 +422,12 @@ class _Check:
 
     @property
     def current(self) -> bool:
-        """Returns True if the partition was neither moved nor taken away since. Call it under the lock."""
+        """Returns True if the partition was neither moved nor revoked since. Call it under the lock."""
         return not self.state.gone and self.state.version == self.version
 
     def diverged(self, end: EpochEnd, topics: Mapping[str, TopicView]) -> bool:
-        """Returns True if the log was cut below the position: its epoch ends before it, or is later than any that the
-        leader has had.
-        """
+        """Returns True if the log was cut below the position: the position's epoch ends before it, or is later than
+        any that the leader has had."""
         if end.end_offset < 0:
             return self.epoch > _leader_epoch(topics.get(self.partition.topic), self.partition) >= 0
         return end.end_offset < self.position
@@ -465,7 +463,7 @@ def _no_offset(
 
 
 def _reasons(why: Mapping[TopicPartition, str]) -> str:
-    """Returns each reason once, after the first of its partitions."""
+    """Returns each reason once, with the first of its partitions."""
     grouped: dict[str, list[TopicPartition]] = {}
     for partition, reason in why.items():
         grouped.setdefault(reason, []).append(partition)

@@ -89,7 +89,7 @@ def _check_cluster(settings: Settings, client: ClusterClient, opened: Coordinati
 
 
 def _topics(client: ClusterClient, names: Collection[str], timeout_s: float | None) -> dict[str, TopicPartitions]:
-    """Returns the topics that exist: one that another member subscribes to may be deleted, or not exist yet."""
+    """Returns those topics that exist: another member may subscribe to one that was deleted, or does not exist yet."""
     found = client.metadata(names, timeout_s=timeout_s).topics
     return {
         name: TopicPartitions(tuple(sorted(topic.partitions)), topic.topic_id)

@@ -1,10 +1,11 @@
-"""Fetches from one broker, on a thread of its own: one long-polling Fetch at a time for all of the partitions that are
-read from this broker and have room.
+"""Fetches from one broker, on a thread of its own: one long-polling Fetch at a time for all partitions that are read
+from this broker and whose buffers are not full.
 
-An answer with records goes into the partition's buffer. One that tells of a change (another leader, another history, a
-high watermark that fell) has the position compared with the cluster before the next fetch (`fetcher`). One that names a
-preferred replica (KIP-392) moves the partition to that broker, until `metadata.max.age.ms` is over or it fails. A
-replica that refuses the offset decides nothing: the leader is asked, and for some time asked to name no replica.
+An answer with records is put into the partition's buffer. After an answer that shows a change (another leader,
+another history, a high watermark that fell) the position is compared with the cluster before the next fetch
+(`fetcher`). An answer that names a preferred replica (KIP-392) moves the partition to that broker, until
+`metadata.max.age.ms` is over or it fails. A replica that refuses the offset decides nothing: the leader is asked,
+and for some time asked to name no replica.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ from .positions import FetchedBatches, Positions, TopicPartitionState
 _log = logging.getLogger(__name__)
 
 IDLE_S = 0.5
-"""Seconds that a thread with nothing to do waits before it looks again."""
+"""Seconds that a thread with nothing to do waits before it checks again."""
 RETRY_S = 0.2
 UNWATCHED_S = 1.0
 """Seconds without a fetch after which a partition is compared first: its topic may have been deleted and created again.
 A partition that was compared during a shortened Fetch is in the next one, even if a slow broker took longer for it."""
 REPLICA_REST_S = 5.0
-"""Seconds without a preferred replica after one has said that another broker is to be asked, or has not answered: the
-leader soon knows."""
+"""Seconds without a preferred replica after one has named another broker, or has not answered: by then the leader
+knows."""
 HURRY_MS = 20
-"""Milliseconds that a broker may wait while some of its partitions have no room, or are compared: they join soon."""
+"""The longest wait of a broker, in ms, while some of its partitions have full buffers, or are compared: they are
+fetched again soon."""
 FAILURES_LOGGED = frozenset({1, 10, 100, 1000})
-"""The numbers of failures in a row of one partition at which they are logged."""
+"""The numbers of consecutive failures of one partition at which they are logged."""
 _TELL_EVERY = 50
-"""The failures in a row of which one is logged."""
+"""Of so many consecutive failures one is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,9 @@ class NodeFetcher(threading.Thread):
         self._config = config
         self._failures = 0
         self.busy_since: float | None = None
-        """When the Fetch that is under way was sent; None if there is none."""
+        """When the Fetch in flight was sent; None if there is none."""
         self._compared_since = math.inf
-        """Partitions that were compared since then are fetched, even if that is more than `UNWATCHED_S` ago."""
+        """Partitions that were compared after this time are fetched, even if that is more than `UNWATCHED_S` ago."""
         self._isolation = IsolationLevel[config.isolation_level.upper()]
 
     def run(self) -> None:
@@ -107,11 +109,11 @@ class NodeFetcher(threading.Thread):
                 self.busy_since = None
 
     def _request(self) -> _Request:
-        """Returns a Fetch of the partitions with room. The one that was served longest ago comes first, since the first
-        ones get most of an answer's room.
+        """Returns a Fetch of the partitions whose buffers are not full. The one that was served longest ago comes
+        first, since the first ones get most of an answer's bytes.
 
-        The broker waits less if another partition may be fetched soon: one that has no room, is compared, or waits for
-        its next attempt. It would be left out until the broker has answered.
+        The broker waits less if another partition may be fetched soon: one whose buffer is full, one that is
+        compared, or one that waits for its next attempt. It would be left out until the broker has answered.
         """
         now = time.monotonic()
         wanted = {}
@@ -184,7 +186,7 @@ class NodeFetcher(threading.Thread):
     def _take(
         self, state: TopicPartitionState, offset: int, answer: FetchedPartition, chunk: FetchedBatches | None
     ) -> None:
-        """Takes one partition's answer; call it under the lock."""
+        """Applies one partition's answer; call it under the lock."""
         if answer.error is not ErrorCode.none:
             self._refused(state, offset, answer.error)
             return
@@ -211,9 +213,8 @@ class NodeFetcher(threading.Thread):
             state.high_watermark = -1
 
     def _diverged(self, state: TopicPartitionState, offset: int, end: EpochEnd) -> None:
-        """Has the position compared, as the leader's log has another epoch before the offset. If the histories part at
-        the offset, the epoch is one without records, and corrected.
-        """
+        """Schedules a comparison of the position, since the leader's log has another epoch before the offset. If the
+        histories part at the offset, the position's epoch is one without records, and is corrected."""
         if end.end_offset < offset:
             state.check = True
             state.leader_epoch = -1
@@ -242,9 +243,8 @@ class NodeFetcher(threading.Thread):
             self._retry(state, offset, BrokerError(error, f"fetch {state.partition} at {offset}"), now)
 
     def _retry(self, state: TopicPartitionState, offset: int, refusal: BrokerError, now: float) -> None:
-        """Has the partition fetched again after `retry.backoff.ms`, from its leader as the metadata then name it. The
-        application gets errors that Kafka's consumer raises; the others are logged.
-        """
+        """Schedules another fetch of the partition after `retry.backoff.ms`, from its leader as the metadata then
+        name it. Errors that Kafka's consumer raises are passed to the application; the others are logged."""
         state.failures += 1
         state.lead_again()
         state.check = True
@@ -256,9 +256,8 @@ class NodeFetcher(threading.Thread):
 
     @staticmethod
     def _out_of_range(state: TopicPartitionState, offset: int) -> None:
-        """Has the position compared, and found anew if it is out of range again. The second Fetch does not say which
-        epoch was read last: the broker may not know that one.
-        """
+        """Schedules a comparison of the position, which is found anew if it is out of range again. The second Fetch
+        leaves out the epoch that was read last: the broker may not know that one."""
         if state.has_data:
             state.retry_at = time.monotonic() + RETRY_S
         elif state.suspect:
@@ -269,7 +268,7 @@ class NodeFetcher(threading.Thread):
             state.leader_epoch = -1
 
     def _leave(self, wanted: Mapping[TopicPartition, _Wanted]) -> None:
-        """Has the leaders of these partitions looked up again."""
+        """Schedules a new look-up of the leaders of these partitions."""
         self._failures += 1
         now = time.monotonic()
         self._client.cluster.forget_leaders(

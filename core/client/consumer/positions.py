@@ -31,10 +31,9 @@ MAX_CHUNKS = 2
 
 @dataclass(slots=True)
 class FetchedBatches:
-    """Whole batches of one answer; `at` is where the next unread batch begins, `end` the offset after the last, `epoch`
-    the leader epoch of the last. `error` instead of data: raised when the records before it have been returned, by each
-    call until a seek, or `once`.
-    """
+    """Whole batches of one answer. `at`: the byte at which the next unread batch starts; `end`: the offset after the
+    last batch; `epoch`: the leader epoch of the last. `error`, instead of data, is raised when the records before it
+    have been returned: by each call until a seek, or `once`."""
 
     data: bytes
     end: int
@@ -46,9 +45,8 @@ class FetchedBatches:
 
 @dataclass(slots=True)
 class ReadyRecords:
-    """The records of one batch or several; those before `index` are returned or not wanted; `end` is the offset after
-    them, `epoch` the leader epoch of the last batch. `log_append_time`: the broker has set their timestamps.
-    """
+    """The records of one batch or several. Those before `index` are returned or not wanted; `end` is the offset
+    after them, `epoch` the leader epoch of the last batch. `log_append_time`: the broker has set their timestamps."""
 
     columns: Columns
     index: int
@@ -62,22 +60,22 @@ class TopicPartitionState:
     """The state of one partition.
 
     `version` changes with each seek, reset and assignment: data fetched or decoded under another version is void.
-    `reset`: why the position is to be found by `auto.offset.reset` even if an offset is stored. `reading`: the number
-    of first chunks that a running take reads, which no longer take room.
+    `reset`: why the position is to be found by `auto.offset.reset` even if an offset is stored. `reading`: the
+    number of first chunks that a running take reads, which no longer count as buffered.
 
-    A position is valid in one topic, `topic_id`, and in one history of it: `position_epoch` is the leader epoch of the
-    record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch, from
-    which the position moved back. `check`: both are to be compared with the cluster before the next fetch.
-    `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was last answered; `suspect`: the
-    broker has refused the position since. `cut`: a cut of which the application has asked to be notified and has not
-    been yet; until then, no record is returned and no offset committed. `divergence`: where the log was cut below the
-    position, if `auto.offset.reset` is none.
+    A position is valid in one topic, `topic_id`, and in one history of it: `position_epoch` is the leader epoch of
+    the record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch,
+    from which the position moved back. `check`: both are to be compared with the cluster before the next fetch.
+    `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was last answered; `suspect`:
+    the broker has refused the position since. `cut`: a cut of which the application has asked to be notified and has
+    not been yet; until then, no record is returned and no offset committed. `divergence`: where the log was cut
+    below the position, if `auto.offset.reset` is none.
 
-    `node` leads the partition; `replica`, until `replica_until`, is the broker that the leader has named to fetch from
-    (KIP-392). Until `leader_until` the leader is asked to name none, since one has refused or was silent. `fetch_epoch`
-    is the leader epoch of the record before `fetch_from`. `failures`: the attempts to reach the leader since the last
-    answer; `asked_at`: when a fetch was sent that is not answered yet; `looked_at`: when another leader was looked for
-    last, because the broker did not answer.
+    `node` leads the partition; `replica`, until `replica_until`, is the broker that the leader has named to fetch
+    from (KIP-392). Until `leader_until` the leader is asked to name none, since one has refused or did not answer.
+    `fetch_epoch` is the leader epoch of the record before `fetch_from`. `failures`: the attempts to reach the leader
+    since the last answer; `asked_at`: when the fetch in flight was sent; `looked_at`: when the leader was last
+    looked up because the broker did not answer.
     """
 
     partition: TopicPartition
@@ -163,12 +161,12 @@ class TopicPartitionState:
         return self.node if self.replica is None else self.replica
 
     def lead_again(self) -> None:
-        """Fetches from the leader again."""
+        """Fetches from the leader again, instead of a preferred replica."""
         self.replica = None
         self.high_watermark = -1  # that of another broker may be lower
 
     def failed(self, now: float, delays: Delays) -> None:
-        """Has the leader looked up again, after the delay for so many failures in a row."""
+        """Schedules a new look-up of the leader, after the delay for this number of consecutive failures."""
         self.failures += 1
         self.lead_again()
         self.node = self.asked_at = None
@@ -176,7 +174,8 @@ class TopicPartitionState:
         self.retry_at = now + delays.delay(self.failures)
 
     def refuse(self, offset: int, error: KlammError) -> None:
-        """Has the application's call raise the broker's error, once; one that it has not got yet stands for it."""
+        """Passes the broker's error to the application, whose next call raises it once. If an earlier error was not
+        raised yet, that one stays."""
         if not any(chunk.once for chunk in self.chunks):
             self.chunks.append(FetchedBatches(b"", offset, error=error, once=True))
 
@@ -201,13 +200,13 @@ class TopicPartitionState:
 
     @property
     def wants_records(self) -> bool:
-        """Returns True if records are to be fetched, now or when the position was compared."""
+        """Returns True if records are to be fetched, now or after the position was compared."""
         return self.fetch_from is not None and not (self.paused or self.revoking or self.gone)
 
 
 class Positions:
-    """All partitions of a consumer; thread-safe: state is read and changed under `lock` (a condition), and code that
-    changes something that others wait for notifies them."""
+    """All partitions of a consumer. Thread-safe: state is read and changed under `lock` (a condition); code that
+    makes a change for which others may wait notifies it."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -269,7 +268,7 @@ class Positions:
         self._busy.pop(holder, None)
 
     def come_back(self, holder: object) -> None:
-        """Marks the records that the holder was given as processed, since the application asks for more."""
+        """Marks the records that the holder received as processed, since the application asks for more."""
         with self.lock:
             done = self._busy.pop(holder, None)
             if done:
@@ -280,9 +279,8 @@ class Positions:
                 self.lock.notify_all()
 
     def revoke(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
-        """Returns no more records of these partitions, and waits until the application has processed those it has;
-        returns False if it did not come back in time.
-        """
+        """Stops returning records of these partitions, and waits until the application has processed those it has;
+        returns False if it did not ask for more in time."""
         wanted = set(partitions)
         with self.changing() as states:
             for partition in wanted & states.keys():
@@ -344,8 +342,7 @@ class Positions:
 
     def named(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
         """Returns offsets that an application chose, with the ids of their topics and with leader epochs, which are
-        unknown only if nothing was read up to the offset.
-        """
+        unknown only if nothing was read up to the offset."""
         with self.lock:
             return {p: self._named(p, offset) for p, offset in offsets.items()}
 
@@ -358,7 +355,7 @@ class Positions:
         return CommittedOffset(offset, self._epoch_before(partition, offset), topic_id=topic_id)
 
     def _epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """Returns the state's `epoch_before`, also for a partition that was taken away."""
+        """Returns the state's `epoch_before`, also for a partition that was revoked."""
         state = self.states.get(partition)
         if state is not None:
             return state.epoch_before(offset)
@@ -379,7 +376,7 @@ class Positions:
             self._failure = error
 
     def broke(self, what: str, error: Exception) -> None:
-        """Makes the application's next call raise an error that a background thread did not expect, with its cause."""
+        """Makes the application's next call raise an unexpected error of a background thread, with its cause."""
         failure = KlammError(f"{what}: {error!r}")
         failure.__cause__ = error
         self.fail(failure)
@@ -395,9 +392,8 @@ class Positions:
             return self.lock.wait_for(condition, timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], rest_s: Callable[[], float]) -> None:
-        """Waits until the condition holds, which is looked at after each change and when `rest_s()` is over. Both are
-        called under the lock.
-        """
+        """Waits until the condition holds, which is evaluated after each change and when `rest_s()` is over. Both
+        are called under the lock."""
         with self.lock:
             while not condition():
                 self.lock.wait(rest_s())

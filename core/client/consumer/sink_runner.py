@@ -76,7 +76,7 @@ class SinkRunner:
     """One task of the sink `name`; further tasks, in other processes, share the work as a group."""
 
     def __init__(self, settings: Settings, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises `ConfigError` if the file has no such sink, or one that cannot do what its section requires."""
+        """Raises `ConfigError` if the file has no such sink, or its plugin cannot do what its section requires."""
         self._name = name
         self._options = settings.sink(name)
         self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
@@ -96,8 +96,8 @@ class SinkRunner:
         once: bool = False,
         report: Callable[[SinkProgress], None] = lambda _: None,
     ) -> SinkProgress:
-        """Until `stop` is set or, with `once`, until the group has everything that the topics held at the start.
-        `report` is called after each round."""
+        """Runs until `stop` is set or, with `once`, until the group has read everything that was in the topics at
+        the start. `report` is called after each round."""
         servers = bootstrap_text(self._settings.consumer)
         with open_client(self._settings, "sink", bootstrap_servers=servers) as client:
             while True:
@@ -139,7 +139,7 @@ class SinkRunner:
 
     @contextmanager
     def _calling(self, method: str) -> Iterator[None]:
-        """Names the sink in whatever a method of it raises."""
+        """Adds the sink's name to errors that its methods raise."""
         try:
             yield
         except Exception as error:  # a third party's sink may raise anything
@@ -175,7 +175,8 @@ class SinkRunner:
         return True
 
     def _take(self, consumer: Consumer) -> tuple[int, _Unreadable | None]:
-        """Writes the records of one poll; returns their number, and the error of what could not be read."""
+        """Writes the records of one poll; returns their number, and the error of a record or batch that could not be
+        read."""
         sink = self._sink
         if isinstance(sink, BatchSink):
             batches, bad = self._poll(lambda: consumer.poll_batches(POLL_S))
@@ -262,13 +263,14 @@ class SinkRunner:
             raise _TopicReplacedError(f"deleted and created again: topic {', '.join(replaced)}")
 
     def _ends(self, client: ClusterClient) -> dict[TopicPartition, int]:
-        """Returns the present ends of the partitions that hold records."""
+        """Returns the present ends of the partitions that have records."""
         partitions = [tp for topic in self._options.topics for tp in client.partitions(topic)]
         ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: end for tp, (end, _) in ends.items() if end > 0}
 
     def _reached(self, client: ClusterClient, consumer: Consumer, targets: dict[TopicPartition, int]) -> bool:
-        """Own partitions by their position, those of other members by what they committed."""
+        """Returns how far the group has read: this task's partitions by their position, those of other members by
+        their commits."""
         if self._unflushed:
             self._flush_or_wait(client, consumer)
         stored = consumer.committed(targets)
@@ -286,8 +288,8 @@ class SinkRunner:
 
 
 def read_again(client: ClusterClient, error: _Unreadable) -> BadRecords:
-    """The bytes of what could not be read, from its leader; raises `error` when these are damaged, or no longer name
-    the offset after it."""
+    """Returns the bytes of a batch or record that could not be read, from its leader; raises `error` when these are
+    damaged, or no longer contain the offset after it."""
     partition = error.partition
 
     def attempt(
@@ -318,7 +320,7 @@ def read_again(client: ClusterClient, error: _Unreadable) -> BadRecords:
 
 
 class _Handover:
-    """Lets the group's thread wait until the sink's thread has flushed the partitions that are taken away."""
+    """Lets the group's thread wait until the sink's thread has flushed the partitions that are revoked."""
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
@@ -353,9 +355,8 @@ class _Handover:
 
 
 def _consumer_config(settings: Settings, group: str) -> ConsumerConfig:
-    """Returns the file's configuration, with the sink's group, explicit commits, and from the beginning unless the file
-    says otherwise.
-    """
+    """Returns the file's configuration, with the sink's group and explicit commits; reading starts at the beginning
+    unless the file sets something else."""
     changes: dict[str, object] = {"group_id": group, "enable_auto_commit": False}
     if "auto_offset_reset" not in settings.consumer.model_fields_set:
         changes["auto_offset_reset"] = "earliest"

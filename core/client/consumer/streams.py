@@ -13,8 +13,9 @@ from ..errors import ClientClosedError
 class RecordStream:
     """An iterator that never ends: it blocks while there is no record, and stops only when the consumer is closed.
 
-    Each stream has partitions of its own; use each in one thread. Asking for the next record marks the one before as
-    processed. An error (for example an unreadable record) is raised once, after which the iterator can be used again.
+    Each stream has its own partitions; use each in one thread. Asking for the next record marks the one before as
+    processed. An error (for example an unreadable record) is raised once, after which the iterator can be used
+    again.
     """
 
     def __init__(

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _MAX_DOUBLINGS = 30
-"""Above this exponent the maximum delay is reached for any reasonable initial delay; it keeps 2**attempt small."""
+"""Limits the exponent, so that 2**attempt stays small: above it the maximum delay is reached for any reasonable
+initial delay."""
 
 
 class Delays(Protocol):
     """The waits between the attempts of one operation."""
 
     def delay(self, failures: int) -> float:
-        """Returns the seconds to wait after this many failures in a row (1 for the first)."""
+        """Returns the seconds to wait after this number of consecutive failures (1 for the first)."""
         ...
 
 
@@ -31,7 +32,7 @@ class Backoff:
     randomness: Callable[[], float] = random.random
 
     def delay(self, failures: int) -> float:
-        """Returns the seconds to wait after this many failures in a row (1 for the first)."""
+        """Returns the seconds to wait after this number of consecutive failures (1 for the first)."""
         exact = min(self.initial_s * 2.0 ** min(max(failures - 1, 0), _MAX_DOUBLINGS), self.maximum_s)
         return exact * (1 + self.jitter * (2 * self.randomness() - 1))
 
@@ -45,9 +46,8 @@ RETRY = Backoff(0.1, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class FailOver:
-    """The delays while a partition's leader or a group's coordinator is moving: none before the first retry, then those
-    of `quick`; after `patience` failures in a row those of `slow`, since nobody is taking over.
-    """
+    """The delays while a partition's leader or a group's coordinator is moving: none before the first retry, then
+    those of `quick`; after `patience` consecutive failures those of `slow`, since no broker is taking over."""
 
     quick: Backoff = Backoff(0.02, 0.1)
     slow: Backoff = Backoff(0.1, 1.0)

@@ -24,9 +24,8 @@ from .connection import Build, ClientConnection, ClientConnectionState, Response
 
 @dataclass(frozen=True, slots=True)
 class AnswerWatch:
-    """`look` is called each time nothing has arrived for `every_s` seconds; an error that it raises ends the call and
-    closes the connection.
-    """
+    """`look` is called each time nothing has arrived for `every_s` seconds; an error that it raises ends the call
+    and closes the connection."""
 
     every_s: float
     look: Callable[[], None]
@@ -87,7 +86,7 @@ class BlockingConnection:
         return self._protocol.state is ClientConnectionState.READY and self._stream.is_quiet()
 
     def close(self) -> None:
-        """Closes; a call that waits on another thread ends with `ConnectionFailedError`."""
+        """Closes the connection; a call that waits on another thread ends with `ConnectionFailedError`."""
         self._protocol.close()
         self._stream.close()
 

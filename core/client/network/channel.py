@@ -140,7 +140,8 @@ class Channel:
         return self._up_since_s if negotiating else None
 
     def prepare(self) -> None:
-        """Moves towards UP if it is time to. Raises `ConnectionFailedError` when a dial has failed or cannot begin."""
+        """Starts to connect if the back-off is over, and takes over a finished dial. Raises `ConnectionFailedError`
+        when a dial has failed or cannot start."""
         if self.state is ChannelState.DOWN and self._network.clock() >= self.retry_at_s:
             self._take(ChannelEvent.DIAL)
             try:
@@ -176,7 +177,7 @@ class Channel:
         self.retry_at_s = self._network.clock() + self._network.reconnect.delay(self._failures)
 
     def close(self) -> None:
-        """Closes for good; a dial under way is closed when it succeeds."""
+        """Closes for good; a dial in progress is closed when it succeeds."""
         with self._lock:
             self._take(ChannelEvent.CLOSE)
             dialled, self._dialled = self._dialled, None

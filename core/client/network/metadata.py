@@ -81,7 +81,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class NewLeader:
-    """What a broker says of a partition that it does not lead (KIP-951): its leader and that leader's epoch."""
+    """The leader, and its epoch, that a broker names for a partition that it does not lead itself (KIP-951)."""
 
     partition: TopicPartition
     leader: int
@@ -97,7 +97,7 @@ class ClusterMetadata:
         self.view = ClusterView()
         self._updated_s: float | None = None
         self._newest: dict[str, tuple[UUID, dict[int, PartitionView]]] = {}
-        """By topic: its id, and of each partition the view with the largest leader epoch."""
+        """By topic: its id, and the view with the largest leader epoch of each partition."""
 
     @property
     def age_s(self) -> float:
@@ -120,7 +120,7 @@ class ClusterMetadata:
             self._updated_s = self._clock()
 
     def _newest_of(self, topic: TopicView) -> TopicView:
-        """Returns the topic with the newer view of each partition for which the answer has an older leader epoch."""
+        """Returns the topic; partitions for which the answer has an older leader epoch keep their newer view."""
         if topic.topic_id is None:
             return topic
         topic_id, newest = self._newest.get(topic.name, (None, {}))
@@ -156,7 +156,7 @@ class ClusterMetadata:
         return None if found is None else found.topic_id
 
     def elected(self, leaders: Iterable[NewLeader], nodes: Iterable[Node] = ()) -> None:
-        """Takes over leaders that an answer named, and their addresses, unless they are older than what is known."""
+        """Updates leaders that an answer named, and their addresses, unless newer ones are known."""
         with self._lock:
             known = {**self.view.nodes, **{node.node_id: node for node in nodes}}
             topics = dict(self.view.topics)
@@ -172,7 +172,7 @@ class ClusterMetadata:
             self.view = replace(self.view, nodes=known, topics=topics)
 
     def forget_leaders(self, partitions: Iterable[TopicPartition], node_id: int) -> None:
-        """Forgets that this broker leads these partitions. If another leader has become known meanwhile, it is kept."""
+        """Forgets that this broker leads these partitions. A leader that has become known meanwhile is kept."""
         with self._lock:
             topics = dict(self.view.topics)
             for partition in partitions:

@@ -61,17 +61,18 @@ from .pool import ConnectionPool
 UNKNOWN_TOPIC_GRACE_S = 2.0
 """Seconds for which a topic may be unknown before it is an error: other brokers learn of a new one a little later."""
 UNSERVED_GRACE_S = 2.0
-"""Seconds for which no broker may serve a partition before it counts as offline: its leader may be moving."""
+"""Seconds for which a partition may be served by no broker before it counts as offline: its leader may be moving."""
 
 ANY_BROKER_S = 5.0
-"""Seconds after which a question that another broker can answer as well is put to it."""
+"""Seconds after which a request that another broker can answer as well is sent to the next one."""
 QUICKLY_S = 1.0
-"""The same for metadata, until each broker has been asked once: after a leader's host has gone silent, records wait for
-this answer."""
+"""The same for metadata, until each broker has been asked once: when a leader's host does not answer, records wait
+for this request."""
 COORDINATOR_S = 2.0
-"""Seconds within which a coordinator that does not answer a member says that it still is one, or others are asked."""
+"""Seconds within which a coordinator that does not answer a member must confirm that it still is one; then other
+brokers are asked."""
 FAILED_S = 10.0
-"""Seconds for which a broker that did not answer is the last to be asked what any broker can answer."""
+"""Seconds for which a broker that did not answer is tried last with requests that any broker can answer."""
 _QUESTIONS = {ApiKey.METADATA, ApiKey.FIND_COORDINATOR}
 
 _GROUP_HINTS = {
@@ -127,7 +128,7 @@ class Caller:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Closes all connections; calls under way in other threads end with `ClientClosedError`."""
+        """Closes all connections; running calls in other threads end with `ClientClosedError`."""
         self._closed.set()
         self._pool.close()
 
@@ -216,7 +217,7 @@ class Caller:
             raise
 
     def _candidates(self) -> list[Address]:
-        """Returns the brokers in the order in which they are asked what any of them can answer."""
+        """Returns the brokers in the order in which requests that any of them can answer are sent to them."""
         known = [node.address for node in self.cluster.view.nodes.values()]
         found = list(dict.fromkeys([*known, *self.bootstrap]))
         first = next(self._turn) % len(found)
@@ -224,7 +225,8 @@ class Caller:
         return sorted(found[first:] + found[:first], key=lambda address: self._failed_s.get(address, -math.inf) > since)
 
     def avoid(self, node_id: int) -> None:
-        """Puts what any broker can answer to this one last for a while: it does not answer another request."""
+        """Tries this broker last for a while with requests that any broker can answer, since it does not answer
+        another request."""
         node = self.cluster.view.nodes.get(node_id)
         if node is not None:
             self._failed_s[node.address] = self.network.clock()
@@ -335,9 +337,8 @@ class Caller:
     def by_leader(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[int, list[TopicPartition]]:
-        """Returns node id → the partitions that it leads; requests those that are not known. Raises `UnknownTopicError`
-        for a topic or partition that does not exist.
-        """
+        """Returns the partitions by the node id of their leader; requests leaders that are not known. Raises
+        `UnknownTopicError` for a topic or partition that does not exist."""
         wanted = list(partitions)
         retries = self._retries(timeout_s, self.network.fail_over)
         while missing := [tp for tp in wanted if self.cluster.leader(tp) is None]:
@@ -365,9 +366,9 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, Done]:
-        """Does `work` at the leaders: `attempt(node, its share, seconds left)` returns a result or an error code for
-        each partition; retriable codes are retried against the current leader, others raise `BrokerError`.
-        """
+        """Carries out `work` at the leaders: `attempt(node, its part of the work, seconds left)` returns a result or
+        an error code for each partition; retriable codes are retried against the current leader, others raise
+        `BrokerError`."""
         retries = self._retries(timeout_s)
         failing_over = self._retries(timeout_s, self.network.fail_over)
         left = dict(work)
@@ -385,9 +386,8 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         retries: Retries,
     ) -> KlammError:
-        """Makes one attempt of everything that is left; completed work moves from `left` to `done`. Returns the last
-        retriable error. The leaders that were found to be wrong are forgotten.
-        """
+        """Makes one attempt of all remaining work; completed work moves from `left` to `done`. Returns the last
+        retriable error. Leaders that turned out to be wrong are forgotten."""
         problem: KlammError = BrokerError(ErrorCode.leader_not_available, "a leader is moving")
         for node_id, partitions in self.by_leader(left, timeout_s=retries.left_s).items():
             try:
@@ -414,8 +414,7 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         timeout_s: float | None = None,
     ) -> tuple[dict[TopicPartition, Done], dict[TopicPartition, KlammError]]:
-        """Does `work` as `to_leaders` does, but a partition that no broker serves does not keep the others from being
-        done.
+        """Like `to_leaders`, but a partition that no broker serves does not prevent the work on the others.
 
         Returns the results, and the error of each remaining partition. An error is tolerated for `UNSERVED_GRACE_S`.
         """
@@ -440,9 +439,8 @@ class Caller:
         attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
         timeout_s: float,
     ) -> tuple[dict[TopicPartition, Done], dict[TopicPartition, KlammError]]:
-        """Does `work` once at the leaders that are known now; returns the results, and the error of each remaining
-        partition. Each broker may take `timeout_s`.
-        """
+        """Carries out `work` once at the leaders that are known now; returns the results, and the error of each
+        remaining partition. Each broker may take `timeout_s`."""
         done: dict[TopicPartition, Done] = {}
         return done, self._try(work, done, attempt, timeout_s)
 
@@ -507,8 +505,8 @@ class Caller:
             retries.wait(BrokerError(ErrorCode.not_controller, "the controller is moving"))
 
     def controller(self, *, timeout_s: float | None = None) -> int | None:
-        """Returns the controller's node id; None: the broker that was asked knows of none. The controller is the first
-        that knows the topics and configs that it has just changed; others learn them a moment later."""
+        """Returns the controller's node id; None if the broker that was asked knows none. The controller is the
+        first to know the topics and configs that it has changed; other brokers learn them a moment later."""
         return self._controller(self._retries(timeout_s))
 
     def _controller(self, retries: Retries) -> int | None:
@@ -535,7 +533,7 @@ class Caller:
             retries.wait(problem)
 
     def _find_coordinator(self, group: str, timeout_s: float, node_id: int | None = None) -> Any:
-        """Returns the answer of this broker, or of any one."""
+        """Returns the answer of this broker, or of any broker if `node_id` is None."""
         message = self.call(
             ApiKey.FIND_COORDINATOR,
             node_id,
@@ -551,10 +549,9 @@ class Caller:
         self._coordinators.pop(group, None)
 
     def _check_coordinator(self, group: str, node_id: int) -> None:
-        """Raises `ConnectionFailedError` if the broker coordinates the group no longer. It is asked itself, and another
-        one only if it is silent: a broker that is cut off from the cluster may name an earlier coordinator, which has
-        an earlier generation and earlier offsets.
-        """
+        """Raises `ConnectionFailedError` if the broker no longer coordinates the group. The broker itself is asked,
+        and others only if it does not answer: a broker that is cut off from the cluster may name an earlier
+        coordinator, which has an earlier generation and earlier offsets."""
         node = self.cluster.view.nodes.get(node_id)
         named = self._named_coordinator(group, COORDINATOR_S, node_id)
         if named is None:
@@ -565,7 +562,8 @@ class Caller:
             raise ConnectionFailedError(f"no answer from broker {node_id}, which coordinates group {group!r} no longer")
 
     def _named_coordinator(self, group: str, timeout_s: float, node_id: int | None = None) -> int | None:
-        """Returns the coordinator that this broker names, or any one; None if it does not answer, or does not know."""
+        """Returns the coordinator that this broker, or any broker, names; None if it does not answer, or does not
+        know."""
         try:
             found = self._find_coordinator(group, timeout_s, node_id)
         except ClientClosedError:
@@ -586,10 +584,9 @@ class Caller:
         look_s: float | None = None,
     ) -> Any:
         """Returns the coordinator's answer in which no code of `errors(message)` is set. Codes that mean "another
-        coordinator" or "not yet" are retried, with the delays of a fail-over; any other raises `BrokerError`. `look_s`,
-        for an answer that may be late on purpose: the seconds after which, again and again, the broker is asked whether
-        it still coordinates the group, and others are if it is silent.
-        """
+        coordinator" or "not yet" are retried, with the delays of a fail-over; any other raises `BrokerError`.
+        `look_s`, for an answer that may be late on purpose: the interval in seconds at which the broker is asked
+        whether it still coordinates the group; if it does not answer, others are asked."""
         retries = self._retries(timeout_s)
         failing_over = self._retries(timeout_s, self.network.fail_over)
         while True:

@@ -240,8 +240,7 @@ def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tu
 @dataclass(frozen=True, slots=True)
 class Making:
     """The settings by which rows become batches: `now_ms` for rows without a time, `window_ms` if the audit counts
-    them, and the `room` in front for its headers (`BatchAudit.room`).
-    """
+    them, and `room`, the bytes reserved in front for its headers (`BatchAudit.room`)."""
 
     now_ms: int
     window_ms: int | None
@@ -392,7 +391,7 @@ class TableSender:
     def _shares(
         self, writer: TopicWriter, rows: Rows, partition: int | None
     ) -> Iterator[tuple[PartitionQueue | None, Rows]]:
-        """Yields the rows by partition; None stands for any partition."""
+        """Yields the rows by partition; partition None means any."""
         if partition is not None:
             yield writer.queue(None, None, partition, 0), rows
         elif writer.chooses:

@@ -13,8 +13,8 @@
     in flight  too large                    split
     in flight  permanent error or time-out  failed
 
-`partition_queue` decides which event a response is. Only an open batch takes records. The records of a split batch go
-on in two new batches.
+`partition_queue` decides which event a response is. Only an open batch takes records. The records of a split batch are
+put into two new batches.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ _SETTLED = (BatchState.STORED, BatchState.SPLIT, BatchState.FAILED)
 @dataclass(frozen=True, slots=True)
 class BatchAudit:
     """The audit's part in a partition's batches. `mark` returns the headers to add to a batch's first record.
-    `window_ms`: the length of the windows by which records are counted. `room`: the bytes that a batch is encoded with
-    in front, so that the first record can grow without moving the others; more headers than that are added all the
+    `window_ms`: the length of the windows by which records are counted. `room`: the bytes reserved at the front of
+    an encoded batch, so that the first record can grow without moving the others; larger headers are added all the
     same."""
 
     mark: Callable[[Counted], Headers]
@@ -161,7 +161,8 @@ class ProducerBatch:
         self.sequence: int | None = None
         self.in_doubt = False
         self.halved = False
-        """Half of a split batch: the broker would not recognize it as a duplicate if the whole batch was stored."""
+        """True for half of a split batch: the broker would not recognize it as a duplicate if the whole batch was
+        stored."""
         self.last_error: Exception | None = None
         """The error of the last attempt."""
         self._encoded: bytearray | None = None
@@ -211,7 +212,7 @@ class ProducerBatch:
         return self._encoded
 
     def _open(self) -> tuple[bytearray, int, int]:
-        """Returns the encoded records, which the audit has marked, behind zeroes for the batch's header; the first
+        """Returns the encoded records, marked by the audit, behind zeroes in place of the batch's header; the first
         timestamp and the latest."""
         audit = self.audit
         if audit is None:
@@ -257,8 +258,8 @@ class ProducerBatch:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of a table as `native.encode_columns` encodes them: the records behind `room` bytes and those of a header,
-    their number, the first timestamp and the latest; `counted` are the audit's counts."""
+    """Rows of a table as `native.encode_columns` encodes them: the records behind `room` bytes and the bytes of a
+    header, their number, the first timestamp and the latest; `counted` are the audit's counts."""
 
     batch: bytearray
     count: int

@@ -31,13 +31,13 @@ if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
 __all__ = ["BatchAppender", "ColumnSender", "OversizedRecordError", "RawRecords", "place_in_turn"]
 
 _OVERHEAD: Final = 8
-"""About how many bytes a record without key and headers has besides its value."""
+"""The estimated bytes of a record without key and headers, beside its value."""
 _APPENDED: Final = 512 * 1024
 """Bytes of batches that are passed to the sender together: it is woken less often, and its requests are larger."""
 
 
 class OversizedRecordError(DeliveryError):
-    """The record at `index` of those that were given is larger than `max.request.size` allows; none was sent."""
+    """The record at `index` of the given ones is larger than `max.request.size` allows; none was sent."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
@@ -155,7 +155,7 @@ class ColumnSender:
     def _shares(
         writer: TopicWriter, records: RawRecords, partition: int | None
     ) -> Iterator[tuple[PartitionQueue | None, RawRecords]]:
-        """Yields the records by partition; None stands for any partition."""
+        """Yields the records by partition; partition None means any."""
         keys = records.keys
         if partition is not None:
             yield writer.queue(None, None, partition, 0), records

@@ -14,7 +14,7 @@ _ATTEMPT_S = 5.0
 """Seconds that one attempt may take; the next one starts with the newest requests."""
 
 _CALM_S = 2.0
-"""Seconds without a request of metadata after which the next one begins a new fail-over."""
+"""Seconds without a metadata request after which the next one starts a new fail-over."""
 
 
 class MetadataRefresher:
@@ -51,7 +51,7 @@ class MetadataRefresher:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread. The client must be closed first, so that a call under way ends."""
+        """Ends the thread. The client must be closed first, so that a running call ends."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -70,7 +70,7 @@ class MetadataRefresher:
                 self._condition.notify_all()
 
     def avoid(self, node_id: int) -> None:
-        """Requests metadata from this broker last: it does not answer another request."""
+        """Tries this broker last for metadata, since it does not answer another request."""
         self._client.avoid(node_id)
 
     # Identities, for the partition queues
@@ -111,9 +111,8 @@ class MetadataRefresher:
             return not self._closed
 
     def _refresh_in_s(self) -> float:
-        """Returns the seconds until the next metadata request; requests in a row have the delays of a fail-over, or an
-        unknown leader would be requested without pause.
-        """
+        """Returns the seconds until the next metadata request. Consecutive requests have the delays of a fail-over;
+        otherwise an unknown leader would be requested without pause."""
         left = 0.0 if self._stale else self._max_age_s - self._client.cluster.age_s if self._topics else self._max_age_s
         return max(left, self._not_before_s - self._clock())
 

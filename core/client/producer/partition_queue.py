@@ -58,7 +58,7 @@ __all__ = ["MAX_EPOCH", "Identities", "PartitionQueue"]
 
 MAX_EPOCH = 2**15 - 1
 _REMEMBERED = 5
-"""Batches of a producer that a broker recognizes when they are sent again."""
+"""The number of a producer's last batches that a broker recognizes when they are sent again."""
 _FORGOTTEN_S = 600.0
 """Seconds without a batch after which the broker is assumed to have forgotten the producer. Brokers remember one for a
 day by default (`producer.id.expiration.ms`)."""
@@ -110,7 +110,7 @@ class PartitionQueue:
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self._overtaking: list[tuple[int, int]] = []
-        """The orders of batches that were stored while an earlier one was in flight."""
+        """The positions of batches that were stored while an earlier one was in flight."""
         self._max_in_flight = max_in_flight
         self._identities = identities
         self.audit = audit
@@ -279,8 +279,8 @@ class PartitionQueue:
         return BatchEvent.FAIL
 
     def _clear_doubt_from(self, batch: ProducerBatch) -> None:
-        """The broker lacks the records before `batch`, so neither it nor any later batch is stored with its present
-        number."""
+        """Called when the broker lacks the records before `batch`: neither it nor any later batch is then stored
+        with its present number."""
         for other in (batch, *self.waiting):
             other.in_doubt = other.in_doubt and other.order < batch.order
 

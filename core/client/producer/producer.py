@@ -1,4 +1,4 @@
-"""The producer that users see: `send` gives a future, `close` flushes."""
+"""The producer that users see: `send` returns a future, `close` flushes."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ _LAST_MS = 253_402_300_799_999
 _AT_EXIT_S = 10.0
 
 _MOST = 2**31 - 1
-"""The largest number of records, bytes or partitions."""
+"""The largest count of records, bytes or partitions."""
 
 _MOST_COUNTED: Counted = ((_LAST_MS, _MOST, _MOST),)
-"""The counts that give a batch's mark its largest size."""
+"""The largest counts, with which a batch's mark has its largest size."""
 
 _MARKS = 64
-"""The number of marks that are cached for each partition."""
+"""The number of audit marks that are cached for each partition."""
 
 
 class Producer:
@@ -272,9 +272,8 @@ class Producer:
         return sender.send(self._writers.get(topic) or self._open(topic), records, partition)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Sends all records passed to `send`, and waits until each is stored or has failed (its future tells which).
-        Raises `DeliveryError` if `timeout_s` seconds are over before.
-        """
+        """Sends all records passed to `send`, and waits until each is stored or has failed, as its future shows.
+        Raises `DeliveryError` if `timeout_s` seconds are over before."""
         left = self._accumulator.flush(timeout_s)
         if left:
             what = "1 record was" if left == 1 else f"{left} records were"
@@ -369,9 +368,8 @@ class Producer:
         return BatchAudit(partial(self._listeners.mark, kept), self._audit.window_ms, mark_size)
 
     def _mark_size(self, topic: str) -> int:
-        """Returns the most bytes that the audit adds to a batch of the topic. After an error: those for the audit's own
-        topic, and room for this one's name; the audit's later marks are still added.
-        """
+        """Returns the most bytes that the audit adds to a batch of the topic. After an error: those for the audit's
+        own topic plus the length of this topic's name; the audit's later marks are still added."""
         if self._audit is None or not self._audit.audits(topic):
             return 0
         largest = self._listeners.mark(partial(self._mark_of, TopicPartition(topic, _MOST)), _MOST_COUNTED)

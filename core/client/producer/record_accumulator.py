@@ -76,7 +76,7 @@ class RecordAccumulator:
         self._waiters = 0
         self._flushes = 0
         self._closed = ""
-        """Why no record is accepted any more; empty while records are."""
+        """The reason why no record is accepted; empty while records are accepted."""
         self._active: dict[PartitionQueue, None] = {}
         self._incomplete: dict[BatchOutcome, None] = {}
 
@@ -103,8 +103,9 @@ class RecordAccumulator:
     ) -> RecordFuture:
         """Adds a record; `size` is its estimated bytes.
 
-        Waits for room up to `max_block_s`, then raises `BufferFullError`. Does not wait if `bounded` is False, as for
-        an audit event that must be sent before the records that fill the buffer can be; no flush waits for it.
+        Waits up to `max_block_s` for free memory, then raises `BufferFullError`. Does not wait if `bounded` is
+        False, as for an audit event that must be sent before the records that fill the buffer can be; no flush waits
+        for it.
         """
         news = False
         with self.lock:
@@ -137,9 +138,8 @@ class RecordAccumulator:
     def append_rows(
         self, batches: deque[tuple[PartitionQueue, EncodedRows]], finished: Callable[[BatchOutcome], None]
     ) -> None:
-        """Adds rows of a table as separate batches; those that are accepted leave `batches`. Waits for room as `append`
-        does. `finished` is called once all rows of a batch are settled, on the sender's thread.
-        """
+        """Adds rows of a table as separate batches; accepted ones are removed from `batches`. Waits for free memory
+        as `append` does. `finished` is called once all rows of a batch are settled, on the sender's thread."""
         with self.lock:
             while batches:
                 queue, encoded = batches[0]
@@ -174,7 +174,8 @@ class RecordAccumulator:
         return ReadyCheckResult(queues, next_s)
 
     def take(self, queue: PartitionQueue, now_s: float, room: int) -> ProducerBatch | None:
-        """Returns the next batch of about `room` bytes or less, now in flight; None if none may be sent now."""
+        """Returns the next batch of about `room` bytes or less, which is then in flight; None if none may be sent
+        now."""
         with self.lock:
             if not queue.waiting:
                 return None
@@ -184,7 +185,7 @@ class RecordAccumulator:
             return queue.take(now_s)
 
     def expired(self, created_before_s: float) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Returns the batches, waiting or in flight, that are older."""
+        """Returns the batches, waiting or in flight, that are older than the given time."""
         with self.lock:
             return [
                 (queue, batch)
@@ -213,8 +214,8 @@ class RecordAccumulator:
                 self._room.notify_all()
 
     def flush(self, timeout_s: float | None) -> int:
-        """Sends all waiting records, and waits until they are settled; returns how many are not when the time is up.
-        Audit events are sent too, but not waited for."""
+        """Sends all waiting records, and waits until they are settled; returns the number of those that are not when
+        the time is over. Audit events are sent too, but not waited for."""
         with self.lock:
             pending = [outcome for outcome in self._incomplete if outcome.awaited]
             self._flushes += 1
@@ -229,7 +230,8 @@ class RecordAccumulator:
                 self._flushes -= 1
 
     def close(self, why: str = "the producer is closed") -> None:
-        """Accepts no more records; threads that wait for room get an error. The errors begin with the first `why`."""
+        """Accepts no more records; threads that wait for free memory get an error. The errors start with the first
+        `why`."""
         with self.lock:
             self._closed = self._closed or why
             self._room.notify_all()
@@ -263,7 +265,7 @@ class RecordAccumulator:
         return 0.0 if hurry or head.closed else head.created_s + self._buffering.linger_s
 
     def _wait_for_room(self, size: int) -> None:
-        """Waits for room; call it with the lock held."""
+        """Waits for free memory; call it with the lock held."""
         deadline = self._clock() + self._buffering.max_block_s
         self._waiters += 1
         try:

@@ -1,12 +1,12 @@
-"""Futures of records that cost what one costs per batch.
+"""Futures of records at the cost of one future per batch.
 
 A `concurrent.futures.Future` takes about 5 µs to make (a lock and a condition each). Here the lock and the condition
 belong to the batch (`BatchOutcome`), and each record has a light view of it (`RecordFuture`), a true `Future`:
-`result`, `exception`, `done`, `add_done_callback`, `concurrent.futures.wait` and `asyncio.wrap_future` work. It cannot
-be cancelled. Callbacks run on the producer's sender thread and must be quick.
+`result`, `exception`, `done`, `add_done_callback`, `concurrent.futures.wait` and `asyncio.wrap_future` work. It
+cannot be cancelled. Callbacks run on the producer's sender thread and must be quick.
 
 Rules: every index of a batch is settled exactly once, by `acknowledge` or `fail`, each of which takes a range of
-indexes (a batch that was too large is settled in parts). What is settled never changes.
+indexes (a batch that was too large is settled in parts). A settled index never changes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _RUNNING, _FINISHED = "RUNNING", "FINISHED"  # the names that concurrent.futures
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Records [first, end) of the batch: the offset of `first` and the time that the broker set (-1: none), or what
-    went wrong."""
+    """Records [first, end) of the batch: the offset of `first` and the time that the broker set (-1: none), or the
+    error."""
 
     first: int
     end: int
@@ -51,7 +51,7 @@ class BatchOutcome:
         self.count = 0
         """Records in the batch; grows until it is sent."""
         self.awaited = False
-        """Whether a flush waits for it: a batch of audit events alone is no record of the application."""
+        """True if a flush waits for it. A batch that has only audit events is not waited for."""
         self.settled = 0
         self.finished: Callable[[BatchOutcome], None] | None = None
         """Called once all records are settled."""
@@ -63,14 +63,14 @@ class BatchOutcome:
         return self.settled == self.count
 
     def acknowledge(self, first: int, end: int, base_offset: int, log_append_time_ms: int = -1) -> None:
-        """Records [first, end) are stored; `base_offset` -1: it is not known where."""
+        """Records [first, end) are stored; `base_offset` is -1 if their position is not known."""
         self._settle(_Part(first, end, base_offset, log_append_time_ms, None))
 
     def fail(self, first: int, end: int, error: Exception) -> None:
         self._settle(_Part(first, end, -1, -1, error))
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits until all records are settled; returns False when the time is up."""
+        """Waits until all records are settled; returns False when the time is over."""
         with self.condition:
             return self.condition.wait_for(lambda: self.complete, timeout_s)
 

@@ -61,9 +61,8 @@ class SenderOptions:
 
 
 class Deliveries(Protocol):
-    """The listeners that are called before a batch is sent and told its outcome; called on the sender's thread, before
-    the futures are done.
-    """
+    """The listeners that are called before a batch is sent and with its outcome; called on the sender's thread,
+    before the futures are done."""
 
     def begin(self, queues: Iterable[PartitionQueue]) -> Mapping[str, bool]: ...
 
@@ -85,7 +84,7 @@ class _Sent:
     answered: bool
     """False for acks=0: settled once the kernel has accepted its last byte."""
     overdue_s: float
-    """When to look again whether another broker leads its partitions."""
+    """When to check again whether another broker leads its partitions."""
 
 
 @dataclass(slots=True)
@@ -137,7 +136,7 @@ class Sender:
                 self._waker.send(b"\0")
 
     def stop(self, timeout_s: float) -> None:
-        """Sends the remaining records for so many seconds, once the accumulator is closed; the rest fails."""
+        """Once the accumulator is closed, sends the remaining records for up to that many seconds; the rest fails."""
         self._stop_at_s = self._network.clock() + timeout_s
         self._asleep = True
         self.wake()
@@ -412,7 +411,7 @@ class Sender:
         return not leaders <= {broker.node_id, None}
 
     def _give_up(self, ended: str) -> None:
-        """Fails the remaining batches, because the producer was closed or ended by an error, as `ended` says."""
+        """Fails the remaining batches, because the producer was closed or ended by an error; `ended` is the reason."""
         for queue, batch in self._accumulator.unsettled():
             self._accumulator.mark_in_doubt(queue, batch)
             cause = batch.last_error or self.problem or self._metadata_refresher.problem

@@ -32,10 +32,9 @@ class TableMetadata:
 
 
 class TableFuture(Future[TableMetadata]):
-    """Done once every batch is settled: returns all ranges, or raises the first `DeliveryError`; `metadata` then tells
-    what was stored all the same. It cannot be cancelled. Callbacks run on the producer's sender thread and must be
-    quick.
-    """
+    """Done once every batch is settled: returns all ranges, or raises the first `DeliveryError`; `metadata` then has
+    the ranges that were stored all the same. It cannot be cancelled. Callbacks run on the producer's sender thread
+    and must be quick."""
 
     def __init__(self, topic: str) -> None:
         super().__init__()
@@ -55,9 +54,8 @@ class TableFuture(Future[TableMetadata]):
 
     @contextmanager
     def more(self, batches: Sized) -> Iterator[None]:
-        """Surrounds passing batches to the sender: each will be settled, except those that are left when the block
-        raises.
-        """
+        """A context in which batches are passed to the sender: each will be settled, except those that are left when
+        the block raises."""
         with self._tally:
             self._open += len(batches)
         try:
@@ -67,7 +65,7 @@ class TableFuture(Future[TableMetadata]):
             raise
 
     def settled(self, outcome: BatchOutcome) -> None:
-        """Takes the outcome of one expected batch."""
+        """Records the outcome of one expected batch."""
         with self._tally:
             for part in outcome.parts():
                 if part.error is None:

@@ -54,7 +54,7 @@ class TopicWriter:
         return self._partitioner is not None
 
     def in_turn(self) -> PartitionQueue:
-        """Returns the partition for a whole batch without keys: each in turn, from a random one on."""
+        """Returns the partition for a whole batch without keys: each partition in turn, starting at a random one."""
         queues = self._queues
         self._turn = (self._turn + 1) % len(queues)
         return queues[self._turn]
@@ -64,9 +64,9 @@ class TopicWriter:
         return len(self._queues)
 
     def resize(self, partitions: int, topic_id: UUID | None) -> None:
-        """Sets the topic's number of partitions. Fewer count only after it was deleted and created again: an answer may
-        be old. Batches that wait for a removed partition fail by their time-out, and no more are sent to it.
-        """
+        """Sets the topic's number of partitions. A smaller number counts only if the topic was deleted and created
+        again, since an answer may be old. Batches that wait for a removed partition fail by their time-out, and no
+        more are sent to it."""
         again = None not in (topic_id, self._topic_id) and topic_id != self._topic_id
         self._topic_id = topic_id or self._topic_id
         if partitions > len(self._queues) or (again and partitions):
@@ -79,7 +79,7 @@ class TopicWriter:
         self._queues = self._made[:partitions]
 
     def queue(self, key: bytes | None, value: bytes | None, partition: int | None, size: int) -> PartitionQueue:
-        """Returns the record's partition; `size` is its estimated bytes."""
+        """Returns the queue of the record's partition; `size` is the record's estimated bytes."""
         queues = self._queues
         if partition is not None:
             try:

@@ -1,8 +1,8 @@
 """Opens the record batches of a Fetch response: as lists, as Arrow columns, or not at all.
 
-A batch that cannot be opened although its CRC matches (its bytes are as its producer sent them, and hold no records) is
-an error, or is passed on unopened where the caller asks for that. A batch whose CRC does not match is always an error:
-another replica's copy may be good.
+A batch that cannot be opened although its CRC matches (its bytes are as its producer sent them, and hold no records)
+is an error, or is passed on unopened if the caller asks for that. A batch whose CRC does not match is always an
+error: another replica's copy may be good.
 
 Does no I/O. Not thread-safe.
 """
@@ -22,9 +22,9 @@ from ...records.partition import TopicPartition
 __all__ = ["JOINED_BYTES", "NO_END", "BatchDecoder", "Cursor", "RawBatch", "ReadBatch", "Unreadable"]
 
 JOINED_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of uncompressed records from which on `arrow_batches` begins another table."""
+"""The number of bytes of uncompressed records after which `arrow_batches` starts another table."""
 NO_END: Final = 2**63 - 1
-"""As the end of the wanted offsets: no limit."""
+"""An end of the wanted offsets that means no limit."""
 
 
 @dataclass(slots=True)
@@ -45,10 +45,9 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """The wanted records of one batch or of several, and whether the broker set their timestamps. With `unreadable` the
-    columns are one row that stands for a batch: its first wanted offset, its base timestamp, and as value the batch's
-    bytes.
-    """
+    """The wanted records of one batch or of several, and whether the broker set their timestamps. With `unreadable`
+    the columns have one row for an unreadable batch: its first wanted offset, its base timestamp, and as value the
+    batch's bytes."""
 
     columns: Columns
     log_append_time: bool
@@ -91,7 +90,7 @@ class BatchDecoder:
     def arrow_batches(self, data: bytes, cursor: Cursor, end: int = NO_END) -> Iterator[ReadBatch]:
         """Yields many batches joined as one `ArrowColumns`, without a Python object for each record. Needs pyarrow.
 
-        Batches are joined up to `JOINED_BYTES` where the broker has set the timestamps of all or of none; one that
+        Batches are joined up to `JOINED_BYTES`, if the broker has set the timestamps of all or of none; one that
         cannot be opened is returned alone.
         """
         joined = _Joined(end)
@@ -166,9 +165,8 @@ class _Joined:
 
 
 def _wanted(data: bytes, cursor: Cursor, end: int) -> Iterator[tuple[int, BatchHeader, int]]:
-    """Yields the batches with wanted offsets: position in `data`, header, and the first wanted offset. A cursor at or
-    beyond `end` means that nothing is left.
-    """
+    """Yields the batches with wanted offsets: position in `data`, header, and the first wanted offset. Nothing is
+    left once the cursor is at or beyond `end`."""
     for pos, header in iter_headers(data):
         if header.base_offset >= end:
             cursor.offset = header.base_offset  # the hole before this batch extends past the end

@@ -1,16 +1,17 @@
 """Reads one partition in offset order: finds its leader, fetches, checks the history of the log, decodes.
 
 Rules:
-- `fetch` tries again while the leader is elsewhere or away, within its time-out. It does not move the position, which
-  moves as the caller takes the batches.
-- An offset means something in one topic and in one history of its log. Whenever the client has fresh metadata of the
-  topic, the reader compares the topic id (KIP-516) and, under another leader epoch, where the epoch of the last batch
-  read ends (KIP-320). It compares them again when the broker says that the position is out of range, or tells a high
-  watermark below it.
+
+- `fetch` retries within its time-out while the leader has moved or is unavailable. It does not move the position,
+  which moves as the caller takes the batches.
+- An offset is valid in one topic and in one history of its log. Whenever the client has fresh metadata of the topic,
+  the reader compares the topic id (KIP-516) and, under another leader epoch, where the epoch of the last batch read
+  ends (KIP-320). It compares them again when the broker reports that the position is out of range, or a high watermark
+  below it.
 - A Fetch carries the topic id (Fetch 13), the leader epoch of the last comparison (Fetch 9) and the epoch of the last
-  batch (Fetch 12), so that a broker of another topic or history refuses it or says where the histories part. Before
-  Fetch 13 it names a topic by its name alone: a caller that must know that all it read is of one topic calls `verify`
-  when it has read.
+  batch (Fetch 12), so that a broker of another topic or history refuses it or returns where the histories part. Before
+  Fetch 13 it names a topic by its name alone: a caller that must know that everything it read is of one topic calls
+  `verify` afterwards.
 
 Not thread-safe.
 """
@@ -126,7 +127,7 @@ class PartitionReader:
 
     @property
     def leader_epoch(self) -> int:
-        """Of the leader that the last fetch went to; -1 if the brokers give none."""
+        """The epoch of the leader that answered the last fetch; -1 if the brokers return none."""
         return self._leader_epoch
 
     def fetch(self, timeout_s: float, *, max_wait_ms: int = MAX_WAIT_MS, until: int | None = None) -> bytes:
@@ -253,16 +254,16 @@ class PartitionReader:
         return answer.records
 
     def _diverged(self, end: EpochEnd) -> None:
-        """Raises `LogTruncatedError` if the log was cut below the position, as a leader says that has another epoch
-        before it. If the histories part at the position, the epoch before it is one without records, and corrected.
-        """
+        """Raises `LogTruncatedError` if the log was cut below the position, since the leader has another epoch
+        before it. If the histories part at the position, the epoch before it is one without records, and is
+        corrected."""
         if end.end_offset < self.position:
             self.verify()
         self.cursor.leader_epoch = end.leader_epoch
         raise _NotYetError(ErrorCode.offset_not_available, f"{self.partition}: another epoch before {self.position}")
 
     def _refused(self, answer: FetchedPartition, node_id: int) -> None:
-        """Raises the error that a Fetch's error code means."""
+        """Raises the error for a Fetch's error code."""
         error, position = answer.error, self.position
         if error is ErrorCode.offset_out_of_range:
             self.verify()  # a replaced topic or a cut log is the more precise error

@@ -74,9 +74,8 @@ class RangeReader:
         )
 
     def batches(self) -> Iterator[ReadBatch]:
-        """Yields one batch each, as lists, in offset order. Raises `DataLossError`, `CorruptRecordError` or the
-        broker's error, which names partition and offset.
-        """
+        """Yields each batch by itself, as lists, in offset order. Raises `DataLossError`, `CorruptRecordError` or
+        the broker's error, which names partition and offset."""
         return self._all(self._reader.batches)
 
     def arrow_batches(self) -> Iterator[ReadBatch]:
@@ -104,7 +103,7 @@ class RangeReader:
                 yield from read(data, end)
 
     def _go_on(self, error: OffsetsDeletedError) -> None:
-        """Moves to the rest of the range, for callers that continue without the deleted part."""
+        """Moves to the remaining part of the range, for callers that continue without the deleted part."""
         lost, start, end = error.position, error.log_start_offset, self._range.end
         following = start if start > lost else end
         what = f"{self._range.partition}: the offsets {lost} to {min(following, end)} are gone"

@@ -1,13 +1,15 @@
-"""Keeps a table in memory up to date with a topic: bootstrap from the first offset, then what is appended since.
+"""Keeps a table in memory up to date with a topic: reads it from the first offset, then what is appended since.
 
 Rules:
-- `catch_up` reads each partition at least up to the high watermark that its leader tells after the call began. So the
-  contents hold every record that was acknowledged before the call, whoever wrote it and whoever leads the partition.
+
+- `catch_up` reads each partition at least up to the high watermark that its leader reported after the call began. So
+  the contents include every record that was acknowledged before the call, whoever wrote it and whoever leads the
+  partition.
 - A record is applied once, in the order of its partition. What was applied before an error is not applied again.
 - The contents are cleared and all partitions are read again from their first offsets when the topic was deleted and
   created again, when a log was cut below the position, or when the position was deleted. The cluster is asked for the
-  topic's id and leader epochs when the table last asked for them `UNWATCHED_S` ago; before that a change shows as an
-  error, as another leader or as a high watermark below the position.
+  topic's id and leader epochs if the table has not asked for `UNWATCHED_S`; before that a change shows as an error, as
+  another leader or as a high watermark below the position.
 - A table that was not caught up for `max_gap_s` is read again: compaction may have removed tombstones that it missed.
 
 Not thread-safe.
@@ -80,9 +82,8 @@ class TableClient(Protocol):
 
 
 class _BoundedClient(FetchClient):
-    """A client whose requests, retries included, end at `deadline_s`; None: each after the client's own time-out. The
-    time that a broker holds back a Fetch on purpose is added.
-    """
+    """A client whose requests, retries included, end at `deadline_s`; if it is None, each after the client's own
+    time-out. The time that a broker holds back a Fetch on purpose is added."""
 
     def __init__(self, client: TableClient, clock: Callable[[], float]) -> None:
         self._client = client
@@ -137,7 +138,7 @@ class _BoundedClient(FetchClient):
 
 
 class TableContents(Protocol):
-    """The table that the records of the topic make up."""
+    """The table that the topic's records form."""
 
     def clear(self) -> None:
         """Removes everything: the topic is read again."""
@@ -146,8 +147,8 @@ class TableContents(Protocol):
     def apply(
         self, partition: TopicPartition, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None
     ) -> None:
-        """Takes the next record of a partition; a `value` of None deletes the key. An error ends `catch_up`, and the
-        next one begins with this record."""
+        """Applies the next record of a partition; a `value` of None deletes the key. An error ends `catch_up`, and
+        the next one starts with this record."""
         ...
 
 
@@ -176,7 +177,7 @@ class TopicTable:
         self._sleep = sleep
         self._readers: dict[TopicPartition, PartitionReader] = {}
         self._known_ends: dict[TopicPartition, int] = {}
-        """The leader epoch in which a partition's leader is known to know its high watermark."""
+        """By partition: the leader epoch in which its leader is known to know its high watermark."""
         self._caught_up_at = self._asked_at = clock()
 
     def catch_up(
@@ -271,8 +272,8 @@ class TopicTable:
                 wait_ms = MAX_WAIT_MS
 
     def _committed_end(self, reader: PartitionReader) -> int:
-        """Returns the high watermark that the fetch told, or a higher one: a new leader's is too low until it has
-        committed its first records, and ListOffsets waits for that (KIP-207)."""
+        """Returns the high watermark that the fetch returned, or a higher one: a new leader's is too low until it
+        has committed its first records, and ListOffsets waits for that (KIP-207)."""
         epoch = reader.leader_epoch
         if self._known_ends.get(reader.partition) == epoch:
             return reader.high_watermark
@@ -281,7 +282,8 @@ class TopicTable:
         return max(reader.high_watermark, end)
 
     def _still_there(self, reader: PartitionReader, at_least: int) -> int:
-        """Returns `at_least`, or the end of the log if that is below: the topic was created again, or lost its end."""
+        """Returns `at_least`, or the end of the log if that is lower, since the topic was created again, or the log
+        lost its end."""
         if at_least <= reader.high_watermark:
             return at_least
         end = reader.log_end()
