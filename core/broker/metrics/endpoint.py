@@ -1,19 +1,24 @@
-"""The endpoint of operators: `GET /metrics` and `GET /health` on an address of its own, answered on a thread of its
-own, one at a time.
+"""The endpoint of operators: `GET /metrics` and `GET /health` on an address of its own, answered beside the event loop.
 
 `/health/live` and `/health/ready` answer 200, or 503 if the broker is not live or not ready; `/health` answers 200
-if it is both. The body of each is the whole health as JSON. A scraper that does not send or read for `_PATIENCE_S`
-is disconnected. There is no authentication: the address is loopback unless configured.
+if it is both. The body of each is the whole health as JSON. There is no authentication: the address is loopback unless
+configured.
+
+A connection has a thread, so that no client delays the answer to a probe; metrics are collected for one at a time. A
+connection ends after `_PATIENCE_S` whatever its client sends or reads, and sooner if there are `_MOST` younger ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0
+_MOST: Final = 32
 _HEALTH: Final[dict[str, Callable[[BrokerHealth], bool]]] = {
     "/health": lambda health: health.is_live and health.is_ready,
     "/health/live": lambda health: health.is_live,
@@ -40,13 +46,13 @@ _LAG_WINDOW_S = 30.0
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE_S
-
     def log_message(self, format: str, *args: object) -> None:
         log.debug("%s: " + format, self.client_address[0], *args)
 
 
-class _Server(WSGIServer):
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
     def __init__(self, listening: socket.socket) -> None:
         address = Address(*listening.getsockname()[:2])
         super().__init__((address.host, address.port), _Handler, bind_and_activate=False)
@@ -55,6 +61,33 @@ class _Server(WSGIServer):
         # what `server_bind` of the base classes sets, for IPv4 only and with a look-up of the host's name
         self.server_name, self.server_port = address.host, address.port
         self.setup_environ()
+        self._opened: dict[socket.socket, float] = {}
+        """When the open connections were accepted, the oldest first."""
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._opened[request] = time.monotonic()
+        self._end_some()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Called by `serve_forever` twice a second."""
+        self._end_some()
+
+    def _end_some(self) -> None:
+        late = time.monotonic() - _PATIENCE_S
+        with self._lock:
+            most = len(self._opened) - _MOST
+            for number, (connection, at) in enumerate(self._opened.items()):
+                if number < most or at < late:
+                    with contextlib.suppress(OSError):  # its client has ended it
+                        connection.shutdown(socket.SHUT_RDWR)  # its thread's read or write returns
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._opened.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         """Logs that a scraper disconnected, or was too slow."""
@@ -68,6 +101,7 @@ class MetricsServer:
 
     def __init__(self, registry: CollectorRegistry, health: Callable[[], BrokerHealth]) -> None:
         self._metrics = make_wsgi_app(registry)
+        self._collecting = threading.Lock()
         self._health = health
         self._server: _Server | None = None
 
@@ -86,7 +120,8 @@ class MetricsServer:
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"].rstrip("/")
         if path not in _HEALTH:
-            scrape: Iterable[bytes] = self._metrics(environ, start_response)
+            with self._collecting:
+                scrape: Iterable[bytes] = self._metrics(environ, start_response)
             return scrape
         health = self._health()
         status = "200 OK" if _HEALTH[path](health) else "503 Service Unavailable"

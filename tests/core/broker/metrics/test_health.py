@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 import urllib.request
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from klamm import Consumer
 from klamm.core.broker.health_check import STALLED_S, HealthCheck
 from klamm.core.broker.metrics.counters import BrokerMetrics, BrokerState
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.interfaces.coordination import SessionEvent
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.codecs import CodecTable
@@ -33,7 +36,7 @@ OLD_MS = 1_000_000_000_000
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, str]]:
     port = free_port()
     keys = {"metrics.port": port, "consumer.lag.interval.ms": 50}
-    with running_broker(tmp_path_factory.mktemp("health"), topics={"t": {"partitions": 2}}, broker=keys) as broker:
+    with running_broker(tmp_path_factory.mktemp("health"), topics={"t": {"partitions": 3}}, broker=keys) as broker:
         yield broker, f"http://127.0.0.1:{port}"
 
 
@@ -44,6 +47,34 @@ def test_a_broker_that_serves_is_live_and_ready(served: tuple[RunningBroker, str
             assert json.load(answer) == {
                 "broker": 0, "state": "serving", "live": True, "ready": True, "problems": {}
             }  # fmt: skip
+
+
+def test_clients_that_send_little_or_nothing_delay_no_probe(served: tuple[RunningBroker, str]) -> None:
+    port = int(served[1].rpartition(":")[2])
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    ended: set[socket.socket] = set()
+    for connection in slow:
+        connection.settimeout(0.01)
+
+    def trickle() -> bool:
+        """Sends a byte on each; returns whether the broker has ended all of them."""
+        for connection in slow:
+            try:
+                connection.send(b"G")
+                if connection.recv(1) == b"":
+                    ended.add(connection)
+            except TimeoutError:
+                pass
+            except OSError:
+                ended.add(connection)
+        return len(ended) == len(slow)
+
+    trickle()
+    with urllib.request.urlopen(served[1] + "/health", timeout=60) as answer:
+        assert json.load(answer)["ready"]
+    eventually(trickle, "the broker has ended all")
+    for connection in slow:
+        connection.close()
 
 
 def lag_of(url: str, name: str, partition: int) -> float | None:
@@ -68,6 +99,47 @@ def test_the_lag_of_a_group_in_records_and_seconds(served: tuple[RunningBroker, 
         client.commit_offsets("late", {TopicPartition("t", 0): CommittedOffset(6)})
         eventually(lambda: lag_of(url, "lag", 0) == 0, "the group has all")
         assert lag_of(url, "lag_seconds", 0) == 0
+
+
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's own imports
+def test_the_lag_is_that_of_other_clients(served: tuple[RunningBroker, str]) -> None:
+    """librdkafka's `consumer_lag`, `records-lag-max` of kafka-python (Kafka's metric), and our consumer's own."""
+    broker, url = served
+    import kafka
+
+    partition, values = TopicPartition("t", 2), [b"%d" % n for n in range(5)]
+    settings = {"bootstrap_servers": broker.bootstrap, "auto_offset_reset": "earliest"}
+    with WireClient(broker.bootstrap) as wire, ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
+        produce(wire, "t", encode_batch([(OLD_MS, None, value, ()) for value in values]), partition=2)
+        wanted = client.list_offsets({partition: LATEST})[partition][0] - 2
+    found: list[int] = []
+
+    def note(text: str) -> None:
+        found.append(json.loads(text)["topics"]["t"]["partitions"]["2"]["consumer_lag"])
+
+    theirs = {"bootstrap.servers": broker.bootstrap, "group.id": "late", "statistics.interval.ms": 50}
+    consumer = confluent_kafka.Consumer({**theirs, "enable.auto.commit": False, "stats_cb": note})
+    consumer.assign([confluent_kafka.TopicPartition("t", 2, 0)])
+    assert [message.value() for message in consumer.consume(2, 60)] == values[:2]
+    consumer.commit(asynchronous=False)
+
+    def lag_of_librdkafka() -> int:
+        consumer.pause([confluent_kafka.TopicPartition("t", 2)])
+        consumer.poll(0.05)
+        return found[-1]
+
+    eventually(lambda: lag_of_librdkafka() == wanted, "librdkafka's lag")
+    consumer.close()
+    eventually(lambda: lag_of(url, "lag", 2) == wanted, "the broker's lag of what librdkafka has committed")
+    python = kafka.KafkaConsumer(**settings, max_poll_records=2)
+    python.assign([kafka.TopicPartition("t", 2)])
+    eventually(lambda: python.poll(100) != {}, "two records")
+    assert python.metrics()["consumer-fetch-manager-metrics"]["records-lag-max"] == wanted
+    python.close()
+    with Consumer({"consumer": {"bootstrap.servers": broker.bootstrap, "auto.offset.reset": "earliest"}}) as ours:
+        ours.assign([partition])
+        eventually(lambda: ours.poll(1, 2) != [], "two records")
+        assert ours.metrics()["lag"] == wanted
 
 
 class Watched:
