@@ -4,6 +4,9 @@ User and system time of the process and its children, in ms, median (minimum) ov
 it, which no command can be below. Each round runs every command once, so that a busy machine slows all of them alike. A
 broker with one topic runs in the background. `LABEL=SRC` compares other trees: SRC is the folder `src` of a clone, of
 which this interpreter then runs the package; the first column is this tree.
+
+A second table has the broker of `klamm.testing`, of this tree: the time until it serves its topic, that of a reset, and
+the CPU time of both.
 """
 
 from __future__ import annotations
@@ -15,7 +18,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from klamm.testing import KlammBroker
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 COMMANDS = (
@@ -49,6 +57,7 @@ def main() -> None:
             report(list(trees), measure(trees, folder, arguments.rounds))
         finally:
             klamm("this tree", trees, folder, "broker stop")
+    report_testing([testing_broker() for _ in range(arguments.rounds + 1)][1:])
 
 
 def measure(trees: dict[str, Path], folder: Path, rounds: int) -> dict[tuple[str, str], list[float]]:
@@ -66,14 +75,36 @@ def klamm(label: str, trees: dict[str, Path], folder: Path, command: str) -> flo
 
 
 def cpu_ms(command: list[str], folder: Path, src: Path) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = children_ms()
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, "PYTHONPATH": str(src)}, stdout=subprocess.DEVNULL, check=False
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}")
-    return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return children_ms() - before
+
+
+def children_ms() -> float:
+    """Returns the CPU time, user and system, of the processes that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1000 * (used.ru_utime + used.ru_stime)
+
+
+def testing_broker() -> tuple[float, float, float]:
+    """Returns the ms until a broker serves, of its reset, and of CPU for both."""
+    cpu, began = children_ms(), time.monotonic()
+    with KlammBroker(topics={"t": 1}) as broker:
+        serves = time.monotonic()
+        broker.reset()
+        done = time.monotonic()
+    return 1000 * (serves - began), 1000 * (done - serves), children_ms() - cpu
+
+
+def report_testing(found: list[tuple[float, float, float]]) -> None:
+    print("\n| `KlammBroker`, ms | |\n|---|---|")
+    names = "until it serves", "`reset`", "CPU of both"
+    for name, times in zip(names, zip(*found, strict=True), strict=True):
+        print(f"| {name} | {statistics.median(times):.0f} ({min(times):.0f}) |")
 
 
 def report(labels: list[str], found: dict[tuple[str, str], list[float]]) -> None:
