@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Final
@@ -172,16 +171,15 @@ def _chosen(there: list[TopicPartition], chosen: Collection[int] | None) -> list
     return [tp for tp in there if tp.partition in chosen]
 
 
-class _Joined:
-    """A rebalance listener: whether the group has assigned partitions; commits before they are taken away."""
+class _Rebalances:
+    """A rebalance listener that commits before partitions are taken away."""
 
     def __init__(self, commit: Callable[[], None], forget: Callable[[Collection[TopicPartition]], None]) -> None:
-        self.done = threading.Event()
         self._commit = commit
         self._forget = forget
 
-    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002 - a listener's argument
-        self.done.set()
+    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Does nothing: reading begins at the committed offsets."""
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         self._commit()
@@ -219,7 +217,8 @@ class _Reading:
         """The offset after what was printed, by partition: of each of which a record was returned."""
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = time.monotonic()
-        self._joined = _Joined(self._commit, self._forget)
+        self._without_since: float | None = None
+        """When the group was first seen to have no partition here, if it has none."""
         reset = "latest" if start.kind is PositionKind.LATEST else "earliest"
         options = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": reset, "interceptors": ()}
         audited = settings if group is not None else settings.with_(audit=None)
@@ -229,7 +228,7 @@ class _Reading:
         assigned = self._assignable()
         if self._group is None and not assigned:
             return
-        with Consumer(self._settings, group=self._group, listener=self._joined) as consumer:
+        with Consumer(self._settings, group=self._group, listener=_Rebalances(self._commit, self._forget)) as consumer:
             self._consumer = consumer
             if self._group is None:
                 consumer.assign(assigned)
@@ -237,8 +236,7 @@ class _Reading:
                     consumer.seek(tp, offset)
             else:
                 consumer.subscribe(self._topics)
-            deadline = time.monotonic() + _JOIN_S
-            while self._interrupts.received is None and not self._finished(deadline):
+            while self._interrupts.received is None and not self._finished():
                 self._step()
             self._output.flush()
             self._commit_all()
@@ -248,7 +246,7 @@ class _Reading:
         stops = self._plan.stops
         return {tp: at for tp, at in self._plan.starts.items() if stops is None or at < stops[tp]}
 
-    def _finished(self, deadline: float) -> bool:
+    def _finished(self) -> bool:
         if self._count is not None and self._printer.printed >= self._count:
             return True
         stops = self._plan.stops
@@ -257,14 +255,15 @@ class _Reading:
         if self._group is None:
             return all(self._reached(tp) >= stops[tp] for tp in self._assignable())
         owned = self._consumer.assignment()
-        if not owned and not self._joined.done.is_set():
-            if time.monotonic() > deadline:
-                say(
-                    f"klamm: group {self._group!r} gave no partition in {_JOIN_S:.0f} s: others have them all", err=True
-                )
-                return True
-            return False
-        return all(self._reached(tp) >= stops.get(tp, 0) for tp in owned)
+        if owned:
+            self._without_since = None
+            return all(self._reached(tp) >= stops.get(tp, 0) for tp in owned)
+        now = time.monotonic()  # during a rebalance, too, there is none
+        self._without_since = self._without_since or now
+        if now - self._without_since > _JOIN_S:
+            say(f"klamm: group {self._group!r} gave no partition in {_JOIN_S:.0f} s: others have them all", err=True)
+            return True
+        return False
 
     def _reached(self, tp: TopicPartition) -> int:
         """Returns the position, which is beyond the last record where the log has none after it."""

@@ -20,6 +20,7 @@ import yaml
 from klamm import Consumer, Producer
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
+from klamm.core.interfaces.sink import RecordBatch
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import KLAMM, running_broker
 from klammtest.clients.producing import topic_name
@@ -246,6 +247,28 @@ def test_a_group_ends_after_n_records_and_skips_none_of_the_other_partitions(
     printed = [klamm("consume", name, "-g", f"g-{name}", "-n", "2", "-q").out.split() for _ in range(5)]
     assert list(map(len, printed)) == [2, 2, 2, 2, 1]
     assert sorted(chain.from_iterable(printed)) == [f"{partition}-{n}" for partition in range(3) for n in range(3)]
+
+
+class Rebalancing(Consumer):
+    """Owns nothing for a moment after its first records, as while the group waits for its other members."""
+
+    polls = 0
+
+    def poll_batches(self, timeout_s: float = 1.0, max_batches: int | None = None) -> list[RecordBatch]:
+        self.polls += 1
+        return super().poll_batches(timeout_s, 1)
+
+    def assignment(self) -> set[TopicPartition]:
+        return set() if 2 <= self.polls <= 4 else super().assignment()
+
+
+def test_a_rebalance_does_not_end_a_group_member(
+    klamm: Klamm, folder: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(8):
+        klamm("produce", topic, lines(folder, str(n)), "-q")
+    monkeypatch.setattr("klamm.core.cli.consume.Consumer", Rebalancing)
+    assert klamm("consume", topic, "-g", f"g-{topic}").out == "0\n1\n2\n3\n4\n5\n6\n7\n"
 
 
 def test_what_cannot_be_decoded_is_named_and_the_rest_is_printed(klamm: Klamm, folder: Path) -> None:
