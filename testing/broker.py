@@ -32,6 +32,7 @@ __all__ = ["BrokerControlError", "KlammBroker", "StoredRecord"]
 READY_TIMEOUT_S: Final = 120.0
 _ANSWER_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 90.0
+_DUMP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 _TAIL: Final = 2000
 """Characters of the broker's log that an error shows."""
@@ -349,8 +350,13 @@ class KlammBroker:
         while b"\n" not in self._unread:
             ready, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0.0))
             if not ready:
-                self._end()  # its late answer would be taken for the next one's
-                raise BrokerControlError(f"the broker did not answer within {timeout_s:g} s:\n{self.log()[-_TAIL:]}")
+                before = len(self.log())
+                process.send_signal(signal.SIGUSR1)  # it writes into its log where its threads are, and ends
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_DUMP_TIMEOUT_S)
+                self._end()
+                log = self.log()[max(before - _TAIL, 0) :]
+                raise BrokerControlError(f"the broker did not answer within {timeout_s:g} s:\n{log}")
             data = os.read(process.stdout.fileno(), 1 << 16)
             if not data:
                 raise BrokerControlError(f"the broker has ended:\n{self.log()[-_TAIL:]}")

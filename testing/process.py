@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import faulthandler
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -159,6 +161,7 @@ class Commands:
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1, chain=True)  # the default action then ends the process
     commands, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a plugin prints goes into the log
     first = json.loads(commands.readline())

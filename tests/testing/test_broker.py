@@ -179,6 +179,19 @@ def test_a_topic_that_cannot_be_made_is_one_line_and_not_in_the_file(broker: Kla
         assert producer.send("declared", "x").result(60).offset == 0
 
 
+def test_one_that_does_not_answer_shows_where_its_threads_are(
+    broker: KlammBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.delay_next("CreateTopics", 600)
+    with monkeypatch.context() as shorter:
+        shorter.setattr("klamm.testing.broker._ANSWER_TIMEOUT_S", 0.2)
+        with pytest.raises(BrokerControlError, match=r"did not answer within 0\.2 s:(.|\n)*in _create_topics\n"):
+            broker.create_topic("slow")
+    assert not broker.is_running
+    broker.start()
+    assert broker.create_topic("slow") == "slow"
+
+
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     broker = KlammBroker(folder=tmp_path, broker={"log.dirz": "x"})
     with pytest.raises(BrokerControlError, match=r"does not start: .*log\.dirz: .*log\.dirs"):
