@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ..errors import CoordinationError
@@ -112,6 +113,12 @@ def _decode_state(row: list[Any], ids: list[str]) -> StoredState:
     return StoredState(state, int(path_version))
 
 
+@lru_cache(maxsize=8)
+def _decoded(path: str, data: bytes) -> MetadataChange:
+    """Each read of the image has the change of the last one again, and every write reads its own."""
+    return MetadataChange.decode(path, data)
+
+
 def ring_path(version: int) -> str:
     return f"{CHANGES}/{version % RING_SIZE}"
 
@@ -192,5 +199,5 @@ def change_at(version: int, found: tuple[bytes, Stat] | None) -> MetadataChange 
     """Returns the change in `found`, the content of a path of the ring, if it led to `version`."""
     if found is None or found[0] in (b"", b"{}"):  # no change came here yet
         return None
-    change = MetadataChange.decode(ring_path(version), found[0])
+    change = _decoded(ring_path(version), found[0])
     return change if change.version == version else None

@@ -95,6 +95,7 @@ class ClusterNode:
         self._name = name or name_of_writer(identity.broker_id)
         self._clock = clock
         self._monotonic = monotonic
+        self._uniform = uniform
         self._new_id = new_id
         self._highest_producer_id = highest_producer_id
         self._note_producer_id = note_producer_id
@@ -187,7 +188,7 @@ class ClusterNode:
             self._checks += 1
             noticed = yield from check_history(
                 self._session, self.broker_id, self._seen.last, f"{self._name}-h{self._checks}", self._monotonic,
-                in_session=own is not None,
+                self._uniform, in_session=own is not None,
             )  # fmt: skip
             self._went_back = self._went_back or noticed
         self._checked = True
@@ -271,11 +272,13 @@ class ClusterNode:
 
     def _read(self, *, whole: bool, first: bool) -> Steps[ClusterImage]:
         previous = self.image
-        newest = yield from self._newest(previous, whole=whole, first=first)
-        image = replace(newest, history=previous.history)
+        image = yield from self._newest(previous, whole=whole, first=first)
+        history = previous.history
         if self._went_back and (first or self._seen is None):
-            image = replace(image, history=previous.history + 1)
+            history += 1
             self._went_back = False
+        if image.history != history:
+            image = replace(image, history=history)
         self.image = image
         if not whole and self.is_controller:
             warn_of_clocks(previous, image, self._clock())

@@ -9,6 +9,7 @@ every state: a partition waits for all of its replicas, and the one whose log ha
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 
@@ -52,6 +53,7 @@ def check_history(
     seen: SeenChange | None,
     name: str,
     monotonic: Callable[[], float] = time.monotonic,
+    uniform: Callable[[float, float], float] = random.uniform,
     *,
     in_session: bool = False,
 ) -> Steps[bool]:
@@ -89,7 +91,7 @@ def check_history(
         node = RestoredNode(broker=broker_id, seen=seen.version, found=found.version, leader_epoch=seen.leader_epoch)
         return Plan(operations=[Create(paths.RESTORED, node.encode())])
 
-    yield from ChangeWriter(session, lambda _: image_steps(), name).change(no_guard, plan, image)
+    yield from ChangeWriter(session, lambda _: image_steps(), name, uniform).change(no_guard, plan, image)
     if not older:
         return False
     _log.error(

@@ -31,6 +31,8 @@ def base_paths(new_id: Callable[[], UUID]) -> Steps[None]:
         if path not in there:
             yield from create_if_missing(path, data)
     present = set((yield from children(paths.CHANGES)))
+    if len(present) == RING_SIZE:
+        return
     missing = [f"{paths.CHANGES}/{number}" for number in range(RING_SIZE) if str(number) not in present]
     if not missing:
         return

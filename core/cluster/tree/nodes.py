@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Self
+from functools import lru_cache
+from typing import Annotated, Final, Self
 from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
@@ -25,6 +26,7 @@ def decode_uuid(text: str | UUID) -> UUID:
 KafkaUuid = Annotated[UUID, BeforeValidator(decode_uuid), PlainSerializer(encode_uuid, return_type=str)]
 DecimalText = Annotated[int, PlainSerializer(str, return_type=str)]
 """A number that Kafka writes as a string."""
+_SMALL: Final = 512
 
 
 class NodeData(BaseModel):
@@ -37,13 +39,21 @@ class NodeData(BaseModel):
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> Self:
-        """Raises `CoordinationError` with the path if the data is not valid for this class."""
+        """Raises `CoordinationError` with the path if the data is not valid for this class. The newest small results
+        are kept: what every read of the image has (the controller, the features) is mostly the same as before."""
         try:
+            if len(data) <= _SMALL:
+                return cls._decode_small(data)
             return cls.model_validate_json(data)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise CoordinationError(f"{path} holds no {cls.__name__}: {where or 'JSON'}: {first['msg']}") from error
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _decode_small(cls, data: bytes) -> Self:
+        return cls.model_validate_json(data)
 
 
 class ClusterIdNode(NodeData):

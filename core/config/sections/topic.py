@@ -146,14 +146,16 @@ class TopicConfig(Section):
     def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
         """Returns `defaults` overridden by `given`. Raises `ConfigError` with one line for an unknown name or an
         invalid value."""
+        base = defaults or cls()
+        if not given:
+            return base
         for name in given:
             if name not in TOPIC_DEFINITIONS:
                 raise ConfigError(f"{name}: {unknown('topic config', name, TOPIC_DEFINITIONS)}")
-        _without_effect(given)
-        base = (defaults or cls()).model_dump(by_alias=True)
+        _checked(given)
         own = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
         try:
-            return cls.model_validate({**base, **own}, by_alias=True, by_name=False)
+            return cls.model_validate({**base.model_dump(by_alias=True), **own}, by_alias=True, by_name=False)
         except ValidationError as error:
             raise ConfigError("; ".join(str(problem) for problem in problems_of(error, cls, given))) from error
 
@@ -188,15 +190,16 @@ def check_topic_key(name: str, value: Any) -> Iterator[tuple[str, str]]:
 def topic_values(given: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
     """Returns every config of a topic that sets `given`, in the form in which Kafka's tools write it. Raises as
     `from_strings` does."""
-    return TopicConfig.from_strings(given, defaults).to_strings() | _without_effect(given)
+    without_effect = {name: accepted(kafkas, kafkas.default) for name, kafkas in _WITHOUT_EFFECT.items()}
+    return TopicConfig.from_strings(given, defaults).to_strings() | without_effect | _checked(given)
 
 
-def _without_effect(given: Mapping[str, str]) -> dict[str, str]:
-    """Returns every config that has no effect, as `given` or with its default. Raises `ConfigError` with one line."""
+def _checked(given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the given configs that have no effect. Raises `ConfigError` with one line."""
     found = {}
-    for name, kafkas in _WITHOUT_EFFECT.items():
+    for name in filter(_WITHOUT_EFFECT.__contains__, given):
         try:
-            found[name] = accepted(kafkas, given.get(name, kafkas.default))
+            found[name] = accepted(_WITHOUT_EFFECT[name], given[name])
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
     return found

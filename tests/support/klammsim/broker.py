@@ -140,6 +140,11 @@ class BrokerSession(SimCoordination):
         if self._session_id and not self._expired and not self._tree.is_live(self._session_id):
             super().expired(self._session_id)
 
+    @property
+    def is_live(self) -> bool:
+        """False after the end of the session, whether it is noticed or not."""
+        return self._session_id != 0 and not self._expired and self._tree.is_live(self._session_id)
+
     def _live(self) -> int:
         self.look()
         return super()._live()

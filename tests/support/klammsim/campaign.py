@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import sys
 import time
@@ -58,7 +59,7 @@ class Outcome:
 def run_seeds(first: int, count: int, steps: int = STEPS) -> Outcome:
     """Runs `count` schedules from seed `first` on."""
     outcome = Outcome()
-    with seldom_collected() as ended:
+    with undisturbed() as ended:
         for seed in range(first, first + count):
             with schedule_of(plan_of(seed, steps)) as schedule:
                 try:
@@ -78,9 +79,10 @@ def run_seeds(first: int, count: int, steps: int = STEPS) -> Outcome:
 
 
 @contextmanager
-def seldom_collected() -> Iterator[Callable[[], None]]:
+def undisturbed() -> Iterator[Callable[[], None]]:
     """Has no garbage collected but by the yielded function, which is called after each schedule: a schedule leaves
-    nothing to collect before its end, when its objects, which refer to each other, all go at once.
+    nothing to collect before its end, when its objects, which refer to each other, all go at once. Brokers log
+    nothing meanwhile.
     """
     ended = 0
 
@@ -93,9 +95,11 @@ def seldom_collected() -> Iterator[Callable[[], None]]:
     gc.collect()
     gc.freeze()  # what there is now need not be looked at again
     gc.disable()
+    logging.disable(logging.CRITICAL)
     try:
         yield end
     finally:
+        logging.disable(logging.NOTSET)
         gc.enable()
         gc.unfreeze()
 
@@ -105,7 +109,7 @@ def schedules_until_caught(name: str, most: int, first: int = 0) -> int | None:
 
     An error that the code raises only with the mutation counts, too.
     """
-    with MUTATIONS[name].planted(), seldom_collected() as ended:
+    with MUTATIONS[name].planted(), undisturbed() as ended:
         for seed in range(first, first + most):
             try:
                 run_schedule(seed)

@@ -305,19 +305,15 @@ class SimCoordination:
             return self._stat(path)
 
     def get(self, path: str) -> tuple[bytes, Stat]:
-        found = self._tree.find(path)
-        if found is None:
-            check_path(path)  # a path in the tree was checked when it was created
+        found = self._found(path)
         self._live()
         if found is None:
             raise NoNodeError(f"{path} is not there")
         return found
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        for path in paths:
-            check_path(path)
         self._live()
-        return [self._tree.find(path) for path in paths]
+        return [self._found(path) for path in paths]
 
     def exists(self, path: str) -> Stat | None:
         check_path(path)
@@ -375,6 +371,12 @@ class SimCoordination:
                 raise SessionExpiredError(f"session {session_id} has expired")
             yield
         fault_point("coordination.answered")
+
+    def _found(self, path: str) -> tuple[bytes, Stat] | None:
+        found = self._tree.find(path)
+        if found is None:
+            check_path(path)  # a path in the tree was checked when it was created
+        return found
 
     def _live(self) -> int:
         if self._expired:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -19,7 +19,10 @@ from klamm.core.cluster.tree.steps import (
     Acquire,
     Answer,
     AwaitChange,
+    Children,
     Connect,
+    Get,
+    GetMany,
     Pause,
     Request,
     SetWatches,
@@ -56,6 +59,8 @@ T = TypeVar("T")
 SLOW: Final = 60.0
 """Ticks until a slow write is carried out."""
 _YEAR_2026_MS: Final = 1_767_225_600_000
+_CLUSTER_ID: Final = UUID(int=0)
+_READS: Final = frozenset((Get, GetMany, Children))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,13 @@ class _Conversation(Generic[T]):
                 self._failed(failure)
                 return
             answer = error = None
-            if isinstance(request, Acquire):
+            kind = type(request)
+            if kind in _READS:
+                if chance() < interleaved:
+                    world.at(world.delay(), partial(self._execute, request))
+                    return
+                answer, error = self._read(request)
+            elif isinstance(request, Acquire):
                 mutex: SimMutex = request.mutex  # type: ignore[assignment]
                 if not mutex.acquire():
                     mutex.wait(self._later(0.0))
@@ -193,6 +204,22 @@ class _Conversation(Generic[T]):
         except CoordinationError as error:
             return None, error
         return None, None
+
+    def _read(self, request: Request) -> tuple[Answer, CoordinationError | None]:
+        """Carries out a read. Brokers read the same after each change, and so from `World.answers`."""
+        world = self._world
+        if self._broker.cut_off or not self._coordination.is_live:
+            return self._attempt(request)
+        if world.answered != world.tree.changes:
+            world.answers, world.answered = {}, world.tree.changes
+        key = (type(request), request)
+        answer = world.answers.get(key)
+        if answer is None:
+            answer, error = self._attempt(request)
+            if error is not None:
+                return None, error
+            world.answers[key] = answer
+        return answer, None
 
     def _attempt(self, request: Request) -> tuple[Answer, CoordinationError | None]:
         if self._broker.cut_off:
@@ -281,6 +308,9 @@ class World:
         self._scheduled = 0
         self._arrivals: dict[tuple[int, int], float] = {}
         self._leaders: dict[int, tuple[int, int]] = {}
+        self.answers: dict[tuple[type, Request], Answer] = {}
+        """To reads of the coordination since the change numbered `answered`."""
+        self.answered = -1
         self.tree = SimTree(lambda: _YEAR_2026_MS + int(self.now), self._written)
         self.brokers = [SimBroker(self, number) for number in range(len(REPLICAS) + reassigning)]
         self._make_paths()
@@ -288,16 +318,13 @@ class World:
     def _make_paths(self) -> None:
         """Creates the paths that a first start and a CreateTopics would have created."""
         tree = self.tree
-        admin = SimCoordination(tree)
-        admin.start()
-        run_steps(admin, base_paths(self.new_id))
+        tree.restore(_new_cluster())
         ids = {replica: self.brokers[replica].identity.data_ids[0] for replica in REPLICAS}
         state = PartitionState(-1, 0, -1, REPLICAS, (), ids, 0)
         tree.make_parents(STATE_PATH, 0)
         config = Create(paths.topic_config(TP.topic), ConfigNode().encode())
         topic = Set(TOPIC_PATH, encode_assignment(ASSIGNMENT))
         tree.apply([Create(STATE_PATH, state.encode()), topic, config], 0)
-        admin.close()
 
     # -- backups -------------------------------------------------------------------------------------------------
 
@@ -572,6 +599,17 @@ class World:
                 offset >= leader.log_start_offset and leader.value_at(offset) != value
             ):
                 self.violated(f"{value}, acknowledged at {offset}, is lost")
+
+
+@lru_cache(maxsize=1)
+def _new_cluster() -> TreeCopy:
+    """Returns the coordination after the first start of a first broker."""
+    tree = SimTree(lambda: _YEAR_2026_MS)
+    admin = SimCoordination(tree)
+    admin.start()
+    run_steps(admin, base_paths(lambda: _CLUSTER_ID))
+    admin.close()
+    return tree.copy()
 
 
 def _difference(log: CrashingLog, committed: list[int]) -> str:
