@@ -80,7 +80,8 @@ class ChildProcess:
         self._process.wait()
 
     def leave_running(self) -> None:
-        """Gives the process up: it goes on after this one has ended. No other method may be called afterwards."""
+        """Gives up control of the process, which continues after this one has ended. No other method may be called
+        afterwards."""
         self._process.returncode = 0  # otherwise `Popen` warns that nothing has waited for it
 
     def pause(self) -> None:
@@ -92,9 +93,8 @@ class ChildProcess:
 
 
 def _dying_with_parent() -> Callable[[], None] | None:
-    """Returns the function that a child calls before it becomes another program, which uses prctl(2); None except on
-    Linux.
-    """
+    """Returns the function, which uses prctl(2), that a child calls before it executes another program; None except
+    on Linux."""
     if not sys.platform.startswith("linux"):
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()

@@ -1,6 +1,6 @@
 """The error tree: every error a caller can meet, each with its Kafka error code.
 
-Foreign errors (kio's, kazoo's, OSError where it means something) are translated to these once, at the boundary.
+Foreign errors (kio's, kazoo's, OSError where it has a meaning) are translated to these once, at the boundary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ __all__ = [
 
 
 class KlammError(Exception):
-    """Root. `code` is what the wire says; the message is one line: what is wrong, where, what would be right.
+    """Root. `code` is the error code on the wire; the message is one line: what is wrong, where, and what would be
+    right.
 
     Names from the wire are escaped when the message is read; a `ConfigError` may have a line for each problem.
     """
@@ -66,7 +67,8 @@ class ProtocolError(KlammError):
 
 
 class CorruptRecordError(KlammError):
-    """A record batch that lies: bad CRC, count, length or varint; names partition and offset where known."""
+    """A record batch is damaged: wrong CRC, count, length or varint. The message names partition and offset if they
+    are known."""
 
     code = ErrorCode.corrupt_message
 
@@ -82,7 +84,8 @@ class NoSpaceError(StorageError):
 
 
 class CoordinationError(KlammError):
-    """The coordination refused or is away; see `klamm.core.interfaces.coordination` for the precise kinds."""
+    """The coordination refused a request or is unavailable; see `klamm.core.interfaces.coordination` for the precise
+    kinds."""
 
     code = ErrorCode.coordinator_not_available
 
@@ -98,7 +101,8 @@ class DeliveryError(KlammError):
 
 
 class BrokerError(KlammError):
-    """An error code that a broker answered; `code` is set on the instance, `words` is the message without its name."""
+    """An error code that a broker answered. `code` is set on the instance; `words` is the message without the code's
+    name."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         message = message.removeprefix(f"{code.name.upper()}: ")  # a broker's message may begin with the name

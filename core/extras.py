@@ -46,7 +46,8 @@ def missing_package(what: str, error: ImportError, requirement: str) -> str | No
 
 @contextmanager
 def importing(what: str, requirement: str) -> Iterator[None]:
-    """For imports from an extra: raises `ConfigError` with `missing_package`'s line if a package is missing."""
+    """A context for imports from an extra: raises `ConfigError` with `missing_package`'s line if a package is
+    missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -26,12 +26,11 @@ VARIABLE: Final = "KLAMM_FAULTS"
 _RULE: Final = re.compile(r"(?P<point>[a-z_.]+)(@(?P<nth>[0-9]{1,9})(?P<on>\+)?)?=(?P<action>[A-Za-z0-9]+)")
 
 hook: FaultHook | None = None
-"""The installed hook, set by `install` only. Code that runs for every batch looks at it before it calls
-`fault_point`."""
+"""The installed hook, set by `install` only. Code that runs for every batch tests it before it calls `fault_point`."""
 
 
 def fault_point(name: str) -> None:
-    """Whatever the installed hook does: nothing, raise, or never return."""
+    """Calls the installed hook, which may do nothing, raise, or never return."""
     if hook is not None:
         hook(name)
 

@@ -23,7 +23,7 @@ BEGIN = "<!-- The rest is made by klamm.core.hook_reference; a test compares. --
 
 
 def hooks() -> dict[str, Callable[..., Any]]:
-    """Every hook by name, in the order of the specification."""
+    """Returns every hook by name, in the order of the specification."""
     return {
         name: found
         for name, found in vars(hookspecs).items()
@@ -32,14 +32,14 @@ def hooks() -> dict[str, Callable[..., Any]]:
 
 
 def signature(hook: Callable[..., Any]) -> str:
-    """`def klamm_codecs() -> Iterable[Provider[[], Codec]]: ...`, as a plugin writes it."""
+    """Returns the signature as a plugin writes it: `def klamm_codecs() -> Iterable[Provider[[], Codec]]: ...`."""
     said = inspect.signature(hook)
     parameters = ", ".join(str(parameter) for parameter in said.parameters.values())
     return f"def {hook.__name__}({parameters}) -> {said.return_annotation}: ..."
 
 
 def made_by(hook: Callable[..., Any]) -> tuple[type, ...]:
-    """The interfaces that the hook's providers may make, or the class that it returns itself."""
+    """Returns the interfaces that the hook's providers may make, or the class that it returns itself."""
     (offered,) = get_args(
         get_type_hints(hook, localns={name: getattr(plugin, name) for name in plugin.__all__})["return"]
     )

@@ -1,7 +1,7 @@
-"""An HTTP server beside a broker, or alone: metrics and health, the audit's pages, and what else is served over HTTP.
+"""An HTTP server beside a broker, or alone: metrics and health, the audit's pages, and other HTTP services.
 
-Each has an address, a thread and a life cycle of its own: a request that takes long delays neither the broker's event
-loop nor another server.
+Each has its own address, thread and life cycle: a slow request delays neither the broker's event loop nor another
+server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HttpServer(Protocol):
     """Seconds that requests may take to end after `stop`."""
 
     def bind(self, listening: socket.socket) -> None:
-        """Takes the socket, which listens and which its owner closes."""
+        """Sets the listening socket, which its owner closes."""
         ...
 
     def run(self) -> None:
@@ -46,12 +46,11 @@ class HttpServer(Protocol):
 
 
 class HttpService:
-    """The life cycle of a server: `address` and `url` are real once started (port 0 takes a free one)."""
+    """The life cycle of a server: `address` and `url` are real once started (port 0 becomes a free port)."""
 
     def __init__(self, what: str, address: Address, option: str, server: HttpServer, advice: str = "") -> None:
-        """`what` is in log lines and the thread's name. `option`: the key of the address, for the error if it cannot be
-        used; `advice` ends that.
-        """
+        """`what` names the service in log lines and its thread. `option`: the key of the address, for the error if
+        it cannot be used; `advice` ends that error."""
         self.address = address
         self._what = what
         self._option = option

@@ -148,7 +148,7 @@ def mandatory(interface: type) -> list[str]:
 
 
 def _has(made: object, member: str) -> bool:
-    """Does not run a property, which may need a started object."""
+    """Returns whether the object has the member, without running a property, which may need a started object."""
     return getattr_static(made, member, None) is not None or "__getattr__" in dir(type(made))
 
 

@@ -53,7 +53,7 @@ class ProcessLog:
 
 
 def of_command(config: ProcessLogConfig) -> None:
-    """Sets up the log of a command's process; call it once, before the command begins its work."""
+    """Sets up the log of a command's process; call it once, before the command starts its work."""
     if config.model_fields_set:
         ProcessLog(config)
 

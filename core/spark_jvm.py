@@ -1,9 +1,9 @@
-"""The options of Java for a local Spark, which lives for seconds: it starts more than it computes.
+"""The options of Java for a local Spark that lives for seconds, in which starting takes more time than computing.
 
-Compiling its code well costs more than it saves (measured: 45 s of processor time for a load of a year of flights, 23 s
-with the first compiler alone). Finding, reading and verifying classes is a third of a small load; an archive of them,
-mapped into memory (class data sharing), saves most of that. `python -m klamm.hadoop.class_archive` makes it, once for
-each Java and Spark. Without it everything works as well, and takes longer.
+Optimizing its code costs more than it saves (measured: 45 s of processor time for a load of a year of flights, 23 s
+with the first compiler alone). Finding, reading and verifying classes is a third of a small load; an archive of
+them, mapped into memory (class data sharing), saves most of that. `python -m klamm.hadoop.class_archive` makes it,
+once for each Java and Spark. Without it everything works as well, and takes longer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """State machines as data: a table of (state, event) → next state that the code executes and a docstring shows.
 
 A module that has a state machine declares one `StateTable`, moves through it with `StateTable.next`, and shows
-`render()` in its own docstring. `tests/core/test_state_tables.py` compares the two, so the table that is read is the
-table that runs (as in h11).
+`render()` in its own docstring. `tests/core/test_state_tables.py` compares the two, so the documented table is the
+one that runs (as in h11).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class IllegalTransitionError(KlammError):
 
 
 class StateTable(Generic[S, E]):
-    """Immutable. `rows` are (state, event, next state) in the order in which they are shown; the values of the enums
-    are the words that are shown. `initial` is the state in which a machine starts."""
+    """Immutable. `rows` are (state, event, next state) in the order in which they are shown, with the values of the
+    enums as words. `initial` is the state in which a machine starts."""
 
     def __init__(self, name: str, initial: S, rows: Iterable[tuple[S, E, S]]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""The one way in which a rate is limited: connections, replication, background work, clients' requests."""
+"""Limits a rate: of connections, replication, background work and clients' requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable
 class TokenBucket:
     """Holds up to `burst_s` seconds' tokens, at least one, and fills at `rate` tokens a second; it starts full.
 
-    `spend` may take more than there are, since the size of some work is known afterwards: the debt is waited for. With
-    a `burst_s` of 0 nothing is saved up. One thread. `clock` returns monotonic seconds.
+    `spend` may take more than there are, since the size of some work is known only afterwards: later callers wait
+    until the debt is paid. With a `burst_s` of 0 no tokens are saved up. One thread. `clock` returns monotonic
+    seconds.
     """
 
     __slots__ = ("_at", "_burst_s", "_clock", "_left", "rate")
@@ -23,7 +24,7 @@ class TokenBucket:
         self._at = clock()
 
     def change(self, rate: float) -> None:
-        """Sets another rate; a debt is waited for at the new one."""
+        """Sets another rate, at which a debt is then paid."""
         self._refill()
         self.rate = rate
         self._left = min(self._left, self._most)

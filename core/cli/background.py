@@ -34,13 +34,13 @@ __all__ = ["LOG", "print_status", "signal_broker", "start_in_background", "stop_
 LOG: Final = "broker.log"
 """The file in the (first) broker's log directory to which a background broker's output is appended."""
 NOT_RUNNING: Final = 3
-"""The exit status of `klamm broker status` if a broker does not run, as the Linux Standard Base has it."""
+"""The exit status of `klamm broker status` if a broker does not run, as in the Linux Standard Base."""
 _READY: Final = ("klamm broker ready", "klamm brokers ready")
 _POLL_S: Final = 0.02
 _ANSWER_S: Final = 5.0
 """How long a broker may take to answer a connection's first request."""
 _STOP_S: Final = 60.0
-"""How long a broker may take to stop whose start was interrupted."""
+"""How long a broker whose start was interrupted may take to stop."""
 
 
 class ProcessState(Enum):
@@ -52,8 +52,8 @@ class ProcessState(Enum):
 
 def start_in_background(brokers: Sequence[BrokerConfig], arguments: Sequence[str]) -> None:
     """Runs `klamm broker` with the arguments in a session of its own; returns once all of the brokers accept
-    connections. Raises `KlammError` if one runs already; if they do not start, prints why and exits with their status.
-    """
+    connections. Raises `KlammError` if one runs already; if they do not start, prints the reason and exits with
+    their status."""
     directory = brokers[0].log_dirs
     with storage(f"log.dirs: cannot create {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def start_in_background(brokers: Sequence[BrokerConfig], arguments: Sequence[str
 
 @contextmanager
 def _exclusive(log: Path) -> Iterator[Path]:
-    """Waits for another start that appends to `log`: its lines must not be taken for those of this one."""
+    """Waits for another start that appends to `log`, so that its lines cannot be mistaken for those of this one."""
     with storage(f"cannot write {log}"):
         file = log.open("ab")
     with file:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.0005
-"""The interpreter's switch interval, in seconds: how long a worker thread may run Python while the event loop, and with
-it all requests, waits. Python's default is 5 ms."""
+"""The interpreter's switch interval, in seconds: the time for which a worker thread may run Python while the event
+loop, and with it all requests, waits. Python's default is 5 ms."""
 _STARTS = 5
-"""How often a broker is started whose session ends before it has joined."""
+"""How many times a broker is started if its session ends before it has joined."""
 
 
 AcceptMissing = Annotated[
@@ -139,7 +139,7 @@ def status(config: ConfigFile = DEFAULT_CONFIG, brokers: Brokers = 1, only: Only
 
 
 def _refuse_options_before(context: typer.Context, command: str) -> None:
-    """An option before the name of a subcommand would have no effect."""
+    """Refuses an option before the name of a subcommand, where it would have no effect."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":

@@ -167,7 +167,8 @@ def balance(
 
 
 def kept_leaders(refused: Mapping[TopicPartition, BrokerError]) -> list[str]:
-    """Returns a line for each partition whose preferred replica was not elected; one with the first three for more."""
+    """Returns a line for each partition whose preferred replica was not elected; if there are many, one line with
+    the first three."""
     why = {tp: error.words.removeprefix(f"{tp}: ") for tp, error in sorted(refused.items())}
     if len(why) <= _KEPT:
         return [f"{tp} keeps its leader: {words}" for tp, words in why.items()]
@@ -223,7 +224,7 @@ def unregister(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Remove what the cluster stores of a broker that is gone for good; it must have no replicas."""
+    """Remove what the cluster stores of a broker that will not return; it must have no replicas."""
     with cluster_client(config, bootstrap) as client:
         _admin(client).unregister_broker(broker)
     say(f"broker {broker}: unregistered")
@@ -295,7 +296,7 @@ def reassign(
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """An argument of `reassign`: a topic, one of its partitions, or that with its new replicas."""
+    """An argument of `reassign`: a topic, a partition, or either with its new replicas."""
 
     topic: str
     partition: int | None
@@ -336,7 +337,7 @@ def _short(text: str) -> str:
 
 
 def _check_shown(given: list[_Named], factor: int | None, *, cancel: bool, show: bool) -> None:
-    """Raises `ConfigError` for what makes no sense beside --list and --cancel."""
+    """Raises `ConfigError` for arguments that --list and --cancel do not accept."""
     option = "--cancel" if cancel else "--list"
     if cancel and show:
         raise ConfigError("cluster reassign: give --list or --cancel, not both")
@@ -401,7 +402,7 @@ class _Layout:
 
     @property
     def placement(self) -> dict[TopicPartition, PlacedPartition]:
-        """Returns the partitions, those that are being reassigned as they will be."""
+        """Returns the partitions; those that are being reassigned with their target replicas."""
         placement = {}
         for name, topic in self.view.topics.items():
             for number, found in topic.partitions.items():
@@ -417,22 +418,23 @@ class _Layout:
 
 
 def _layout(admin: ClusterAdmin) -> _Layout:
-    """Reads the reassignments before and after the partitions: the replicas of a partition whose reassignment ends or
-    begins meanwhile are those of its target, not the old and the new ones together."""
+    """Reads the reassignments before and after the partitions, so that a partition whose reassignment starts or ends
+    meanwhile has the replicas of its target, not the old and the new ones together."""
     before = admin.reassignments()
     view = admin.view()
     return _Layout(view, {**before, **admin.reassignments()})
 
 
 def _placement(admin: ClusterAdmin) -> tuple[Placement, dict[int, str | None]]:
-    """Returns the partitions, those that are being reassigned as they will be, and the live brokers' racks."""
+    """Returns the partitions (those that are being reassigned with their target replicas) and the live brokers'
+    racks."""
     layout = _layout(admin)
     return layout.placement, layout.racks
 
 
 def _replicas_of(view: ClusterView, broker: int) -> list[TopicPartition]:
-    """Returns the partitions of which the broker has a replica now; those that are being moved off it have theirs
-    until the end of the move."""
+    """Returns the partitions of which the broker has a replica now; a partition that is being moved off it counts
+    until the move has ended."""
     return [
         TopicPartition(name, number)
         for name, topic in view.topics.items()

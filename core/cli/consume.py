@@ -33,7 +33,7 @@ _BATCHES: Final = 64
 """The most batches that one poll returns, which bounds what is in memory."""
 _COMMIT_S: Final = 1.0
 _JOIN_S: Final = 30.0
-"""Seconds without a partition after which a group member ends: other members have them all."""
+"""Seconds without a partition after which a group member ends, since other members have all partitions."""
 
 
 def consume(
@@ -63,9 +63,9 @@ def consume(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Print the values of a topic's records, one a line, up to the end that the topic has now.
+    """Print the values of a topic's records, one a line, up to the topic's present end.
 
-    A value is JSON where the topic has a schema in the file, else its bytes, which are escaped on a terminal. A record
+    A value is JSON if the topic has a schema in the file, else its bytes, which are escaped on a terminal. A record
     that cannot be decoded is a line on stderr; the others are printed, and the exit status is 1.
     """
     now_ms = time.time_ns() // 1_000_000
@@ -119,7 +119,7 @@ def consume(
 
 
 class _Plan:
-    """The offsets at which reading begins and, unless it follows, ends in each partition."""
+    """The offsets at which reading starts in each partition and, unless it follows, those at which it ends."""
 
     def __init__(self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int] | None) -> None:
         self.starts = starts
@@ -172,7 +172,7 @@ def _chosen(there: list[TopicPartition], chosen: Collection[int] | None) -> list
 
 
 class _Rebalances:
-    """A rebalance listener that commits before partitions are taken away."""
+    """A rebalance listener that commits before partitions are revoked."""
 
     def __init__(self, commit: Callable[[], None], forget: Callable[[Collection[TopicPartition]], None]) -> None:
         self._commit = commit
@@ -214,7 +214,7 @@ class _Reading:
         self._group = group
         self._output = Output()
         self._next: dict[TopicPartition, int] = {}
-        """The offset after what was printed, by partition: of each of which a record was returned."""
+        """The offset after the last printed record, by partition; of partitions that have returned a record."""
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = time.monotonic()
         self._without_since: float | None = None
@@ -242,7 +242,7 @@ class _Reading:
             self._commit_all()
 
     def _assignable(self) -> dict[TopicPartition, int]:
-        """Returns the partitions with something to read, and where it begins."""
+        """Returns the partitions with something to read, and the offset at which it starts."""
         stops = self._plan.stops
         return {tp: at for tp, at in self._plan.starts.items() if stops is None or at < stops[tp]}
 
@@ -266,7 +266,7 @@ class _Reading:
         return False
 
     def _reached(self, tp: TopicPartition) -> int:
-        """Returns the position, which is beyond the last record where the log has none after it."""
+        """Returns the position, which moves beyond offsets at the log's end that have no record."""
         try:
             return self._consumer.position(tp, 0)
         except KlammError:  # it is not known yet

@@ -222,7 +222,7 @@ def _chosen(
 def _bounds(
     client: ClusterClient, chosen: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Returns the first offsets and the ends. Raises `KlammError` with the partitions that no broker serves."""
+    """Returns the first and the end offsets. Raises `KlammError` with the partitions that no broker serves."""
     from ..client.cluster_client import EARLIEST, LATEST
 
     starts, problems = client.list_served_offsets(dict.fromkeys(chosen, EARLIEST))
@@ -246,7 +246,7 @@ def _saved(
 def _shifted(
     chosen: list[TopicPartition], committed: Mapping[TopicPartition, int], by: int
 ) -> dict[TopicPartition, int]:
-    """Returns the committed offsets plus `by`; a line on stderr names each partition that has none."""
+    """Returns the committed offsets plus `by`; each partition without one is named on stderr."""
     for tp in chosen:
         if tp not in committed:
             say(f"klamm: {tp} has no committed offset to shift; it is left as it is", err=True)
@@ -254,7 +254,7 @@ def _shifted(
 
 
 def _live_members(settings: Settings, client: ClusterClient, group: str) -> list[str]:
-    """Returns the names of the group's members, with their hosts where the broker knows them."""
+    """Returns the names of the group's members, with their hosts if the broker knows them."""
     described = _described(client, group)
     if described:
         return [f"{member.client_id}{member.client_host}" for each in described for member in each.members]
@@ -293,7 +293,7 @@ def delete(
 
 
 def _end_audit(settings: Settings, client: ClusterClient, group: str, topics: Iterable[str]) -> None:
-    """Publishes that the group counts nothing more of these topics."""
+    """Publishes that the group's counts of these topics have ended."""
     from ..client.event_publisher import EventPublisher
     from ..interfaces.audit import AuditIdentity
 
@@ -322,7 +322,7 @@ def _delete_offsets(client: ClusterClient, group: str, topics: set[str]) -> None
 
 
 def _not_deleted(client: ClusterClient, group: str, error: BrokerError, unknown: str) -> BrokerError:
-    """Returns an error with a message: the broker's response has only a code."""
+    """Returns an error with a message, since the broker's response has only a code."""
     if error.code is ErrorCode.group_id_not_found:
         return _unknown_group(client, group, unknown)
     if error.code is ErrorCode.non_empty_group:
@@ -359,8 +359,8 @@ def _states(client: ClusterClient) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _coordination(settings: Settings, without: str = "registry groups are not shown") -> Iterator[Coordination | None]:
-    """Yields None, with a line on stderr, if the coordination cannot be reached: then only what brokers know is shown.
-    `without`: what the line says that means."""
+    """Yields the coordination, or None if it cannot be reached: then a line on stderr says so, and only what brokers
+    know is shown. `without`: the part of that line that names what is missing."""
     try:
         coordination = settings.make_coordination()
         coordination.start(COORDINATION_TIMEOUT_S)
@@ -403,7 +403,7 @@ def _registry_members(coordination: Coordination, group: str) -> _Members | None
 
 
 def _owners(coordination: Coordination, group: str) -> dict[TopicPartition, str]:
-    """Returns the owner of each partition, as the owner paths name them."""
+    """Returns the owner of each partition, by the owner paths."""
     owners: dict[TopicPartition, str] = {}
     root = paths.group_owners(group)
     with contextlib.suppress(NoNodeError):  # no registry group, or its owners changed in the meantime
@@ -417,7 +417,7 @@ def _owners(coordination: Coordination, group: str) -> dict[TopicPartition, str]
 
 
 def _described(client: ClusterClient, group: str) -> list[Any]:
-    """Returns the group as its coordinator describes it; [] if that has no members of it."""
+    """Returns the group as its coordinator describes it; [] if the coordinator has no members of it."""
     node_id = client.coordinator(group)
     message = client.call(ApiKey.DESCRIBE_GROUPS, node_id, groups=(group,), include_authorized_operations=False)
     return [found for found in message.groups if found.members]

@@ -1,9 +1,9 @@
 """Runs several brokers of one host from one file: a process each, so that each has a core for its event loop.
 
-Rules: all of them start, or none runs. One that ends later is reported, and the others continue; it is started again by
-`klamm broker … --only ID`. When the last one has ended, so does this process: with an error, unless that broker was
-stopped cleanly. SIGTERM, Ctrl-C and SIGHUP are passed on, so that all stop cleanly, or read the file again.
-A broker whose parent process is gone stops as well.
+Rules: all of them start, or none runs. One that ends later is reported, and the others continue; it is started again
+by `klamm broker … --only ID`. When the last one has ended, so does this process: with an error, unless that broker
+was stopped cleanly. SIGTERM, Ctrl-C and SIGHUP are passed on, so that all stop cleanly, or read the file again. A
+broker whose parent process has ended stops as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["run_brokers"]
 
 _READY = "klamm broker ready"
 _AT_ONCE_S = 1.0
-"""Stop signals within this time are one: a terminal and a service manager may both send one."""
+"""Stop signals within this time count as one: a terminal and a service manager may both send one."""
 
 
 class _Ready(NamedTuple):
@@ -49,9 +49,8 @@ _Events = SimpleQueue[_Ready | _Ended | _Signalled]
 
 
 class _Child:
-    """One broker's process. It is in a session of its own: Ctrl-C reaches the parent alone, which passes on a single
-    signal. Its lines are passed on behind its id, except in JSON.
-    """
+    """One broker's process. It has its own session: Ctrl-C reaches only the parent, which passes a single signal on.
+    Its output lines are printed after its id, except in JSON."""
 
     def __init__(self, broker_id: int, command: list[str], events: _Events, prefix: str) -> None:
         self.broker_id = broker_id

@@ -21,7 +21,7 @@ __all__ = ["Outcome", "carry_out"]
 
 _POLL_S: Final = 0.5
 _LOOKS: Final = 4
-"""Times that the replicas at the end of the moves are read before a partition counts as not moved."""
+"""How many times the replicas are read at the end of the moves before a partition counts as not moved."""
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -30,8 +30,9 @@ Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`left`: partitions that do not have their new replicas, since they were refused, their reassignment was cancelled
-    or replaced, or their topic was deleted. `throttles_stay`: a throttle that was set could not be removed."""
+    """`left`: partitions that do not have their new replicas, since they were refused, their reassignment was
+    cancelled or replaced, or their topic was deleted. `throttles_stay`: a throttle that was set could not be
+    removed."""
 
     left: frozenset[TopicPartition] = frozenset()
     throttles_stay: bool = False
@@ -54,8 +55,8 @@ def carry_out(
 
     Prints a line on stderr for each partition that does not have its new replicas, and for each throttle that stays.
 
-    `throttle`: bytes per second that each broker sends to, and takes by, replicas that are not in sync (KIP-73).
-    `begun`: reassignments in progress that are waited for, too; they count among the `most`.
+    `throttle`: the bytes per second that each broker sends to and receives for replicas that are not in sync
+    (KIP-73). `begun`: reassignments already in progress that are waited for, too; they count among the `most`.
     """
     begun = begun or {}
     wanted = {**begun, **targets}
@@ -120,7 +121,7 @@ def _carry_out(
 def _not_moved(admin: ClusterAdmin, targets: Targets) -> list[TopicPartition]:
     """Returns the partitions that do not have these replicas, and prints a line for each on stderr.
 
-    It looks again before that: while the controller changes, another broker answers, which may be behind.
+    It reads them several times: while the controller changes, another broker answers, which may be behind.
     """
     for look in range(_LOOKS):
         if look:
@@ -167,8 +168,8 @@ def _copied(client: ClusterClient, admin: ClusterAdmin, ongoing: Mapping[TopicPa
 
 
 class _Waits:
-    """Prints what moves wait for that does not pass by itself: a line for each broker that is to get replicas and is
-    not live, and one for partitions without a live replica in sync, by the brokers that have their records."""
+    """Prints what moves wait for that needs an action: a line for each broker that is to get replicas and is not
+    live, and one for partitions without a live replica in sync, with the brokers that have their records."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -195,7 +196,7 @@ class _Waits:
 
 
 def _why_stuck(partitions: list[TopicPartition], brokers: tuple[int, ...], *, is_only: bool) -> str:
-    """Returns the line for partitions whose replicas in sync are on these brokers, of which none is live."""
+    """Returns the line for partitions whose replicas in sync are on these brokers, none of which is live."""
     waits = f"{some_of(partitions)} {'waits' if len(partitions) == 1 else 'wait'}"
     if not brokers:
         return f"{waits} for a replica in sync: there is none"
@@ -212,12 +213,12 @@ def _say(line: str) -> None:
 
 
 class _Throttles:
-    """Limits the replication of partitions, and takes that back. Not thread-safe."""
+    """Sets throttles on the replication of partitions and resets them. Not thread-safe."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._before: dict[_Resource, dict[str, str | None]] = {}
-        """What was set before on each resource whose throttle is not taken back yet."""
+        """The earlier values on each resource whose throttle is not reset yet."""
 
     def set(self, targets: Targets, rate: int) -> None:
         from ..client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE
@@ -237,7 +238,7 @@ class _Throttles:
                 raise
 
     def restore(self) -> None:
-        """Takes back what was set, and prints a line for each topic and broker that keeps its throttle."""
+        """Resets the throttles, and prints a line for each topic and broker that keeps its throttle."""
         why: dict[_Resource, str] = {}
         try:
             for resource, own in reversed(list(self._before.items())):
@@ -290,7 +291,7 @@ class _Resource:
 
 
 def _own(configs: Mapping[str, ConfigEntry], names: Iterable[str]) -> dict[str, str | None]:
-    """Returns the values that were set for this topic or broker itself; None for the others."""
+    """Returns the values that are set on this topic or broker itself; None for the others."""
     return {
         name: configs[name].value if configs[name].source in (ConfigSource.TOPIC, ConfigSource.DYNAMIC_BROKER) else None
         for name in names

@@ -1,9 +1,10 @@
 """The plan of `klamm groups reset`, its file, and the compare-and-set that carries it out.
 
 The command joins the group as its only member before it writes. While it is the only member, the coordinator refuses
-the commits of everybody else: of consumers outside the group (UNKNOWN_MEMBER_ID) and of registry members
-(INCONSISTENT_GROUP_PROTOCOL); a consumer that joins must wait for the next generation, which fences the command's own
-commit (ILLEGAL_GENERATION). So nothing can be committed between the command's last look at the offsets and its write.
+all other commits: of consumers outside the group (UNKNOWN_MEMBER_ID) and of registry members
+(INCONSISTENT_GROUP_PROTOCOL); a consumer that joins must wait for the next generation, which fences the command's
+own commit (ILLEGAL_GENERATION). So nothing can be committed between the command's last read of the offsets and its
+write.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ __all__ = ["MEMBERS_LIVE", "PartitionReset", "compare_and_set", "read_file", "wr
 MEMBERS_LIVE: Final = "stop them first; one that was killed counts until its session times out"
 _SESSION_S: Final = 10.0
 _STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "stream")
-"""Those of other clients, too: a consumer that starts in these seconds must find one that it has, else it ends."""
+"""Includes those of other clients: a consumer that joins in these seconds must find a strategy that it supports, or
+it ends."""
 _FENCED: Final = frozenset({ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress, ErrorCode.unknown_member_id})
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReset:
-    """`committed`: the group's offset now, None without one. `start` and `end` are those of the log; `wanted` may be
-    outside of them."""
+    """The reset of one partition. `committed`: the group's offset now, None without one. `start` and `end` are the
+    log's; `wanted` may be outside of them."""
 
     partition: TopicPartition
     committed: int | None
@@ -46,7 +48,7 @@ class PartitionReset:
 
     @property
     def target(self) -> int:
-        """The offset that is written: `wanted`, or the end of the log that is nearest to it."""
+        """The offset that is written: `wanted`, moved into the log if it is outside."""
         return min(max(self.wanted, self.start), self.end)
 
     @property
@@ -61,7 +63,7 @@ class PartitionReset:
 
     @property
     def deleted(self) -> int:
-        """Offsets from the committed or the wanted one on that are not in the log any more."""
+        """The number of offsets, from the committed or the wanted one on, that are no longer in the log."""
         return max(self.start - min(self.wanted, self.start if self.committed is None else self.committed), 0)
 
     def row(self) -> dict[str, Any]:
@@ -80,8 +82,8 @@ class PartitionReset:
 
 
 def compare_and_set(client: ClusterClient, group: str, plan: Iterable[PartitionReset]) -> None:
-    """Commits the targets that differ, if the committed offsets of the whole plan are still those of the plan and the
-    group has no other member. If not, raises `KlammError`, and nothing is changed."""
+    """Commits the targets that differ, if all committed offsets are still those of the plan and the group has no
+    other member. Otherwise raises `KlammError`, and nothing is changed."""
     planned = list(plan)
     ids = client.topic_ids({each.partition.topic for each in planned})
     targets = {

@@ -51,7 +51,7 @@ TIMEOUT_S = 10.0
 
 
 _MOST_DAYS: Final = 3650
-"""The longest interval; the operating system's clock cannot wait for any number of seconds."""
+"""The longest interval, since the operating system's clock cannot wait for arbitrarily many seconds."""
 
 
 def interval_s(option: str, text: str) -> int:
@@ -79,7 +79,7 @@ _OFFLINE: Final = frozenset(
 
 
 def is_offline(error: KlammError) -> bool:
-    """Returns whether the error of a partition says that no broker serves it."""
+    """Returns whether the error of a partition means that no broker serves it."""
     return error.code in _OFFLINE
 
 
@@ -97,7 +97,7 @@ def why_unserved(client: ClusterClient, problems: Mapping[TopicPartition, KlammE
 
 
 def _until_known(client: ClusterClient, tp: TopicPartition) -> str:
-    """Returns what a new leader waits for before it knows the high watermark (KIP-207)."""
+    """Returns what a new leader still waits for before it knows the high watermark (KIP-207)."""
     found = client.cluster.partition(tp)
     try:
         minimum = client.describe_configs(tp.topic).get("min.insync.replicas")
@@ -112,8 +112,8 @@ def _until_known(client: ClusterClient, tp: TopicPartition) -> str:
 
 @contextmanager
 def cluster_client(config: Path, bootstrap: str | None) -> Iterator[ClusterClient]:
-    """Yields a client of the cluster that the file or `--bootstrap` names; with `--bootstrap` no file is needed. Of the
-    file it needs only the address (`servers_in`): the client knows no codec and no plugin."""
+    """Yields a client of the cluster that the file or `--bootstrap` names; with `--bootstrap` no file is needed.
+    Only the address is read from the file (`servers_in`): the client has no codecs and no plugins."""
     from ..client.factory import ClusterAccess, open_client
     from ..config.document import read
     from ..config.servers import servers_in
@@ -128,7 +128,7 @@ def cluster_client(config: Path, bootstrap: str | None) -> Iterator[ClusterClien
 
 @contextmanager
 def settings_and_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
-    """Yields the validated file too, for a command that needs more of it than the address."""
+    """Yields the validated file, too, for a command that needs more of it than the address."""
     from ..client.factory import open_client
     from ..config.servers import servers_of
 
@@ -146,5 +146,5 @@ def settings_of(config: Path, bootstrap: str | None) -> Settings:
 
 
 def named(config: Path) -> bool:
-    """Returns whether the file is to be read: a missing file is an error, unless it is the default one."""
+    """Returns whether the file must be read: a missing file is an error unless it is the default one."""
     return config != DEFAULT_CONFIG or config.exists()

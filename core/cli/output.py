@@ -56,7 +56,7 @@ def discard_output(*, err: bool = False) -> None:
 
 
 def reader_ended() -> bool:
-    """Returns True if stdout is a pipe that nobody reads any more."""
+    """Returns True if stdout is a pipe whose reader has ended."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
@@ -77,7 +77,7 @@ def console() -> Console:
     from rich.console import Console
 
     class PipedConsole(Console):
-        """A console that a broken pipe does not end, as in `_echo`."""
+        """A console that does not end the command on a broken pipe, as in `_echo`."""
 
         def on_broken_pipe(self) -> None:
             discard_output()
@@ -86,9 +86,8 @@ def console() -> Console:
 
 
 def _echo(output: str, err: bool) -> None:
-    """Prints a text. If its reader has ended (`| head`), the rest of the output is discarded and the command goes on:
-    it may be one that changes something, and its status is its own.
-    """
+    """Prints a text. If its reader has ended (`| head`), the rest of the output is discarded and the command
+    continues, since it may change something; its exit status is unaffected."""
     try:
         typer.echo(output, err=err)
     except BrokenPipeError:
@@ -96,7 +95,7 @@ def _echo(output: str, err: bool) -> None:
 
 
 class Lines(list[str]):
-    """A list that a table shows with each entry on a line of its own."""
+    """A list of which a table shows each entry on its own line."""
 
 
 class Shown(int):
@@ -165,7 +164,7 @@ def _table_class() -> type[Table]:
     from rich.table import Table
 
     class EscapedTable(Table):
-        """A table whose texts are escaped, and are no markup."""
+        """A table whose texts are escaped and not interpreted as markup."""
 
         def add_column(self, header: Any = "", *arguments: Any, **options: Any) -> None:
             super().add_column(text(escaped(header)) if isinstance(header, str) else header, *arguments, **options)

@@ -21,8 +21,8 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
-    """A group whose help shows the first paragraph of each command's help in full, wrapped, where click cuts it off
-    at the end of the line."""
+    """A group whose help shows the whole first paragraph of each command's help, wrapped; click cuts it off at the
+    end of the line."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [_quick(parameter) for parameter in super().get_params(ctx)]

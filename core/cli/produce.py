@@ -80,8 +80,8 @@ def produce(
 ) -> None:
     """Send each line of the input as a record.
 
-    A topic with a schema takes the JSON of one value per line; another topic takes each line as it is. A line that is
-    no record ends the input: those before it are sent, those after it are not (`--on-bad skip` leaves it out).
+    A topic with a schema takes the JSON of one value per line; another topic takes each line as it is. A line that
+    is no record ends the input: the lines before it are sent, those after it are not (`--on-bad skip` skips it).
     """
     if on_bad not in ("fail", "skip"):
         raise ConfigError(f"--on-bad: expected fail or skip, got {on_bad!r}")
@@ -117,7 +117,7 @@ def produce(
 
 
 class _Run:
-    """One input. `where` precedes the number of a line in a message."""
+    """One input. In messages `where` precedes the number of a line."""
 
     def __init__(self, topic: str, where: str, skip: bool, quiet: bool) -> None:
         self._topic = topic
@@ -127,7 +127,7 @@ class _Run:
         self._skipped = 0
 
     def run(self, blocks: Iterator[ParsedBlock], sending: RecordSending, interrupts: Interrupts) -> int:
-        """Sends everything, prints what became of it, and returns the exit status."""
+        """Sends everything, prints the outcome, and returns the exit status."""
         stopped: BadInput | None = None
         try:
             stopped = self._send(blocks, sending)
@@ -149,7 +149,7 @@ class _Run:
         return 1 if stopped is not None or sending.error is not None else 0
 
     def _send(self, blocks: Iterator[ParsedBlock], sending: RecordSending) -> BadInput | None:
-        """Returns the line at which it stopped; None: all was sent, or a record failed."""
+        """Returns the line at which it stopped; None if all was sent, or a record failed."""
         try:
             for block in blocks:
                 for bad in (*sending.send(block, self._skip), *block.bad):
@@ -173,7 +173,7 @@ class _Run:
 
 
 class _Form:
-    """What a line is."""
+    """The meaning of a line of the input."""
 
     def __init__(
         self, raw: bool, json: bool, csv: bool, key_field: str | None, key_delimiter: bytes | None, null: bool
@@ -211,7 +211,7 @@ class _Form:
             raise ConfigError(f"--columns: expected names separated by commas, got {columns!r}")
 
     def expected(self, typed: bool) -> str:
-        """Returns what a line is, for a person who types them."""
+        """Describes the expected form of a line, for a person who types them."""
         if self._csv:
             return "a row of CSV"
         if self._json:

@@ -1,6 +1,6 @@
 """Notifies the service manager that started this process, by the protocol of systemd's `sd_notify(3)`.
 
-Does nothing where there is none (`NOTIFY_SOCKET` is not set). A manager that does not answer is not waited for: the
+Does nothing without one (`NOTIFY_SOCKET` is not set). It does not wait for a manager that does not answer: the
 broker serves its clients all the same.
 """
 

@@ -1,4 +1,5 @@
-"""What a file says of topics against what the cluster has, as changes (`klamm topics apply`); none deletes anything."""
+"""The differences between a file's topics and the cluster's, as changes (`klamm topics apply`); none deletes
+anything."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ FACTOR: Final = "replication.factor"
 
 
 class Action(Enum):
-    """`LEFT` is a config that the topic has and the file does not name: it stays. `CANNOT` is a difference that no
+    """`LEFT`: a config that the topic has and the file does not name, which stays. `CANNOT`: a difference that no
     change of a topic removes."""
 
     CREATE = "create"
@@ -35,8 +36,8 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """One difference: `key` has the value `cluster` there, and `file` in the file. `why`: the reason that the change
-    cannot be made, or was refused."""
+    """One difference: the value of `key` in the `cluster` and in the `file`. `why`: the reason why the change cannot
+    be made, or was refused."""
 
     topic: str
     action: Action
@@ -52,7 +53,7 @@ class TopicChange:
 
     @property
     def differs(self) -> bool:
-        """Whether the cluster does not have what the file says."""
+        """True if the cluster's value is not the file's."""
         return self.action is not Action.LEFT and not self.done
 
     def row(self) -> dict[str, Any]:
@@ -116,8 +117,8 @@ def smallest_factor(topic: TopicView) -> int:
 def file_changes(
     client: ClusterClient, sections: Mapping[str, TopicSettings]
 ) -> Iterator[tuple[str, list[TopicChange]]]:
-    """Yields each topic of the file with what differs between the file and the cluster. The controller is asked:
-    another broker may not know yet what the command before this one has changed."""
+    """Yields each topic of the file with its differences from the cluster. The controller is asked, since another
+    broker may not know yet what an earlier command has changed."""
     controller = client.controller()
     there = client.metadata(node_id=controller).topics
     for name, section in sections.items():

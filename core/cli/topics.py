@@ -43,7 +43,7 @@ _NOT_DELETED = {
     ErrorCode.offset_out_of_range: ": --before is above its end (`next` in `klamm topics describe`)",
     ErrorCode.policy_violation: ": its topic is only compacted (cleanup.policy=compact), so records cannot be deleted",
 }
-"""The meaning of these codes here: the response has no message."""
+"""The meaning of these error codes, since the response has no message."""
 
 
 @app.command("list")
@@ -192,11 +192,13 @@ def apply(
     bootstrap: Bootstrap = None,
     as_json: Json = False,
 ) -> None:
-    """Make the cluster's topics what the file says: create topics, add partitions, set configs. Deletes nothing.
+    """Make the cluster's topics as the file defines them: create topics, add partitions, set configs. Deletes
+    nothing.
 
-    Configs that a topic has and the file does not name are listed, and left. Exit status 0: the cluster has what the
-    file says; 1: a change was refused, or cannot be made (fewer partitions, another replication factor); 2: the command
-    or the file is wrong; 3: with --dry-run, there are changes to be made, and all can be.
+    Configs that a topic has and the file does not name are listed, and not changed. Exit status 0: the cluster's
+    topics are as the file defines them; 1: a change was refused, or cannot be made (fewer partitions, another
+    replication factor); 2: the command or the file is wrong; 3: with --dry-run, there are changes to be made, and
+    all can be.
     """
     from ..config.sections.topic_settings import MINIMUM
     from ..config.settings import load_settings
@@ -315,7 +317,7 @@ def _create_all(settings: Settings, client: ClusterClient) -> bool:
 
 
 def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, str | None]) -> None:
-    """Says on stderr if `min.insync.replicas` is above the number of the topic's replicas: it is accepted, as by
+    """Warns on stderr if `min.insync.replicas` is above the number of the topic's replicas. It is accepted, as by
     Kafka."""
     from ..config.sections.topic_settings import MINIMUM, too_high_minimum
     from .topic_changes import smallest_factor

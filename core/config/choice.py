@@ -19,7 +19,7 @@ class PluginChoice:
     config: BaseModel = field(default_factory=NoConfig)
 
     def __str__(self) -> str:
-        """The name alone: DescribeConfigs shows it, and the configuration may hold a secret."""
+        """Returns the name alone, since DescribeConfigs shows it and the configuration may hold a secret."""
         return self.plugin
 
 
@@ -33,6 +33,6 @@ def _choices(value: Any) -> Any:
 
 
 OptionalPlugin = Annotated[PluginChoice | None, BeforeValidator(_choice), ConfigType.STRING]
-"""One or none; a bare name is one without configuration."""
+"""One plugin or none; a bare name is a plugin without configuration."""
 PluginChoices = Annotated[tuple[PluginChoice, ...], BeforeValidator(_choices), ConfigType.LIST]
 """Several plugins in order; a plain string is the name of one without configuration."""

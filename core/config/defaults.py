@@ -1,4 +1,4 @@
-"""The plugins that a file gets where it names none. Only their names: the core imports no plugin."""
+"""The plugins that apply if a file names none. Only their names: the core imports no plugin."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """One configuration key. `synonyms` are in the order of precedence; the first one gives the value. A value of None
-    is none, or a password."""
+    """One configuration key. `synonyms` are in the order of precedence; the first one gives the value. The value is
+    None if there is none, or if it is a password."""
 
     name: str
     value: str | None
@@ -43,7 +43,7 @@ def describe_topic(
     for_this: Mapping[str, str] | None = None,
 ) -> list[ConfigDescription]:
     """Returns every configuration key of a topic. `configs` are those that the topic sets itself; `broker` is the
-    configuration in force, with the dynamic values `for_all` brokers and `for_this` one in it."""
+    configuration in force, which includes the dynamic values `for_all` brokers and `for_this` one."""
 
     def source(broker_key: str) -> ConfigSource:
         if broker_key in (for_this or {}):
@@ -65,14 +65,14 @@ def describe_topic(
 
 
 def kafka_keys_in(section: BaseModel) -> dict[str, str]:
-    """Returns the keys of Kafka's brokers that another section has, with its values."""
+    """Returns the keys of Kafka's brokers that another section of the file has, with its values."""
     return {name: value for name, value in values(section).items() if name in BROKER_KEYS}
 
 
 _IN_FORCE_AS: Final = {"log.dir": "log.dirs", "node.id": "broker.id"}
-"""Kafka's second names of keys."""
+"""Kafka's alternative names of keys."""
 _IN_FORCE: Final = {"group.coordinator.rebalance.protocols": "classic"}
-"""Keys of Kafka that are refused, and what holds here."""
+"""Keys of Kafka that are refused, with the value that is in force."""
 _NO_EFFECT: Final = "No effect here."
 
 
@@ -93,8 +93,8 @@ def describe_broker(
     elsewhere: Mapping[str, str] | None = None,
 ) -> list[ConfigDescription]:
     """Returns every configuration key of a broker: the values of its file, overridden by the dynamic values for all
-    brokers, then by those for this one. A key that needs a restart is read-only. `elsewhere`: values in force that
-    other sections than the broker's give."""
+    brokers, then by those for this one. A key that needs a restart is read-only. `elsewhere`: values in force from
+    other sections than the broker's."""
     layers = ((for_this or {}, ConfigSource.DYNAMIC_BROKER), (for_all or {}, ConfigSource.DYNAMIC_DEFAULT_BROKER))
     current = values(broker) | dict(broker.without_effect)
     in_force = {name: current[other] for name, other in _IN_FORCE_AS.items()} | _IN_FORCE | dict(elsewhere or {})

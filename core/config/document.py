@@ -35,7 +35,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}|\$\{
 
 @dataclass
 class Document:
-    """`tree` has dicts, lists and scalars; `lines` gives each key's line, from 1; `name` is put before each problem."""
+    """`tree` has dicts, lists and scalars; `lines` has each key's line, from 1; `name` precedes each problem."""
 
     name: str
     base_dir: Path
@@ -43,7 +43,7 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
     ambiguous: list[str] = field(default_factory=list)
-    """A line for each value that YAML 1.1 and 1.2 read differently."""
+    """One line for each value that YAML 1.1 and 1.2 read differently."""
 
     def fail(self, problems: list[ConfigProblem]) -> ConfigError:
         """Returns an error with a line for each problem: `klamm.yaml:3: broker.log.retention.hour: unknown key; did you
@@ -136,8 +136,9 @@ class WrittenFloat(float):
 
 
 def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document: Document) -> Any:
-    """Converts a scalar; adds one that YAML 1.1 and 1.2 read differently, or NaN, to `document.ambiguous`. Raises
-    `MarkedYAMLError` for a value that does not have the type of its tag (`!!int x`), or none in YAML 1.1 (`0x_`)."""
+    """Converts a scalar. A value that YAML 1.1 and 1.2 read differently, and NaN, are added to `document.ambiguous`.
+    Raises `MarkedYAMLError` for a value that does not have the type of its tag (`!!int x`), or has no type in YAML
+    1.1 (`0x_`)."""
     kind = node.tag.removeprefix(_TAG)
     if kind in ("timestamp", "value"):
         return node.value

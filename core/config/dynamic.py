@@ -95,7 +95,7 @@ def differing(one: BrokerConfig, other: BrokerConfig) -> list[str]:
 
 
 def is_dynamic(name: str) -> bool:
-    """Returns True if the key changes while a broker runs: here, or in Kafka if it has no effect here."""
+    """Returns True if the key can change while a broker runs; for a key without effect, if it can in Kafka."""
     if name in DEFINITIONS:
         return name in DYNAMIC_KEYS
     return name in BROKER_KEYS and BROKER_KEYS[name].update != ""

@@ -1,8 +1,8 @@
 """Several brokers of one host from one file (`klamm broker --brokers 3`).
 
-The first broker is the file's own. The n-th after it has an id, ports and a metrics port that are n higher, and a log
-directory beside the file's, with its id at the end: so a file that ran one broker runs several, and the first one finds
-its logs.
+The first broker is the file's own. The n-th after it has an id, ports and a metrics port that are n higher, and a
+log directory beside the file's, with its id at the end. So a file that ran one broker can run several, and the first
+one finds its logs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def nth_broker(file: BrokerConfig, index: int) -> BrokerConfig:
 
 
 def check_host(file: BrokerConfig, count: int) -> None:
-    """Raises `ConfigError` in one line if `count` brokers cannot have ports of their own."""
+    """Raises `ConfigError` in one line if `count` brokers cannot all have distinct ports."""
     option = f"--brokers {count}: " if count > 1 else ""
     taken: dict[tuple[str, int], str] = {}
     for index in range(count):

@@ -1,10 +1,10 @@
 """What Kafka's configuration keys mean here: every key of a broker or a topic of Kafka 4 is known.
 
-A key is one of three: obeyed (a field of `BrokerConfig` or `TopicConfig`), refused with a reason (`refusal`: it would
-promise what Klamm does not have, or another key stands for it), or without effect. A key without effect is checked as
-Kafka checks it, kept and shown, so that tools and files that set it work unchanged. What Klamm does not have may be set
-to Kafka's default, which asks for nothing. Names, types, defaults and bounds are in `kafka_table`, made from Kafka's
-own classes.
+A key is one of three: obeyed (a field of `BrokerConfig` or `TopicConfig`), refused with a reason (`refusal`: it
+would promise what Klamm does not have, or another key replaces it), or without effect. A key without effect is
+checked as Kafka checks it, kept and shown, so that tools and files that set it work unchanged. A key of a feature
+that Klamm does not have may be set to Kafka's default, if that does not use the feature. Names, types, defaults and
+bounds are in `kafka_table`, made from Kafka's own classes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LARGEST: Final = {ConfigType.SHORT: SHORT_MAX, ConfigType.INT: INT_MAX, ConfigT
 
 @dataclass(frozen=True, slots=True)
 class KafkaKey:
-    """`default`: None where Kafka has none. `within`: valid values, as `LOW..HIGH` or names, with commas; "" for all of
-    the type. `update`: `cluster-wide` or `per-broker` if Kafka changes it while a broker runs. `internal`: Kafka does
-    not show it."""
+    """A key of Kafka. `default`: None if Kafka has none. `within`: valid values, as `LOW..HIGH` or names, with
+    commas; "" for all of the type. `update`: `cluster-wide` or `per-broker` if Kafka changes it while a broker runs.
+    `internal`: Kafka does not show it."""
 
     name: str
     type: ConfigType
@@ -41,8 +41,7 @@ class KafkaKey:
         return " | ".join(f">= {part.removesuffix('..')}" if part.endswith("..") else part for part in parts)
 
     def checked(self, value: Any) -> str:
-        """Returns the value in the form in which Kafka's tools write it. Raises `ValueError` with what would be
-        right."""
+        """Returns the value in the form in which Kafka's tools write it. Raises `ValueError` with the valid values."""
         text = to_string(value).strip()
         if self.type is ConfigType.BOOLEAN:
             if text.lower() not in ("true", "false"):
@@ -103,7 +102,8 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "offsets.topic.replication.factor": _OFFSETS,
     "offsets.topic.segment.bytes": f"{_OFFSETS}, with `plugin: topic`",
 }
-"""Keys that another one stands for here. They are refused with Kafka's default, too: it need not be what holds here."""
+"""Keys that another key replaces here. They are refused even with Kafka's default, which need not be the value in
+force."""
 _REFUSED: Final[Mapping[str, str]] = {
     "authorizer.class.name": "the key authorizer names a plugin that says what a principal may do",
     "config.providers": "a value may be ${NAME} of the environment instead",
@@ -132,7 +132,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "ssl.truststore.": _NO_TLS,
     "transaction.two.phase.commit.enable": "Klamm has no transactions yet",
 }
-"""Why a key is refused; a name that ends with a dot stands for all that begin so."""
+"""Why a key is refused; a name that ends with a dot applies to all keys that begin with it."""
 _JAVA: Final = "it names Java classes, which Klamm does not load"
 _OF_JAVA: Final = (".class", ".class.name", ".class.path", "security.providers")
 
@@ -159,7 +159,7 @@ ONLY_KAFKA_3: Final = frozenset(
         "reserved.broker.max.id",
     }
 )
-"""Keys that Kafka 4 has no more: the nearest known key would be a misleading hint."""
+"""Keys that Kafka 4 no longer has, for which the nearest known key would be a misleading hint."""
 
 
 def refusal(name: str) -> str:

@@ -1,7 +1,7 @@
 """Configuration keys of Apache Kafka 4.4.0's brokers and topics, made by `bench/kafka_keys.py`.
 
 A line: name, type, default (`null`: none), valid values, `cluster-wide` or `per-broker` if it changes while a broker
-runs, `internal` if Kafka does not show it. A line that is too long goes on after a backslash.
+runs, `internal` if Kafka does not show it. A line that is too long continues after a backslash.
 """
 
 from __future__ import annotations

@@ -7,4 +7,4 @@ __all__ = ["INT_MAX", "LONG_MAX", "SHORT_MAX"]
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-"""Of replicas, of ids and partitions, of offsets."""
+"""The largest int64: of offsets, times and sizes."""

@@ -42,7 +42,7 @@ TOPIC_KEYS = tuple(info.alias or name for name, info in TopicSettings.model_fiel
 """The keys of a topic's section that are not its serde's."""
 M = TypeVar("M", bound=BaseModel)
 _Offered = Callable[[], Providers[..., object]]
-"""Calls the hook: only where the section names a plugin."""
+"""Calls the hook only if the section names a plugin."""
 
 
 class SettingsLoader:
@@ -91,7 +91,7 @@ class SettingsLoader:
         self._add(ConfigProblem(path, message))
 
     def _add(self, problem: ConfigProblem) -> None:
-        """Adds a problem once: some sections are validated twice."""
+        """Adds a problem unless it was added before: some sections are validated twice."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -171,13 +171,13 @@ class SettingsLoader:
         return None if config is None else PluginChoice(provider.name, config)
 
     def _choices(self, path: Path, providers: Providers[..., object], value: Any) -> tuple[PluginChoice, ...]:
-        """A list of names or of `{plugin: NAME, …}`."""
+        """Validates a list of names or of `{plugin: NAME, …}`."""
         items = value if isinstance(value, list) else [value]
         found = [self._chosen((*path, i), providers, item) for i, item in enumerate(items)]
         return tuple(choice for choice in found if choice is not None)
 
     def _chosen(self, path: Path, providers: Providers[..., object], value: Any) -> PluginChoice | None:
-        """A name or `{plugin: NAME, …}`."""
+        """Validates a name or `{plugin: NAME, …}`."""
         said = dict(value) if isinstance(value, Mapping) else {PLUGIN: value}
         return self._plugin(path, providers, said.pop(PLUGIN, ""), said)
 
@@ -210,8 +210,8 @@ class SettingsLoader:
         one: Mapping[str, _Offered] | None = None,
         without: Collection[str] = (),
     ) -> M | None:
-        """Each key in `lists` holds a list of plugins, each key in `one` a single one; the keys `without` are not the
-        model's."""
+        """Validates a section with plugins: each key in `lists` holds a list of them, each key in `one` a single
+        one; the keys `without` are not the model's."""
         section = {key: value for key, value in self._section((name,)).items() if key not in without}
         for single, offered in (one or {}).items():
             if section.get(single) is not None:

@@ -16,13 +16,13 @@ _NOT_HERE: Mapping[str, str] = {
     "zookeeper.": "it is a key of the section coordination, with `plugin: zookeeper`",
     "transaction": "Klamm has no transactions yet",
 }
-"""What is said of an unknown key that begins so, as in a broker's file of Kafka, unless a known one is near."""
+"""The message for an unknown key that begins so, as in a broker's file of Kafka, unless a similar known key exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """`path` leads from the root of the document to the key. `meant`: the known key that is nearest to an unknown
-    one."""
+    """One problem. `path` leads from the root of the document to the key. `meant`: the known key that is most
+    similar to an unknown one."""
 
     path: Path
     message: str

@@ -25,7 +25,7 @@ BEGIN = "<!-- The tables from here on are made by klamm.core.config.reference; a
 
 
 def reference(host: PluginHost) -> str:
-    """Markdown: a table for each section, then one for each plugin that has keys."""
+    """Returns Markdown: a table for each section, then one for each plugin that has keys."""
     return "\n".join(_lines(host)) + "\n"
 
 
@@ -98,7 +98,7 @@ def _row(key: ConfigKey, default: str) -> str:
 
 
 def _kafkas_of_brokers() -> Iterator[str]:
-    """Kafka's keys of brokers that the model does not have: those without effect, and those that are refused."""
+    """Yields Kafka's keys of brokers that the model does not have: those without effect, and those that are refused."""
     others = [key for key in broker_definitions() if key.name not in DEFINITIONS and not BROKER_KEYS[key.name].internal]
     yield "\n### Kafka's keys without effect\n"
     yield "Kafka's other keys of a broker: checked as in Kafka, kept and shown, without effect here. Tools and files"

@@ -81,7 +81,7 @@ def _path(value: Any, info: ValidationInfo) -> Any:
 
 
 def from_folder(path: str | Path, info: ValidationInfo) -> Path:
-    """Returns the path, a relative one from the folder of the YAML file; `~` is the user's home directory."""
+    """Returns the path, a relative one resolved from the folder of the YAML file; `~` is the user's home directory."""
     try:
         own = Path(path).expanduser()
     except RuntimeError:

@@ -58,7 +58,8 @@ class Settings:
     source: str = "configuration"
     base_dir: Path = field(default_factory=Path.cwd)
     index: int = 0
-    """Which of the brokers of one host that the file describes this process runs (`for_broker`)."""
+    """The index of the broker that this process runs, among those of one host that the file describes
+    (`for_broker`)."""
 
     def with_(self, **changes: Any) -> Settings:
         """Returns a copy with other sections."""
@@ -76,8 +77,8 @@ class Settings:
         return self.host().codec_table()
 
     def make_coordination(self) -> Coordination:
-        """Returns a coordination that is not started yet. Raises `CoordinationError` without a configuration of one: no
-        file was read."""
+        """Returns a coordination that is not started yet. Raises `CoordinationError` without a configuration of one,
+        which means that no file was read."""
         coordinations, chosen = self.host().coordinations, self.coordination
         if not isinstance(chosen.config, coordinations.get(chosen.plugin).config):
             raise CoordinationError("no coordination is configured: name a file that has one with --config")
@@ -91,7 +92,7 @@ class Settings:
         return None if self.audit is None else self.host().audits.create(self.audit.plugin, self.audit.config)
 
     def make_sink(self, name: str) -> Sink | BatchSink:
-        """`ConfigError` when the file has no such sink, or a load under its name."""
+        """Returns the sink. Raises `ConfigError` if the file has no such sink, or a load under its name."""
         chosen = self.sink(name).choice
         load = self.make_load(name)
         if load is not None:
@@ -99,7 +100,7 @@ class Settings:
         return self.host().sinks.create(chosen.plugin, chosen.config)
 
     def make_load(self, name: str) -> Load | None:
-        """None where the section is a sink's."""
+        """Returns the load; None if the section is a sink's."""
         chosen, loads = self.sink(name).choice, self.host().loads
         return loads.create(chosen.plugin, chosen.config) if chosen.plugin in loads.names() else None
 
@@ -111,7 +112,7 @@ class Settings:
         return self.sinks[name]
 
     def check_sink(self, name: str) -> None:
-        """Raises `ConfigError` if there is no such sink, or its plugin does not support what the section asks for.
+        """Raises `ConfigError` if there is no such sink, or its plugin does not support what the section requires.
         Makes no connection."""
         section, load = self.sink(name), self.make_load(name)
         where = f"{self.source}: sinks.{name}"
@@ -150,17 +151,17 @@ class Settings:
         return [validators.create(c.plugin, c.config) for c in self.broker.topic_validators]
 
     def make_authenticator(self) -> Authenticator | None:
-        """None where `broker.authenticator` is not set."""
+        """Returns the authenticator; None unless `broker.authenticator` is set."""
         chosen = self.broker.authenticator
         return None if chosen is None else self.host().authenticators.create(chosen.plugin, chosen.config)
 
     def make_authorizer(self) -> Authorizer | None:
-        """None where `broker.authorizer` is not set."""
+        """Returns the authorizer; None unless `broker.authorizer` is set."""
         chosen = self.broker.authorizer
         return None if chosen is None else self.host().authorizers.create(chosen.plugin, chosen.config)
 
     def make_services(self, context: BrokerContext) -> list[tuple[str, Service]]:
-        """The services of `broker.services` with their plugins' names, in that order; not started."""
+        """Returns the services of `broker.services` with their plugins' names, in that order; not started."""
         services = self.host().services
         return [(c.plugin, services.create(c.plugin, c.config, context)) for c in self.broker.services]
 

@@ -17,14 +17,14 @@ _TIMES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 _KEYS_OF_TIME: Final = {"ms": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600_000}
 """The last part of a key's name, and its unit in ms."""
 _KEYS_OF_SIZE: Final = ("batch.size", "buffer.memory", "buffer.size", "file.size", "request.size", "throttled.rate")
-"""Ends of the names of keys of size in which no part is `bytes`."""
+"""Endings of names of keys of size that do not contain `bytes`."""
 _QUANTITY: Final = re.compile(r"(\d+)\s*([A-Za-z]*)", re.ASCII)
 _SIZE_UNIT: Final = re.compile(r"([kmgt]?)(i?b)?", re.ASCII)
 _MOST_DIGITS: Final = 19
 
 
 def parse_size(text: str) -> int:
-    """Returns the bytes of a size such as `128m`, `10g` or `1GB`. Raises `ValueError` with what would be right."""
+    """Returns the bytes of a size such as `128m`, `10g` or `1GB`. Raises `ValueError` with the valid forms."""
     number, unit = _parts(text)
     match = _SIZE_UNIT.fullmatch(unit.lower())
     if number is None or match is None or unit.lower() == "ib":
@@ -33,8 +33,8 @@ def parse_size(text: str) -> int:
 
 
 def parse_time(text: str, unit: str = "ms") -> int:
-    """Returns a time such as `90s`, `36h` or `7d` in `unit` (`ms`, `seconds`, `minutes`, `hours`), in which a number
-    alone is. Raises `ValueError` with what would be right, also if it is no whole number of them."""
+    """Returns a time such as `90s`, `36h` or `7d` in `unit` (`ms`, `seconds`, `minutes`, `hours`), which is also the
+    unit of a number alone. Raises `ValueError` with the valid forms, also if the time is no whole number of units."""
     number, given = _parts(text)
     factor = _KEYS_OF_TIME[unit] if given == "" else _TIMES_MS.get(given.lower())
     if number is None or factor is None or number * factor % _KEYS_OF_TIME[unit]:
@@ -52,8 +52,8 @@ def unit_of(key: str) -> str | None:
 
 
 def in_unit_of(key: str, value: Any) -> Any:
-    """Returns the value of a key as its number, if it is a text with a unit and the key is one of size or time; any
-    other value as it is. Raises `ValueError` for a text that is neither a number nor a size or time."""
+    """Returns the value of a key as a number, if it is a text with a unit and the key is one of size or time; any
+    other value unchanged. Raises `ValueError` for a text that is neither a number nor a size or time."""
     unit = unit_of(key)
     if unit is None or not isinstance(value, str) or _is_number(value):
         return value

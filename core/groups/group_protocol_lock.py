@@ -76,8 +76,8 @@ def acquire(
 ) -> Acquired:
     """Acquires the group's lock for `protocol` and creates the ephemeral path `ids/<holder>` with `data`.
 
-    For the classic protocol the holders of that protocol are deleted: the caller coordinates the group, and they do not
-    any more. `guard` returns a check that holds in the same transaction; it is called for each attempt.
+    For the classic protocol, earlier holders of that protocol are deleted: the caller now coordinates the group, and
+    they no longer do. `guard` returns a check that holds in the same transaction; it is called for each attempt.
 
     Raises `BrokerError` INCONSISTENT_GROUP_PROTOCOL while holders of the other protocol exist, and for the registry
     protocol `NodeExistsError` if another live session has a holder of this name (if it is this session's own member,
@@ -250,7 +250,7 @@ class ClassicGroupLocks:
         return not self._join_ended(group) and not self._populated(group)
 
     def release(self, group: str) -> None:
-        """Blocking. Releases the lock, unless the group has a member, or a join is on its way, by now."""
+        """Releases the lock, unless the group has a member, or a join is in progress, by now. Blocking."""
         with self._io:
             with self._counts:
                 if self._joining[group] > 0 or self._populated(group) or group not in self._held:
@@ -291,7 +291,7 @@ class ClassicGroupLocks:
         self._held[group] = _Held(self._coordination.session_id, acquired.version, acquired.path)
 
     def _join_ended(self, group: str) -> bool:
-        """Counts one pending join less; returns whether there are more."""
+        """Counts one pending join less; returns whether any are left."""
         with self._counts:
             self._joining[group] -= 1
             if self._joining[group] <= 0:

@@ -4,15 +4,15 @@ An auditor that raises is counted and skipped: records are still processed, and 
 
 How the tiers call it:
 
-- A producer asks `Audit.mark` for the headers of the first record of each batch, which say whose batch it is. Before it
-  takes a batch to send it, it asks `begin`; it then tells `attempted` of the batch, sends it, and tells `end`. It tells
-  `acknowledged` of each record that a broker has confirmed and `failed` of each whose future raises. Of nothing of this
-  it is told record by record: an audit's cost is by batch.
-- A consumer calls `start` for each partition it is given, with the offset its group committed (or where it starts when
-  there is none), the topic's id and the epoch of its ownership, and `begin` for all of them; `seek` when its user moves
-  the position, `count` for what it hands out, and around each commit `publish(offsets)`, then the commit, then
-  `committed(offsets)` when that succeeded; `stop` for what is taken away.
-- A load, which has Spark count, calls `publish_ranges` after it has published its data; that is all.
+- A producer asks `Audit.mark` for the headers of the first record of each batch, which identify the batch's sender.
+  Before it takes a batch to send it, it calls `begin`; it then calls `attempted` for the batch, sends it, and calls
+  `end`. It calls `acknowledged` for records that a broker has confirmed and `failed` for those whose futures raise.
+  None of these calls is made record by record: an audit's cost is by batch.
+- A consumer calls `start` for each partition that it is assigned, with the offset its group committed (or where it
+  starts when there is none), the topic's id and the epoch of its ownership, and `begin` for all of them; `seek` when
+  its user moves the position, `count` for the records that it returns, and around each commit `publish(offsets)`, then the
+  commit, then `committed(offsets)` when that succeeded; `stop` for revoked partitions.
+- A load, for which Spark counts, only calls `publish_ranges`, after it has published its data.
 - The broker runs the service that `Audit.broker` makes; it follows the partitions that the broker leads.
 """
 
@@ -57,10 +57,9 @@ NO_WINDOW = -1
 
 @dataclass(frozen=True, slots=True)
 class AuditIdentity:
-    """The counting party: `tier` is producer, broker, consumer or hadoop; `owner` the group, or the load job's name
+    """The counting party: `tier` is producer, broker, consumer or hadoop; `owner` is the group, the load job's name
     (not one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the
-    marks of batches.
-    """
+    marks of batches."""
 
     tier: str
     owner: str
@@ -79,9 +78,8 @@ class WindowCount:
 
 @dataclass(frozen=True, slots=True)
 class LoadOrigin:
-    """The load that published a range: its `number` (0: none, the lake is only announced) and `job`, the id of its lake
-    and the lake's topic `directory`. `replaces`: the ids of the lakes whose directory was moved there.
-    """
+    """The load that published a range: its `number` (0: none, the lake is only announced) and `job`, the id of its
+    lake and the lake's topic `directory`. `replaces`: the ids of the lakes whose directory was moved to this one."""
 
     number: int
     job: str
@@ -110,9 +108,9 @@ class ProducerAudit(Protocol):
     """
 
     def begin(self, topic: str) -> bool:
-        """Returns True if batches of the topic may be sent now. They may not, for some seconds at most, while an event
-        is being stored that says that this producer sends again; `begin` is called again once an event is stored.
-        """
+        """Returns True if batches of the topic may be sent now. They may not, for some seconds at most, while the
+        event is being stored which states that this producer sends again; `begin` is called again once an event is
+        stored."""
         ...
 
     def end(self, topic: str) -> None:
@@ -128,9 +126,8 @@ class ProducerAudit(Protocol):
         ...
 
     def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        """Counts acknowledged records, with a timestamp of the window that `attempted` got (if the broker sets
-        timestamps, its time); the sums over all calls are the same.
-        """
+        """Counts acknowledged records, with a timestamp in the window that `attempted` got (if the broker sets
+        timestamps, its time); the sums over all calls are the same."""
         ...
 
     def failed(self, topic: str, count: int = 1) -> None:
@@ -155,22 +152,21 @@ class RangeAudit(Protocol):
     def start(
         self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
     ) -> None:
-        """Begins the owner's count of the partition: `from` of the next event is the committed offset. Uncommitted
-        counts are dropped, since their records will be read again. `epoch` grows with each change of owner.
-        """
+        """Starts the owner's count of the partition: `from` of the next event is the committed offset. Uncommitted
+        counts are dropped, since their records will be read again. `epoch` grows with each change of owner."""
         ...
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Publishes where the owner begins in these partitions, which were started, and waits until it is stored.
+        """Publishes where the owner starts in these partitions, for which `start` was called, and waits until it is
+        stored.
 
-        Called for a group before it returns a record of them: of earlier records nothing is demanded of it.
+        Called for a group before it returns a record of them: earlier records are not expected of the group.
         """
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Records that the user moved the position. Records below those counted already are not counted again; below
-        the last commit they make events marked as replay, which no sum includes.
-        """
+        the last commit they lead to events marked as replay, which no sum includes."""
         ...
 
     def count(
@@ -186,7 +182,7 @@ class RangeAudit(Protocol):
         ...
 
     def committed(self, to: Mapping[TopicPartition, int]) -> None:
-        """Records that the commit after `publish` succeeded: the next events begin here."""
+        """Records that the commit after `publish` succeeded: the next events start here."""
         ...
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -200,9 +196,8 @@ class RangeAudit(Protocol):
         ...
 
     def end(self, topics: Iterable[str], why: str) -> None:
-        """Publishes that the owner counts nothing more of these topics, so that nothing more is demanded of it, and
-        waits until it is stored.
-        """
+        """Publishes that the owner's counts of these topics have ended, so that no further records are expected of
+        it, and waits until that is stored."""
         ...
 
     def close(self) -> None: ...

@@ -6,8 +6,8 @@ events) run on a thread of the implementation, must return at once, and may not 
 coordination that fails at start stops the broker; one that becomes unavailable later raises
 `CoordinationUnavailableError`.
 
-Reads of one session see its own writes and never go back. The writes of another session may be seen later than that
-session's own reads see them, where the service has several servers (a ZooKeeper ensemble): a conditional write or a
+Reads of one session see its own writes and never go back. If the service has several servers (a ZooKeeper ensemble),
+a session may see the writes of another session later than that session itself sees them: a conditional write or a
 watch decides, not a read.
 """
 
@@ -113,7 +113,7 @@ Operation = Check | Create | Set | Delete
 
 class SessionEvent(Enum):
     CONNECTED = "connected"
-    """A session is up, a new one or the old one resumed. It was renewed two thirds of its time-out ago at most."""
+    """A session is up, a new one or the earlier one again. It was renewed at most two thirds of its time-out ago."""
     SUSPENDED = "suspended"
     """The connection is lost; the session, and its ephemeral paths, may come back."""
     EXPIRED = "expired"
@@ -136,9 +136,8 @@ class Coordination(Protocol):
         ...
 
     def restart(self, timeout_s: float = 10.0) -> None:
-        """Opens a new session after `SessionEvent.EXPIRED`; watches set before are void. Does nothing while a session
-        is live: of several users of one object, the first that learns of the expiry has restarted it.
-        """
+        """Opens a new session after `SessionEvent.EXPIRED`; watches set before are void. Does nothing while a
+        session is live: if several users share the object, the first that learns of the expiry restarts it."""
         ...
 
     def close(self) -> None:
@@ -155,9 +154,8 @@ class Coordination(Protocol):
 
     @property
     def most_operations(self) -> int:
-        """The number of operations that one transaction may have; more raise `CoordinationError`, as too much data
-        does, with the code MESSAGE_TOO_LARGE. It may depend on the server, so read it after `start`.
-        """
+        """The most operations of one transaction. More raise `CoordinationError`, as too much data does, with the
+        code MESSAGE_TOO_LARGE. It may depend on the server, so read it after `start`."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat: ...
@@ -165,9 +163,8 @@ class Coordination(Protocol):
     def get(self, path: str) -> tuple[bytes, Stat]: ...
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """Returns data and properties of each path, in the order of `paths`; None where the path does not exist. Costs
-        few round trips, whatever the number of paths. Each path is read at a time of its own: this is no snapshot.
-        """
+        """Returns data and properties of each path, in the order of `paths`; None for a path that does not exist.
+        Costs few round trips, whatever the number of paths. It is no snapshot: each path is read at its own time."""
         ...
 
     def exists(self, path: str) -> Stat | None: ...
@@ -181,11 +178,10 @@ class Coordination(Protocol):
         ...
 
     def transaction(self, operations: Sequence[Operation]) -> None:
-        """Carries out all operations or none, in order; raises the error of the first one that fails, with its path in
-        the message. One that succeeds shows that the session was renewed a third of its time-out before the call at
-        the earliest: the session lives for two thirds of its time-out from then on, as do those of `create`, `set` and
-        `delete`.
-        """
+        """Carries out all operations or none, in order; raises the error of the first one that fails, with its path
+        in the message. A success shows that the session was renewed at the earliest a third of its time-out before
+        the call, so that it lives for another two thirds of its time-out; `create`, `set` and `delete` show the
+        same."""
         ...
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:

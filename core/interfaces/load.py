@@ -1,7 +1,7 @@
-"""The load interface: a section of `sinks` that a command of its own fills in whole loads, such as a lake.
+"""The load interface: a section of `sinks` that a command fills in whole loads, such as a lake.
 
-`klamm sink` runs a `Sink`, record by record or batch by batch. A load plans offset ranges and publishes them together,
-so nothing can be written to it a record at a time: the subcommand that its plugin brings runs it.
+`klamm sink` runs a `Sink`, record by record or batch by batch. A load plans offset ranges and publishes them
+together, so nothing can be written to it a record at a time: a subcommand of its plugin runs it.
 """
 
 from __future__ import annotations

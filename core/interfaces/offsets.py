@@ -32,10 +32,9 @@ DEFAULT_REPLICAS = 3
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """`offset` is the next to read; a negative one, which a client may have stored, counts as no offset.
-    `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`: the offset is valid in this topic
-    only, not in one of the same name that was created later (design D5a); None when unknown, as in offsets that older
-    versions stored.
-    """
+    `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`: the offset is valid in this
+    topic only, not in a later one of the same name (design D5a); None when unknown, as in offsets that older
+    versions stored."""
 
     offset: int
     leader_epoch: int = -1
@@ -83,7 +82,7 @@ class OffsetStore(Protocol):
     ) -> None:
         """Deletes the offsets; `None`: the whole group. Missing offsets are not an error.
 
-        `guards` as for a commit. `seen`: delete only those whose offset is still the one in it, since another may have
+        `guards` as for a commit. `seen`: deletes only offsets that still have these values, since others may have
         been committed meanwhile; a group that keeps an offset is kept whole.
         """
         ...
@@ -109,7 +108,7 @@ class OffsetsTopicSettings:
 
 @runtime_checkable
 class OffsetsTopicStore(Protocol):
-    """An optional part of an `OffsetStore`: it says how `__consumer_offsets` is created."""
+    """An optional part of an `OffsetStore`: the settings with which `__consumer_offsets` is created."""
 
     @property
     def offsets_topic(self) -> OffsetsTopicSettings: ...

@@ -23,10 +23,10 @@ C = TypeVar("C", bound="BaseModel")
 class Provider(Generic[P, T_co]):
     """One implementation of a hook's interface.
 
-    `name` is what YAML selects it by. `config` is the pydantic model that its YAML section is validated against before
-    anything starts (forbid extras, alias the dotted Kafka names); without one the section may have no keys. `create` is
-    called with a validated instance of `config` and then with what the hook passes: `Provider[[Coordination],
-    OffsetStore]` is made by `create(config, coordination)`.
+    YAML selects it by `name`. `config` is the pydantic model that its YAML section is validated against before
+    anything starts (forbid extras, alias the dotted Kafka names); without one the section may have no keys. `create`
+    is called with a validated instance of `config` and then with the hook's further arguments:
+    `Provider[[Coordination], OffsetStore]` is made by `create(config, coordination)`.
     """
 
     @overload

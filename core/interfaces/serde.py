@@ -50,14 +50,13 @@ class ArrowSerializer(Protocol):
 
     def payloads(self, rows: pa.Array) -> pa.Array | None:
         """Returns the payloads as (large) binary, without the prefix. Returns None if it cannot guarantee the same
-        bytes as the serializer of single values; that one is then called for each of `values`, and reports the value
-        that is wrong.
-        """
+        bytes as the serializer of single values; that serializer is then called for each of `values`, and reports
+        the wrong value."""
         ...
 
     def values(self, rows: pa.Array) -> Sequence[Any]:
         """Returns the rows as the serializer of single values takes them; raises `SchemaError` for a row or a column
-        that no value stands for."""
+        that corresponds to no value."""
         ...
 
 
@@ -105,7 +104,7 @@ class CheckedSerde(Protocol):
 @runtime_checkable
 class ArrowSerde(Protocol):
     """A serde that also converts whole columns, for `send_arrow` and `poll_arrow`. Both methods are called once per
-    topic, and where they return None records are converted one by one."""
+    topic; if they return None, records are converted one by one."""
 
     def arrow_serializer(self, topic: str) -> ArrowSerializer | None: ...
 
@@ -114,16 +113,15 @@ class ArrowSerde(Protocol):
 
 @runtime_checkable
 class JsonSerde(Protocol):
-    """A serde whose values have a form in JSON, for commands. Another serde's values are those of `json` as they
-    are."""
+    """A serde whose values have a form in JSON, for commands. The values of other serdes are used as `json` parses
+    and prints them."""
 
     def json_serializer(self, topic: str) -> Serializer:
         """Returns the serializer of parsed JSON documents, whose fractions are `Decimal`."""
         ...
 
     def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
-        """Returns the serializer of rows of CSV: dicts of texts by column. Raises `SchemaError` if no row of these
-        columns can be a value, as where a column is no field."""
+        """Returns the serializer of CSV rows, which are dicts of texts by column."""
         ...
 
     def json_deserializer(self, topic: str) -> Deserializer:

@@ -38,10 +38,9 @@ class ServiceRead(NamedTuple):
 
 
 class AppendListener(Protocol):
-    """Called on the event loop after an append of a client's batch that the event loop has made, before its records are
-    committed. Batches that a worker thread appends are left out, and retries: a service reads those from the log. The
-    broker serves nobody meanwhile; a listener that raises is logged.
-    """
+    """Called on the event loop after it has appended a client's batch, before the records are committed. Batches
+    that a worker thread appends, and retries, are left out: a service reads those from the log. The broker serves no
+    client meanwhile; a listener that raises is logged."""
 
     def __call__(
         self,
@@ -73,8 +72,8 @@ class BrokerContext(Protocol):
     def codecs(self) -> CodecTable: ...
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
-        """Returns the partitions that this broker leads now, with the ids of their topics. One that another broker has
-        led is there once all records that were committed there are committed here."""
+        """Returns the partitions that this broker leads now, with the ids of their topics. A partition that another
+        broker has led is included once all records that were committed there are committed here."""
         ...
 
     def read(
@@ -85,9 +84,8 @@ class BrokerContext(Protocol):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> ServiceRead:
         """Reads from the local log, as far as `isolation` allows; returns at least one batch if there is any, and no
-        data at an offset outside of the log, or if `max_bytes` is 0. Raises `KlammError` if the partition is not in
-        `partitions` any more.
-        """
+        data at an offset outside of the log, or if `max_bytes` is 0. Raises `KlammError` if the partition is no
+        longer in `partitions`."""
         ...
 
     def on_append(self, listener: AppendListener) -> None:
@@ -111,16 +109,15 @@ class BrokerContext(Protocol):
         offsets: Mapping[TopicPartition, CommittedOffset],
         leader_epochs: Mapping[TopicPartition, int],
     ) -> set[TopicPartition]:
-        """Stores a service's positions in partitions that this broker leads in these leader epochs, those in which they
-        were read, and returns the others: their offsets are not stored, because another broker leads the partition by
-        now, or this one in another epoch, or the topic is deleted. Raises `CoordinationError` if nothing can be stored
-        now."""
+        """Stores a service's positions in partitions that this broker leads in these leader epochs, those in which
+        they were read. Returns the others, whose offsets are not stored, because another broker leads the partition
+        by now, or this one in another epoch, or the topic is deleted. Raises `CoordinationError` if nothing can be
+        stored now."""
         ...
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Creates the topic unless it exists, with `default.replication.factor` replicas. Raises `KlammError` if that
-        is not possible now, as while fewer brokers are live: try again.
-        """
+        """Creates the topic unless it exists, with `default.replication.factor` replicas. Raises `KlammError` if
+        that is not possible now, for instance because too few brokers are live: try again."""
         ...
 
 
@@ -144,8 +141,8 @@ class Service(Protocol):
         ...
 
     def stop(self) -> None:
-        """Finishes its current work within seconds and ends its threads. The broker still serves while this
-        runs. Called once, also where `start` has raised or has not returned."""
+        """Finishes its current work within seconds and ends its threads. The broker still serves while this runs.
+        Called once, even if `start` has raised or has not returned."""
         ...
 
     def health(self) -> str | None:

@@ -1,15 +1,15 @@
 """The sink interface: where a running `klamm sink` writes a group's records.
 
-A sink that raises stops its task before the offsets are committed: what was not flushed is delivered again.
+A sink that raises stops its task before the offsets are committed: unflushed records are delivered again.
 
-A sink takes records (`Sink`) or whole record batches (`BatchSink`). More protocols are a sink's to implement or not:
+A sink takes records (`Sink`) or whole record batches (`BatchSink`). It may implement further protocols:
 
-- `TopicIdSink`, for a sink that keeps positions of its own so as not to write again what is delivered again. An offset
-  means something in one topic only: such a sink keeps its positions by topic id, or it drops the first records of a
+- `TopicIdSink`, for a sink that stores its own positions, so that it does not write redelivered records twice. An
+  offset is valid in one topic only: such a sink stores its positions by topic id, or it drops the first records of a
   topic that was deleted and created again.
-- `HistorySink`, for such a sink too: an offset means something in one history of its topic only. A log that was
-  restored from an older backup ends below what the sink has, and other records take the place of those that were lost.
-- `QuarantineSink`, for a sink that has a place for what cannot be read (`on.bad.record: quarantine`).
+- `HistorySink`, for such a sink too: an offset is valid in one history of its topic only. A log that was restored from
+  an older backup ends below the sink's position, and other records take the place of those that were lost.
+- `QuarantineSink`, for a sink that can store records that cannot be read (`on.bad.record: quarantine`).
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """A partition's records from `offset` on that were read are no longer in its log; those had leader epochs up to
-    `lost_epoch`, and the records that replace them have larger ones. A cut that is reported again equals the first
-    report, unless other commits were made meanwhile.
-    """
+    """The records of a partition from `offset` on, which were read, are no longer in its log. They had leader epochs
+    up to `lost_epoch`, and the records that replace them have larger ones. A cut that is reported again equals the
+    first report, unless other commits were made meanwhile."""
 
     partition: TopicPartition
     offset: int
@@ -77,8 +76,7 @@ class Sink(Protocol):
 
     def flush(self) -> None:
         """Returns when all written records are durable; only then are the offsets committed. Called only while each
-        topic has the id that the sink was given: the records written before belong to that topic.
-        """
+        topic still has the id that was given to the sink, so that the records written before belong to that topic."""
         ...
 
     def close(self) -> None:
@@ -93,8 +91,8 @@ class BatchSink(Protocol):
     def open(self) -> None: ...
 
     def write_batches(self, batches: Sequence[RecordBatch]) -> None:
-        """Takes batches of any of the task's partitions, in order within each. A batch may begin before its
-        `from_offset`, where the group's position lies inside it."""
+        """Takes batches of any of the task's partitions, in order within each. A batch may start before its
+        `from_offset`, if the group's position lies inside it."""
         ...
 
     def flush(self) -> None:
@@ -108,7 +106,7 @@ class BatchSink(Protocol):
 
 @runtime_checkable
 class TopicIdSink(Protocol):
-    """A sink that keeps positions of its own."""
+    """A sink that stores its own positions."""
 
     def topic_ids(self, ids: Mapping[str, UUID]) -> None:
         """Called once, between `open` and the first `write`, with the ids of the sink's topics. Not called if the
@@ -119,19 +117,19 @@ class TopicIdSink(Protocol):
 
 @runtime_checkable
 class HistorySink(Protocol):
-    """A sink that keeps positions of its own, and is notified if a log lost its end."""
+    """A sink that stores its own positions, and is notified if a log lost its end."""
 
     def log_cut(self, cut: LogCut) -> None:
-        """Called after a `flush` and before the first record that was written after the cut: what the sink has of the
-        partition from `cut.offset` on is of the lost history, and its position there is at most `cut.offset`. Durable
-        when it returns; called again with the same cut, unless its position was committed, and then changes
-        nothing."""
+        """Called after a `flush` and before the first record that was written after the cut. The sink's records of
+        the partition from `cut.offset` on are of the lost history, and its position there becomes at most
+        `cut.offset`. Durable when it returns; called again with the same cut, unless its position was committed, and
+        then changes nothing."""
         ...
 
 
 @runtime_checkable
 class QuarantineSink(Protocol):
-    """A sink with a place for records that cannot be read."""
+    """A sink that can store records that cannot be read."""
 
     def quarantine(self, bad: BadRecords) -> None:
         """Sets the records aside; they are durable when the next `flush` returns. Repeating it changes nothing."""

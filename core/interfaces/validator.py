@@ -15,7 +15,7 @@ __all__ = ["TopicValidator"]
 
 class TopicValidator(Protocol):
     def applies_to(self, topic: str) -> bool:
-        """Returns True if the topic's batches are to be opened for this validator. Called once per topic."""
+        """Returns True if the topic's batches must be opened for this validator. Called once per topic."""
         ...
 
     def validate(self, topic: str, partition: int, records: Sequence[Record]) -> None:

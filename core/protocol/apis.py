@@ -88,8 +88,8 @@ SPOKEN: dict[ApiKey, tuple[int, int]] = {
     ApiKey.OFFSET_DELETE: (0, 0),
     ApiKey.UNREGISTER_BROKER: (0, 0),
 }
-"""The versions that Klamm's own client speaks, of the APIs that it sends. Fetch 13 names topics by their ids; Fetch 16
-and Produce 10 return the new leader (KIP-951). Produce 13, which names topics by their ids, is not spoken: a batch for
-a topic that was created again is sent to the new one either way, as by Kafka's producer. The newer versions of the
-others return nothing that our client uses; ApiVersions 4 a Kafka broker before 3.9 would refuse first, too.
-"""
+"""The versions that Klamm's own client speaks, of the APIs that it sends. Fetch 13 names topics by their ids; Fetch
+16 and Produce 10 return the new leader (KIP-951). Produce 13, which names topics by their ids, is not spoken: a
+batch for a topic that was created again is sent to the new one either way, as by Kafka's producer. The newer
+versions of the other APIs return nothing that our client uses; a Kafka broker before 3.9 would refuse ApiVersions 4
+first, too."""

@@ -48,7 +48,8 @@ class BoundsCheck:
     elements: int = 0
 
     def count(self, elements: int, smallest: int, position: int) -> None:
-        """Counts elements of at least `smallest` bytes each; raises `ProtocolError` if there is no room for them."""
+        """Counts elements of at least `smallest` bytes each; raises `ProtocolError` if the data are too short for
+        them."""
         self.elements += elements
         if elements * smallest > len(self.data) - position:
             raise ProtocolError(f"an array at byte {position} claims {elements} elements, more than the frame holds")

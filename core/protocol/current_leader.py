@@ -1,4 +1,4 @@
-"""Where a partition is led now: tagged fields of Produce (v10 up) and Fetch (v16 up) responses (KIP-951)."""
+"""The present leader of a partition: tagged fields of Produce (v10 up) and Fetch (v16 up) responses (KIP-951)."""
 
 from __future__ import annotations
 

@@ -34,12 +34,12 @@ class FrameLengthError(ProtocolError):
 
 
 class FrameSplitter:
-    """Either `feed` it bytes, or let the network write into `get_buffer` and say how much with `received`.
+    """Either `feed` it bytes, or let the network write into `get_buffer` and pass the number to `received`.
 
     `limit_by_key`, for a server, maps the frame's first int16 (the API key) to a limit of its own. `chunk`, of
-    `READ_SIZE` bytes, may be shared by splitters whose `get_buffer` and `received` always come in pairs, as on
-    one event loop: ten thousand idle connections then hold no buffers. `reserve`, for a client, gives memory that
-    costs nothing before it is written: frames of up to 64 MB are made whole, and read in 1 MB.
+    `READ_SIZE` bytes, may be shared by splitters whose `get_buffer` and `received` always come in pairs, as on one
+    event loop: ten thousand idle connections then hold no buffers. `reserve`, for a client, allocates lazily
+    committed memory: frames of up to 64 MB are allocated whole, and read in pieces of 1 MB.
     """
 
     def __init__(
@@ -55,16 +55,15 @@ class FrameSplitter:
         self._reserve = reserve
         self._read_size = READ_SIZE if reserve is None else _LARGE_READ
         self.held = 0
-        """Bytes of memory taken for the frame under way."""
+        """Bytes of memory allocated for the incomplete frame."""
         self._kept = b""  # the start of a frame whose length is not known yet
         self._frame: bytearray | None = None  # the frame under way, when larger than what has come
         self._filled = 0
         self._size = 0
 
     def get_buffer(self) -> memoryview:
-        """Returns the buffer for the next bytes: part of a large frame under way, else a chunk; at most 64 KB (1 MB
-        with `reserve`).
-        """
+        """Returns the buffer for the next bytes: part of an incomplete large frame, else a chunk; at most 64 KB (1
+        MB with `reserve`)."""
         if self._frame is None:
             return memoryview(self._chunk)
         if self._filled == len(self._frame):
@@ -86,7 +85,7 @@ class FrameSplitter:
 
     @property
     def begun(self) -> int:
-        """The bytes that have arrived of an incomplete frame."""
+        """The number of bytes that have arrived of an incomplete frame."""
         return self._filled if self._frame is not None else len(self._kept)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytearray]:

@@ -25,7 +25,7 @@ _PARTITION = struct.Struct(">iiqiqiB")
 _INT32 = struct.Struct(">i")
 _REPLICA = struct.Struct(">iqB")
 _END = b"\1\1\1" + write_uvarint(_REPLICA.size)
-"""Before the replica's state: no rack, one tagged field, which is the replica's state, and its size."""
+"""The bytes before the replica's state: no rack, and one tagged field, the replica's state, with its size."""
 _ID = 16
 _RESPONSE = struct.Struct(">ihi")
 _ANSWER = struct.Struct(">ihqqq")
@@ -202,7 +202,7 @@ def _by_topic(keys: Iterable[PartitionKey]) -> dict[bytes, list[int]]:
 
 
 def as_replica_fetch(message: Any) -> ReplicaFetchRequest:
-    """Returns a decoded request of a follower (kio's message, version 15 or later) in the form that is used here."""
+    """Returns a decoded request of a follower (kio's message, version 15 or later) as a `ReplicaFetchRequest`."""
     partitions = {
         (_id_of(topic), p.partition): PartitionFetch(
             p.current_leader_epoch, p.fetch_offset, p.last_fetched_epoch, p.log_start_offset, p.partition_max_bytes

@@ -30,7 +30,7 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS, nullable=False),
     ]
 )
-"""`timestamp` is null where the record's, in ms, is out of the range of microseconds in 64 bits."""
+"""`timestamp` is null if the record's, in ms, is out of the range of microseconds in 64 bits."""
 
 _MOST_MS: Final = (2**63 - 1) // 1000
 
@@ -39,8 +39,8 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class ArrowColumns:
-    """Records as Arrow columns (`batch`, of `SCHEMA`); of the other columns' lists each is made when it is asked for.
-    `stamps` are the timestamps in ms, of which `batch` leaves some out."""
+    """Records as Arrow columns (`batch`, of `SCHEMA`). The lists of the other columns are made when they are first
+    read. `stamps` are the timestamps in ms, including those that are null in `batch`."""
 
     __slots__ = ("_stamps", "batch", "offsets")
 
@@ -79,7 +79,7 @@ class ArrowColumns:
 
 
 def _offsets(column: pa.Array) -> memoryview[int]:
-    """The int32 offsets of a binary column that is not empty, as they lie in memory: one more than it has rows."""
+    """Returns the int32 offset buffer (rows + 1 entries) of a binary column that is not empty."""
     return memoryview(column.buffers()[1]).cast("B")[4 * column.offset : 4 * (column.offset + len(column) + 1)]
 
 
@@ -123,7 +123,7 @@ def _binary(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
 
 
 def columns_to_arrow(columns: Columns) -> pa.RecordBatch:
-    """One Arrow batch of `SCHEMA`."""
+    """Returns one Arrow batch of `SCHEMA`."""
     if isinstance(columns, ArrowColumns):
         return columns.batch
     arrays = [

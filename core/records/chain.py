@@ -1,8 +1,8 @@
-"""The chain of record batches in a stretch of a log: what a batch's CRC does not cover.
+"""The chain of record batches in a stretch of a log: the checks of what a batch's CRC does not cover.
 
-Base offset, length, leader epoch and magic lie outside the CRC, so that a broker can set them; a flipped bit there is
-found by what comes before and after. One call for a whole read, in the compiled module where it is there (about 10 ns a
-batch, and 0.1 ns a byte with `verify`).
+Base offset, length, leader epoch and magic lie outside the CRC, so that a broker can set them; a flipped bit there
+is found by comparing neighbouring batches. One call checks a whole read, in the compiled module if it is available
+(about 10 ns a batch, and 0.1 ns a byte with `verify`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The check of a batch by the rules that hold for every topic, when it is read from a request.
+"""The check of a batch, when it is read from a request, by the rules that hold for every topic.
 
-What a topic's configuration allows (size, codec, timestamps, payload) is judged when the batch is appended.
-The compiled module makes the same check while it reads the request.
+The limits of a topic's configuration (size, codec, timestamps, payload) are checked when the batch is appended. The
+compiled module makes the same check while it reads the request.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from typing import Final
 from .header import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, NO_PRODUCER_ID, crc_of
 
 CheckedBatch = tuple[memoryview, int, int, int, int, int, int]
-"""A batch that breaks none of them: the batch; its number of records, base timestamp, max timestamp, codec id and
-producer id; the CRC that it must have, -1 where that was verified."""
+"""A batch that breaks none of the rules: the batch; its number of records, base timestamp, max timestamp, codec id
+and producer id; the CRC that it must have, -1 if that was verified."""
 
 MOST_BYTES: Final = 512 * 1024
 """A larger batch is not checked here."""
 CHECKED_BYTES: Final = 4096
-"""The CRC of a larger batch is left to the append, which has a faster one for them."""
+"""The CRC of a larger batch is checked at the append, which has a faster function for it."""
 _KAFKAS_CODECS: Final = 5
 
 
 def check_batch(batch: memoryview) -> CheckedBatch | None:
-    """None where `batch` is not exactly one batch, or breaks a rule: magic 2, as many records as its last offset delta
-    says, one of Kafka's codecs, neither transactional nor a control batch, a sequence with a producer id."""
+    """Returns the checked fields of `batch`; None unless it is exactly one batch that breaks no rule: magic 2, as
+    many records as its last offset delta requires, one of Kafka's codecs, neither transactional nor a control batch,
+    a sequence if it has a producer id."""
     if not HEADER_SIZE <= len(batch) <= MOST_BYTES:
         return None
     fields = HEADER.unpack_from(batch)

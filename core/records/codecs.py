@@ -57,18 +57,18 @@ class CodecTable:
         return frozenset(self._by_id)
 
     def names(self) -> list[str]:
-        """Sorted, `none` included."""
+        """The names, sorted, `none` included."""
         return sorted(self._by_name)
 
     def by_id(self, codec_id: int) -> Codec:
-        """`UnsupportedCodecError` when there is none."""
+        """Returns the codec; raises `UnsupportedCodecError` if there is none."""
         codec = self._by_id.get(codec_id)
         if codec is None:
             raise UnsupportedCodecError(f"no codec has the id {codec_id} (there are: {', '.join(self.names())})")
         return codec
 
     def by_name(self, name: str) -> Codec:
-        """`UnsupportedCodecError` when there is none."""
+        """Returns the codec; raises `UnsupportedCodecError` if there is none."""
         codec = self._by_name.get(name)
         if codec is None:
             raise UnsupportedCodecError(f"unknown codec {name!r} (there are: {', '.join(self.names())})")

@@ -1,7 +1,7 @@
-"""Reading the records of a batch, every length checked.
+"""Reads the records of a batch and checks every length.
 
-What a batch claims (its count, lengths, deltas) is believed only as far as its bytes bear it out; anything else is a
-`CorruptRecordError` that names the partition, where the caller gave it, and the batch's base offset.
+The claims of a batch (its count, lengths, deltas) are checked against its bytes; a wrong one is a
+`CorruptRecordError` that names the partition, if the caller passed it, and the batch's base offset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .record import Headers, Record
 __all__ = ["MAX_DECOMPRESSED", "Columns", "RecordArea", "RecordColumns", "decode_batch", "decode_columns", "read_area"]
 
 MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
-"""Bytes that one batch may grow to unless the caller says otherwise."""
+"""The most bytes to which one batch may decompress, unless the caller passes another limit."""
 
 
 class Columns(Protocol):
@@ -125,7 +125,7 @@ def decode_columns(
 
 
 class RecordArea(NamedTuple):
-    """A batch's records, uncompressed, and what its header says of them: what `native.lists` takes."""
+    """A batch's uncompressed records, and the fields of its header that `native.lists` needs."""
 
     data: Buffer
     records: int

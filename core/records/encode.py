@@ -52,9 +52,9 @@ def assemble(
     leader_epoch: int = -1,
     attributes: int = 0,
 ) -> bytearray:
-    """Makes a whole batch of `batch`, room for the header and then records: sealed in place, or compressed into
-    another. `timestamps` are the first record's and the latest, `producer` id, epoch and first sequence.
-    """
+    """Makes a whole batch of `batch`, which has space for the header and then records: sealed in place, or
+    compressed into another buffer. `timestamps` are the first record's and the latest; `producer` is id, epoch and
+    first sequence."""
     if codec is not None and codec.codec_id:
         with memoryview(batch) as view:
             payload = codec.compress(view[HEADER_SIZE:])

@@ -1,8 +1,8 @@
 """The twin in Python of the compiled module: the same functions, bytes and errors, some thirty times slower.
 
-`native` chooses between the two. All arguments are positional. A buffer is anything that gives its bytes; numbers in
-the buffers of columns are of this machine's byte order, as Arrow has them. Bitmaps are Arrow's: a bit for each row,
-lowest first, 1 where there is a value.
+`native` chooses between the two. All arguments are positional. A buffer is any object with the buffer protocol;
+numbers in the buffers of columns are in this machine's byte order, as Arrow's are. Bitmaps are Arrow's: a bit for
+each row, lowest first, 1 if there is a value.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ Area = tuple[Buffer, int, int, int, int, int, int, bool]
 """A batch's uncompressed records and what its header says: buffer, start, end, record count, base offset, last offset
 delta, base timestamp, whether that is every record's timestamp."""
 Binary = tuple[Buffer | None, Buffer, Buffer, int, int]
-"""A binary column: bitmap or None, offsets, data, the first row's place, bytes of one offset (4 or 8)."""
+"""A binary column: bitmap or None, offsets, data, the index of the first row, bytes of one offset (4 or 8)."""
 Column = tuple[bytes | None, bytes, bytes]
-"""A binary column made: bitmap (None: no nulls), int32 offsets, data."""
+"""A binary column in a result: bitmap (None: no nulls), int32 offsets, data."""
 Columns = tuple[int, Column, Column, bytes, bytes, bytes, Column, Column]
-"""Rows; keys; values; offsets (int64); timestamps in ms (int64); where each row's headers begin (int32, rows + 1);
-names; header values."""
+"""The columns of a result: the number of rows; keys; values; offsets (int64); timestamps in ms (int64); the index of
+each row's first header (int32, rows + 1); header names; header values."""
 
 WindowCounts = tuple[int, int, int, bytes]
-"""The start of a window in ms (-1: without a timestamp); records; bytes of their keys and values; their headers as they
-are in the batch, without their number."""
+"""The start of a window in ms (-1: without a timestamp); its records; the bytes of their keys and values; their
+headers as in the batch, without their number."""
 
 HEADER_SIZE: Final = 61
 _LENGTH_OVERHEAD: Final = 12
@@ -90,12 +90,12 @@ def crc32c(data: Buffer, crc: int = 0, /) -> int:
 
 
 def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify: bool, /) -> ChainTuple:
-    """The headers of the whole batches in `data[start:end]`; a trailing partial batch ends it.
+    """Checks the headers of the whole batches in `data[start:end]`; stops at a trailing partial batch.
 
-    The first batch begins at `expected` or later (-1: anywhere), each next one after the one before it; with `dense`
-    exactly there. `verify` checks the CRCs too. Gives the number of batches, the position after the last, the first
-    base offset (-1), the next offset (`expected` when there is none), the largest max timestamp (-1), where the last
-    batch begins (-1), and [(leader epoch, first base offset), …] where the epoch changes.
+    The first batch starts at `expected` or later (-1: anywhere), each next one after the one before it; with `dense`
+    exactly there. `verify` checks the CRCs too. Returns the number of batches, the position after the last, the
+    first base offset (-1), the next offset (`expected` when there is none), the largest max timestamp (-1), the
+    position of the last batch (-1), and [(leader epoch, first base offset), …] where the epoch changes.
     """
     if not 0 <= start <= end <= memoryview(data).nbytes:
         raise ValueError(f"[{start}, {end}) is not within {memoryview(data).nbytes} bytes")
@@ -133,12 +133,12 @@ def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify
 
 
 def pieces(data: Buffer, room: int, /) -> list[PieceTuple]:
-    """The whole batches in `data` in pieces of at most `room` bytes, or of one larger batch; a trailing partial batch
-    ends them.
+    """Returns the whole batches in `data` in pieces of at most `room` bytes, or of one larger batch; stops at a
+    trailing partial batch.
 
-    Gives of each piece: start, end, first base offset, last offset; largest max timestamp, and the last offset of the
-    first batch that has it; size, last offset and max timestamp of its first batch; the positions of its batches that
-    have a producer id.
+    For each piece: start, end, first base offset, last offset; largest max timestamp, and the last offset of the
+    first batch that has it; size, last offset and max timestamp of its first batch; the positions of its batches
+    that have a producer id.
     """
     view = memoryview(data)
     found: list[PieceTuple] = []
@@ -200,7 +200,7 @@ def validate(
 
 
 def _parse(data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int) -> Lists:
-    """The loop over records. One-byte varints are read in place: most are, and a call costs as much as the record.
+    """Parses the records. One-byte varints are read in place: most are, and a call costs as much as the record.
 
     Positions only grow (a negative length is refused), so one comparison with the record's end finds every overrun.
     """
@@ -440,8 +440,8 @@ def _column(items: list[bytes | None] | list[bytes]) -> Column:
 
 
 class _Place(NamedTuple):
-    """The first record of an area: `body` is behind its length, `number` of headers at `count_at`, the headers at
-    `headers`."""
+    """Positions in the first record of an area. `body`: after the record's length; `count_at`: of the number of
+    headers, which is `number`; `headers`: of the first header."""
 
     body: int
     count_at: int
@@ -480,10 +480,9 @@ def first_headers(data: Buffer, /) -> bytes | None:
 
 
 def add_headers(batch: bytearray, room: int, headers: Headers, /) -> None:
-    """Adds headers to the first record of `batch`, behind its own, in place. The batch begins with `room` bytes, which
-    are removed: the record grows into them. Then come zeroes for the batch's header, and uncompressed records. Raises
-    `ValueError` if there is no whole record.
-    """
+    """Adds headers to the first record of `batch`, after its own, in place. The batch begins with `room` bytes, of
+    which as many are removed as the record grows. Then follow zeroes in place of the batch's header, and
+    uncompressed records. Raises `ValueError` if there is no whole record."""
     start = room + HEADER_SIZE
     try:
         if room < 0 or start > len(batch):
@@ -506,10 +505,9 @@ def add_headers(batch: bytearray, room: int, headers: Headers, /) -> None:
 def encode_records(
     records: list[RecordTuple], room: int = 0, window_ms: int = 0, /
 ) -> tuple[bytearray, int, int, list[tuple[int, int, int]]]:
-    """Returns a batch of these records (at least one), the first record's timestamp, the latest, and if `window_ms` is
-    not 0 the records by window as `tally` counts them. The batch begins with `room` bytes for `add_headers` and those
-    of the header that `seal` writes.
-    """
+    """Returns a batch of these records (at least one), the first record's timestamp, the latest, and, if `window_ms`
+    is not 0, the records by window as `tally` counts them. The batch begins with `room` bytes for `add_headers` and
+    space for the header that `seal` writes."""
     if not records:
         raise ValueError("a record batch holds at least one record")
     _check_room(room, window_ms)
@@ -548,13 +546,13 @@ def encode_columns(
     room: int = 0,
     /,
 ) -> tuple[bytearray, int, int, int]:
-    """Returns one batch of rows [first, n), n ≤ last, as many as `max_size` bytes hold (the first row however large);
-    n; the first row's timestamp and the latest. The batch begins with `room` bytes for `add_headers` and those of the
-    header that `seal` writes.
+    """Returns one batch of rows [first, n), n ≤ last, as many as `max_size` bytes hold (the first row however
+    large); n; the first row's timestamp and the latest. The batch begins with `room` bytes for `add_headers` and
+    space for the header that `seal` writes.
 
-    A column None is all null; `timestamps` are int64 in ms, or None: all `timestamp`. `prefix` goes before each value
-    that is not null, `more` (as `encode_headers` gives it) are each record's headers. Raises `ValueError` for a row
-    whose buffers do not hold it.
+    A column None is all null; `timestamps` are int64 in ms, or None: all `timestamp`. `prefix` precedes each value
+    that is not null; `more` (the result of `encode_headers`) are each record's headers. Raises `ValueError` for a
+    row that is outside its buffers.
     """
     if first < 0 or first >= last or last > _INT64_MAX // 16:
         raise ValueError(f"rows [{first}, {last}) make no batch")
@@ -594,7 +592,7 @@ def _stamp(stamps: memoryview | None, row: int, timestamp: int) -> int:
 
 
 def _cells(column: Binary | None) -> Any:
-    """Returns row → its bytes, or None if it is null."""
+    """Returns a function from a row to its bytes, or None if it is null."""
     if column is None:
         return lambda _: None
     bitmap, offsets, data, start, width = column

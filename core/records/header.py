@@ -1,7 +1,8 @@
 """The header of a record batch, magic 2 (KIP-98): 61 bytes in front of the records.
 
-Where they are: base offset 0, length 8, leader epoch 12, magic 16, CRC 17, attributes 21 and from there on what the
-CRC covers. Base offset and leader epoch lie outside the CRC so that a broker can set them without reading the records.
+Positions: base offset 0, length 8, leader epoch 12, magic 16, CRC 17, attributes 21; the CRC covers everything from
+the attributes on. Base offset and leader epoch lie outside the CRC so that a broker can set them without reading the
+records.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
-"""Base timestamp is the time from which the batch's tombstones may go (KIP-534)."""
+"""The attribute bit that makes the base timestamp the time from which the batch's tombstones may be removed
+(KIP-534)."""
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -133,7 +135,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time from which compaction may remove the batch's tombstones; None until it has seen them once."""
+        """The time from which compaction may remove the batch's tombstones; None before a first pass has read them."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property

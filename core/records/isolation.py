@@ -1,4 +1,4 @@
-"""What a reader sees of transactions."""
+"""Which records of transactions a reader sees."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class IsolationLevel(IntEnum):
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose records a `READ_COMMITTED` reader leaves out: those of the producer from `first_offset` on,
-    up to its next control batch."""
+    """A transaction whose records a `READ_COMMITTED` reader leaves out: those of the producer from `first_offset`
+    on, up to its next control batch."""
 
     producer_id: int
     first_offset: int

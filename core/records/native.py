@@ -1,8 +1,9 @@
-"""The functions of the compiled module, or of its equal in Python (`fallback`) where there is none: chosen once, here.
+"""The functions of the compiled module, or of its equal in Python (`fallback`) if it is not available: chosen once,
+here.
 
-The compiled module is built when klamm is installed and a C compiler is there. With `KLAMM_FALLBACK=1` in the
-environment it is not used, and one of an older build that lacks a function is not either. Both give the same bytes and
-the same errors; `IMPLEMENTATION` says which one runs. The other one is not loaded, which saves memory in every broker.
+The compiled module is built when klamm is installed with a C compiler. It is not used with `KLAMM_FALLBACK=1` in the
+environment, nor if it comes from an older build that lacks a function. Both return the same bytes and raise the same
+errors; `IMPLEMENTATION` names the one in use. The other one is not loaded, which saves memory in every broker.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _PRODUCE: Final = ("read_fast_produce_request", "write_fast_produce_response")
-"""What `protocol.produce.fast_path` takes from the compiled module."""
+"""The functions of the compiled module that `protocol.produce.fast_path` uses."""
 
 
 def _chosen() -> str:

@@ -12,7 +12,7 @@ __all__ = ["NO_HEADERS", "RecordTuple", "encode_headers", "encode_record"]
 RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp in ms, key, value, headers."""
 NO_HEADERS: Final = VARINT[0]
-"""What `encode_headers` gives without headers."""
+"""The result of `encode_headers` without headers."""
 _NULL: Final = encode_varint(-1)
 
 

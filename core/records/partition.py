@@ -19,12 +19,12 @@ class TopicPartition(NamedTuple):
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns the number and the noun in its number, for a message: `1 replica`, `2 replicas`."""
+    """Returns the number and the noun in singular or plural, for a message: `1 replica`, `2 replicas`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def some_of(partitions: Iterable[TopicPartition]) -> str:
-    """Returns the first of them in order, and how many more there are, for a message."""
+    """Returns the first of the items in order, and how many more there are, for a message."""
     ordered = sorted(partitions)
     more = len(ordered) - _NAMED
     return ", ".join(map(str, ordered[:_NAMED])) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""Records read one by one, each length checked against the record's own end: slow, and exact about what is wrong.
+"""Reads records one by one and checks each length against the record's own end: slow, and exact about the error.
 
-The twin of the compiled module's reader: the same checks in the same order, in the same words. The fast loops of
-`fallback` call it when they find something wrong, to say what is wrong.
+The twin of the compiled module's reader: the same checks in the same order, with the same messages. The fast loops
+of `fallback` call it when they find an error, to describe it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from ..errors import CorruptRecordError
 __all__ = ["SMALL", "VARINT", "encode_varint", "read_varint", "read_varlong"]
 
 SMALL: Final = 1024
-"""Non-negative values below this are kept in `VARINT`: 50 kB, also where the compiled module makes all records."""
+"""Non-negative values below this are cached in `VARINT`: 50 kB, even if the compiled module encodes all records."""
 
 _MAX_SHIFT_32: Final = 28
 _MAX_SHIFT_64: Final = 63

@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["Address", "listen", "plain_host", "why_not"]
 
 _ANY: Final = ("", "::")
-"""Hosts that stand for every interface, of IPv6 and of IPv4."""
+"""Hosts that mean every interface, of IPv6 and of IPv4."""
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})", re.ASCII)
 _MAPPED: Final = "::ffff:"
 _LAST_PORT: Final = 65_535
@@ -58,12 +58,12 @@ class Address:
 
 
 def plain_host(host: str) -> str:
-    """Returns the address of a client; of one that came by IPv4 to a socket of both protocols, its IPv4 address."""
+    """Returns the address of a client; its IPv4 address if it came by IPv4 to a socket of both protocols."""
     return host.removeprefix(_MAPPED) if host.startswith(_MAPPED) and "." in host else host
 
 
 def listen(address: Address, backlog: int = 128) -> socket.socket:
-    """Returns a listening socket; one without a host, or with `::`, is of IPv6 and of IPv4 where this host has both.
+    """Returns a listening socket. Without a host, or with `::`, it accepts IPv6 and IPv4 if this host has both.
     Raises `OSError`."""
     if address.host in _ANY and _has_ipv6():
         return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)

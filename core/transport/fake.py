@@ -1,6 +1,6 @@
-"""Byte streams in memory, for tests: no socket, no thread, and nothing happens but by a call.
+"""Byte streams in memory, for tests: no socket, no thread, and nothing happens except by a call.
 
-`FakeTransport` stands under a connection of the broker, `FakeByteStream` under one of a client, and `connect` joins
+`FakeTransport` is used under a connection of the broker, `FakeByteStream` under one of a client, and `connect` joins
 the two: what the client writes is handled by the broker's connection before the call returns.
 """
 
@@ -16,10 +16,10 @@ UNLIMITED = 1 << 62
 
 
 class FakeTransport:
-    """A `Transport` whose client and whose kernel are the test.
+    """A `Transport` for which the test plays the client and the kernel.
 
-    The client sends with `feed`, and finds what it was sent in `written`, one item a write. The kernel takes
-    `kernel_room` bytes, unless that is changed; `sent` lets it take more.
+    The client sends with `feed`, and finds the bytes sent to it in `written`, one item a write. The kernel accepts
+    `kernel_room` bytes, unless that is changed; `sent` lets it accept more.
     """
 
     def __init__(self, handler: TransportHandler, peer: tuple[str, int] | None = ("127.0.0.1", 4711)) -> None:
@@ -30,7 +30,7 @@ class FakeTransport:
         self.written: list[bytes] = []
         self.kernel_room = UNLIMITED
         self.unsent = 0
-        """Bytes written that the kernel has not taken."""
+        """The number of written bytes that the kernel has not accepted."""
         self.events: list[str] = []
         """The calls that change the stream's state, in order: pause, resume, grow, close, abort."""
         self.reading = True
@@ -44,8 +44,8 @@ class FakeTransport:
     # -- the client and the kernel
 
     def feed(self, data: bytes, *, although_paused: bool = False) -> None:
-        """Delivers bytes from the client; while reading is paused they are held back, unless `although_paused`: event
-        loops deliver what they have read already."""
+        """Delivers bytes from the client; while reading is paused they are held back, unless `although_paused`,
+        since event loops deliver bytes that they have read already."""
         self._held_back += data
         while self._held_back and not self.is_closing() and (self.reading or although_paused):
             room = self.handler.get_buffer(-1)
@@ -118,7 +118,8 @@ class FakeTransport:
 
 
 class FakeByteStream:
-    """A `ByteStream` whose broker is `answer`: it is called with each write, and returns what can be read then.
+    """A `ByteStream` whose broker is `answer`: it is called with each write, and returns the bytes that can be read
+    then.
 
     No call waits: one that would have to raises `TimeoutError`.
     """
@@ -131,11 +132,11 @@ class FakeByteStream:
         self.unread = bytearray()
         """The bytes that the broker has sent; a test may add to them."""
         self.ended = False
-        """The broker has closed the stream behind what is unread."""
+        """True once the broker has closed the stream after the unread bytes."""
         self.failure: OSError | None = None
-        """Raised by the next call."""
+        """The error that the next call raises."""
         self.room = UNLIMITED
-        """Bytes that can be written before the kernel takes no more."""
+        """The number of bytes that can be written before the kernel accepts no more."""
         self.closed = False
         FakeByteStream._next_descriptor += 1
         self._descriptor = FakeByteStream._next_descriptor

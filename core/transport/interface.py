@@ -39,13 +39,13 @@ class Transport(Protocol):
     def expects_input(self) -> bool:
         """Returns whether bytes that the client has sent already are still to be delivered, as far as is known.
 
-        After True, `buffer_updated` is called at least once more unless reading is paused: with 0 bytes if what had
-        come holds none for the handler (half a TLS record).
+        After True, `buffer_updated` is called at least once more unless reading is paused: with 0 bytes if the
+        received bytes hold none for the handler (half a TLS record).
         """
         ...
 
     def writelines(self, pieces: list[Buffer], /) -> None:
-        """Sends the pieces in order. Never blocks: what the kernel does not take is kept until it does.
+        """Sends the pieces in order. Never blocks: bytes that the kernel does not accept are kept until it does.
 
         May call the handler's `pause_writing` before it returns.
         """
@@ -100,13 +100,13 @@ class TransportHandler(asyncio.BufferedProtocol, ABC):
 
 
 Accept = Callable[[socket.socket, Callable[[], TransportHandler]], Awaitable[None]]
-"""Puts an accepted, non-blocking TCP socket under a transport, and connects it to a new handler.
+"""Wraps an accepted, non-blocking TCP socket in a transport, and connects it to a new handler.
 
-Raises `OSError` if the connection is gone already. The socket is the transport's from then on.
+Raises `OSError` if the connection has been closed already. The transport owns the socket from then on.
 """
 
 Connect = Callable[[Address, Callable[[], TransportHandler]], Awaitable[None]]
-"""Connects to another broker, and puts the connection under a transport and its handler. Raises `OSError`."""
+"""Connects to another broker, and wraps the connection in a transport with its handler. Raises `OSError`."""
 
 
 # -- under a client
@@ -120,13 +120,12 @@ class ByteStream(Protocol):
     """
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
-        """Blocking. Returns how many bytes were written into `buffer`, 0 at the end of the stream. A time-out loses no
-        bytes: the next call reads on.
-        """
+        """Blocking. Returns how many bytes were written into `buffer`, 0 at the end of the stream. A time-out loses
+        no bytes: the next call continues."""
         ...
 
     def write_all(self, data: bytes, timeout_s: float) -> None:
-        """Blocking. Returns when the kernel has every byte."""
+        """Blocking. Returns when the kernel has accepted every byte."""
         ...
 
     def is_quiet(self) -> bool:
@@ -153,9 +152,10 @@ class ByteStream(Protocol):
         ...
 
     def write_available(self, pieces: Iterable[memoryview]) -> int:
-        """Non-blocking. Returns how many bytes, from the first piece on, were taken; 0 if none can be taken now.
+        """Non-blocking. Returns how many bytes, from the first piece on, were accepted; 0 if none can be accepted
+        now.
 
-        After 0, the same bytes are to be offered again.
+        After 0, the same bytes must be offered again.
         """
         ...
 

@@ -1,9 +1,9 @@
-"""Socket options that the kernel decides on by default, and what it tells about a socket.
+"""Socket options for which the kernel has a default, and the number of received bytes.
 
-Left alone, Linux gives each connection a send buffer of ten packets at once. That is 1.3 MB on loopback, whose packets
-are 64 KiB: to copy it for each of 500 peers that read nothing kept all others waiting for a second. So a connection of
-the broker begins with `_INITIAL_SEND_BUFFER` bytes, as Kafka's do, and once its peer has read more than that the kernel
-sizes the buffer. A size from `socket.send.buffer.bytes` stays what it is.
+By default, Linux gives each connection a send buffer of ten packets at once. That is 1.3 MB on loopback, whose
+packets are 64 KiB: to copy it for each of 500 peers that read nothing kept all others waiting for a second. So a
+connection of the broker starts with `_INITIAL_SEND_BUFFER` bytes, as Kafka's do, and once its peer has read more
+than that the kernel sizes the buffer. A size from `socket.send.buffer.bytes` does not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def set_send_buffer(listening: socket.socket, configured: int) -> None:
 
 
 def grow_send_buffer(opened: socket.socket | None) -> None:
-    """Lets the kernel choose the size. Before Linux 5.14, and elsewhere, the buffer stays as it began."""
+    """Lets the kernel choose the size. Before Linux 5.14, and on other systems, the size does not change."""
     if opened is not None:
         with contextlib.suppress(OSError):
             locked = opened.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK)
@@ -35,7 +35,8 @@ def grow_send_buffer(opened: socket.socket | None) -> None:
 
 
 def received_bytes(opened: socket.socket | None) -> int:
-    """Returns the bytes that the kernel has received and nobody has read yet (FIONREAD); 0 if the socket is closed."""
+    """Returns the number of bytes that the kernel has received and that were not read yet (FIONREAD); 0 if the
+    socket is closed."""
     if opened is None or opened.fileno() < 0:
         return 0
     try:

@@ -47,7 +47,7 @@ class Interrupts:
 
     @property
     def status(self) -> int:
-        """The exit status after a signal, as a shell has it."""
+        """The exit status after a signal, by the convention of shells."""
         return 128 + (self.received or 0)
 
     def wait_readable(self, fd: int, timeout_ms: int | None = None) -> bool:

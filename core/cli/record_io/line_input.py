@@ -36,14 +36,15 @@ __all__ = [
 BLOCK_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 18
 _LAST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, beyond which a producer takes no timestamp."""
+"""The last millisecond of the year 9999, after which a producer accepts no timestamp."""
 _CELL_BYTES: Final = 1 << 30
 """The most characters of a CSV cell: `max.request.size` decides how large a record may be."""
 _RECORD_KEYS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "partition", "offset"})
 
 
 class BadInput(Exception):
-    """A line that is no record: its number, from 1, and what was expected. The lines after it are not read yet."""
+    """A line that is no record: its number, from 1, and what was expected. The lines after it have not been read
+    yet."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -61,18 +62,18 @@ class InputRecord(NamedTuple):
 
 
 LineParser = Callable[[bytes], InputRecord]
-"""Returns the record of a line; raises `ValueError` or `SchemaError`, which say what is expected."""
+"""Returns the record of a line; raises `ValueError` or `SchemaError` with what is expected."""
 
 
 @dataclass(slots=True)
 class ParsedBlock:
-    """Records of consecutive lines, the number of each record's line, and the lines that are none."""
+    """Records of consecutive lines, the number of each record's line, and the bad lines."""
 
     records: list[InputRecord] = field(default_factory=list)
     lines: Sequence[int] = ()
     bad: list[BadInput] = field(default_factory=list)
     values: list[bytes | None] | None = None
-    """The records, if they are values and nothing else."""
+    """The records, if all of them are only values."""
 
 
 LineBlock = tuple[int, list[bytes] | BadInput]
@@ -80,9 +81,9 @@ LineBlock = tuple[int, list[bytes] | BadInput]
 
 
 def line_blocks(fd: int, interrupts: Interrupts, longest: int) -> Iterator[LineBlock]:
-    """Yields lines as they arrive, at most about `BLOCK_BYTES` at a time. Ends at the end of the input, or after a
-    signal without the line that is not complete. Of a line of more than `longest` bytes no more than that is kept.
-    """
+    """Yields lines without their line ends, with the number of the first of them, as they arrive: at most about
+    `BLOCK_BYTES` at a time. Ends at the end of the input, or after a signal, without an incomplete last line. Raises
+    `BadInput` for a line of more than `longest` bytes."""
     rest, number, too_long = bytearray(), 1, False
     for data in _reads(fd, interrupts):
         if too_long:
@@ -107,7 +108,8 @@ def line_blocks(fd: int, interrupts: Interrupts, longest: int) -> Iterator[LineB
 
 
 def _reads(fd: int, interrupts: Interrupts) -> Iterator[bytes]:
-    """Yields what has arrived. The end is read once: a terminal reports Ctrl-D to one read only."""
+    """Yields the bytes that have arrived. The end is read only once, since a terminal reports Ctrl-D to one read
+    only."""
     ended = False
     while not ended and interrupts.wait_readable(fd):
         parts, size = list[bytes](), 0
@@ -129,7 +131,8 @@ def raw_blocks(blocks: Iterable[LineBlock], empty_is_null: bool) -> Iterator[Par
 
 
 def parsed_blocks(blocks: Iterable[LineBlock], parse: LineParser, skip: bool) -> Iterator[ParsedBlock]:
-    """Yields the records of lines; without `skip` those before the first bad line, with which the block ends."""
+    """Yields the records of lines. Without `skip` the first bad line ends the input: its block has the records
+    before it, and the bad line."""
     for first, lines in blocks:
         if isinstance(lines, BadInput):
             yield ParsedBlock(bad=[lines])
@@ -171,7 +174,7 @@ def values_of_json(serialize: Serializer, key_field: str | None, empty_is_null: 
 
 
 def keyed(parse: LineParser, delimiter: bytes) -> LineParser:
-    """Each line is a key, the delimiter, and what `parse` takes."""
+    """Each line is a key, the delimiter, and a text that `parse` parses."""
 
     def parse_keyed(line: bytes) -> InputRecord:
         key, found, rest = line.partition(delimiter)
@@ -185,9 +188,8 @@ def keyed(parse: LineParser, delimiter: bytes) -> LineParser:
 
 
 def json_records(serialize: Serializer | None) -> LineParser:
-    """Each line is a record as `klamm consume --json` prints it. `serialize` takes its value's JSON; without one the
-    value is text, {"base64": …} or null.
-    """
+    """Each line is a record as `klamm consume --json` prints it. `serialize` takes its value's JSON; if it is None
+    the value is text, {"base64": …} or null."""
 
     def parse(line: bytes) -> InputRecord:
         record = _document(line, 'a record as JSON, such as {"key":"a","value":"b"}')
@@ -279,9 +281,8 @@ def _timestamp(value: Any) -> int | None:
 
 
 class CsvColumns(NamedTuple):
-    """`names` None: the first row has them. `key`: the column of the key. `serializer` returns the serializer of rows,
-    dicts of texts, with these columns, or raises `SchemaError`; None: the column `value` is the value, and `key`, if it
-    is there, the key."""
+    """The columns of CSV. `names` None: the first row has the names. `key`: the column of the key. `serialize` takes
+    a row as a dict; if it is None, the column `value` is the value, and `key`, if present, the key."""
 
     names: tuple[str, ...] | None
     key: str | None
@@ -323,7 +324,7 @@ def csv_blocks(blocks: Iterable[LineBlock], columns: CsvColumns, skip: bool) -> 
 
 
 class _CsvSource:
-    """The lines of blocks as text with their ends, for the CSV reader, which asks for more lines inside of quotes."""
+    """The lines of blocks as text with their line ends, for the CSV reader, which reads further lines inside quotes."""
 
     def __init__(self, blocks: Iterable[LineBlock]) -> None:
         self._blocks = iter(blocks)

@@ -32,7 +32,7 @@ class PositionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`number`: how many offsets before the end, an offset, or milliseconds since 1970."""
+    """A position in a partition. `number`: an offset, how many offsets before the end, or milliseconds since 1970."""
 
     kind: PositionKind
     number: int = 0
@@ -47,7 +47,7 @@ class OffsetLister(Protocol):
 def parse_position(option: str, text: str, now_ms: Callable[[], int]) -> Position:
     """Returns the position that `text` names; raises `ConfigError`, which names the option and the accepted forms.
 
-    A number is an offset, `@` and a number a time in milliseconds since 1970; a time without a zone is UTC.
+    A number is an offset; `@` and a number is a time in milliseconds since 1970; a time without a zone is UTC.
     """
     given = text.strip()
     if given in _ENDS:
@@ -69,8 +69,8 @@ def parse_position(option: str, text: str, now_ms: Callable[[], int]) -> Positio
 
 
 def moment_ms(text: str) -> int | None:
-    """Returns the milliseconds since 1970 (negative before) of an ISO 8601 text, UTC if it has no zone; None if it is
-    none."""
+    """Returns the milliseconds since 1970 (negative before) of an ISO 8601 text, UTC if it has no zone; None if it
+    is no such text."""
     try:
         parsed = dt.datetime.fromisoformat(text)
     except ValueError:
@@ -85,9 +85,8 @@ def resolve(
     firsts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Returns the position's offset in each partition, given the first offsets and the ends. A time's is that of the
-    first record at or after it, the end if there is none. An offset is returned as it was given.
-    """
+    """Returns the position's offset in each partition, given the first offsets and the ends. For a time it is the
+    offset of the first record at or after it, or the end if there is none. A given offset is returned unchanged."""
     match position.kind:
         case PositionKind.EARLIEST:
             return dict(firsts)

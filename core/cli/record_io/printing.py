@@ -83,9 +83,8 @@ def _text(data: bytes | None) -> str:
 
 
 class Printer:
-    """Prints the records of one command. `deserializers`: by topic, to JSON; None where values are printed as they are.
-    `form` None prints values alone, each as a line. `whole`: the form takes every value as JSON.
-    """
+    """Prints the records of one command. `deserializers`: by topic, to JSON; None if values are printed as they are.
+    `form` None prints values alone, each as a line. `whole`: the form takes every value as JSON."""
 
     def __init__(
         self,
@@ -109,9 +108,8 @@ class Printer:
         self._terminal = terminal
 
     def texts(self, batch: RecordBatch, stop: int | None, most: int | None) -> Iterator[bytes | UnprintableError]:
-        """Yields the text of the batch's records before the offset `stop`, at most `most` of them, and an error for
-        each that cannot be decoded. After the last of `most`, `last` is its offset.
-        """
+        """Yields the texts of the batch's records before the offset `stop`, at most `most` of them, and an error for
+        each that cannot be decoded. When `most` is reached, `last` is the offset of the last one."""
         self.last: int | None = None
         try:
             columns = decode_columns(
@@ -213,7 +211,7 @@ def _between(columns: RecordColumns, start: int, stop: int | None) -> RecordColu
 
 
 class Output:
-    """Writes bytes to the standard output, some of them together."""
+    """Writes bytes to the standard output, in larger pieces."""
 
     def __init__(self) -> None:
         self._out = sys.stdout.buffer
@@ -227,7 +225,7 @@ class Output:
             self.flush()
 
     def flush(self) -> None:
-        """Raises `BrokenPipeError` if nobody reads."""
+        """Writes the collected bytes. Raises `BrokenPipeError` if the reader has ended."""
         if self._parts:
             data = b"".join(self._parts)
             self._parts, self._size = [], 0

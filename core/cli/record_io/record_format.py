@@ -30,7 +30,7 @@ __all__ = ["PrintedRecord", "RecordFormat", "Show", "compile_format"]
 
 
 class PrintedRecord(NamedTuple):
-    """What a format prints. `value`: as printed; `number`: 1 for the first printed record."""
+    """The fields that a format can print. `value`: as printed; `number`: 1 for the first printed record."""
 
     topic: str
     partition: int
@@ -84,9 +84,8 @@ _BITS: Final = {64: 8, 32: 4, 16: 2, 8: 1}
 
 
 def compile_format(text: str, show: Show = bytes) -> RecordFormat:
-    """Returns a function that prints a record. `show` is applied to keys, values and header values without a modifier.
-    Raises `ConfigError` with the place of what is wrong.
-    """
+    """Returns a function that prints a record. `show` is applied to keys, values and header values without a
+    modifier. Raises `ConfigError` with the position of the error."""
     return _Parser(text, show).compile()
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordSending"]
 
 _OUTSTANDING: Final = 10_000
-"""The most futures that are kept before the oldest is waited for."""
+"""The number of futures from which on the oldest is waited for."""
 
 
 class RecordSending:
@@ -40,7 +40,7 @@ class RecordSending:
     ) -> None:
         self.stored = 0
         self.error: KlammError | None = None
-        """The first failure of a record that was sent."""
+        """The first failure of a sent record."""
         self._producer = producer
         self._topic = topic
         self._key = key
@@ -50,9 +50,8 @@ class RecordSending:
         self._futures: deque[Future[Any]] = deque()
 
     def send(self, block: ParsedBlock, skip: bool) -> Iterator[BadInput]:
-        """Sends the block's records. Yields the lines that make too large a record; without `skip` nothing after the
-        first of them is sent.
-        """
+        """Sends the block's records. Yields the lines whose records are too large; without `skip` nothing after the
+        first of them is sent."""
         at = 0
         for run in self._runs(block):
             start, count = 0, len(run.values)
@@ -71,12 +70,12 @@ class RecordSending:
         self._settle(_OUTSTANDING)
 
     def finish(self) -> None:
-        """Waits until all is stored or has failed."""
+        """Waits until every record is stored or has failed."""
         self._producer.flush()
         self._settle(0)
 
     def count_settled(self) -> None:
-        """Counts what is stored by now."""
+        """Counts the records that are stored by now."""
         while self._futures:
             self._count(self._futures.popleft())
 

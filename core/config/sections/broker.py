@@ -33,7 +33,7 @@ _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def _protocol_map(value: Any) -> Any:
-    """Validates `NAME:PROTOCOL,NAME:PROTOCOL`. Which protocols are served, the broker decides when it starts."""
+    """Validates `NAME:PROTOCOL,NAME:PROTOCOL`. The broker checks at its start which protocols it serves."""
     if isinstance(value, dict):
         value = ",".join(f"{k}:{v}" for k, v in value.items())
     for part in str(value).split(","):
@@ -289,7 +289,7 @@ class BrokerConfig(Section):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        """The keys of Kafka that are set and that have no effect here: checked, kept and shown."""
+        """Kafka's keys that are set and have no effect here: checked, stored and shown."""
         return self._without_effect
 
     def with_kafka_keys(self, found: Mapping[str, str]) -> Self:
@@ -338,8 +338,8 @@ _OWN_KEYS = frozenset(dotted(name) for name in BrokerConfig.model_fields)
 
 
 def kafka_keys_of(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the keys of Kafka among those that are given for a broker that are no fields of `BrokerConfig`: those
-    that are accepted with their values, and those that are not with what is wrong."""
+    """Returns, of the keys given for a broker, those of Kafka that are no fields of `BrokerConfig`: the accepted
+    ones with their values, and the refused ones with the reason."""
     found, wrong = {}, {}
     for name in given:
         if name in BROKER_KEYS and name not in _OWN_KEYS:

@@ -173,7 +173,7 @@ TOPIC_DEFINITIONS = _OWN | {
 
 
 def check_topic_key(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yields (key, what is wrong) for one config of a topic, whose name is in `TOPIC_DEFINITIONS`."""
+    """Yields (key, problem) for one config of a topic, whose name is in `TOPIC_DEFINITIONS`."""
     if name in _WITHOUT_EFFECT:
         try:
             accepted(_WITHOUT_EFFECT[name], value)

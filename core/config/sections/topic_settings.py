@@ -42,8 +42,8 @@ class TopicSettings(Section):
 
 
 def too_high_minimum(topic: str, configs: Mapping[str, str | None], replicas: int) -> str:
-    """Returns what to say of a topic's valid configs whose `min.insync.replicas` is above its number of replicas, at
-    which it is cut off; "" if it is not."""
+    """Returns the warning for a topic's valid configs whose `min.insync.replicas` is above its number of replicas,
+    which then applies; "" if it is not."""
     given = configs.get(MINIMUM)
     if given is None or TopicConfig.from_strings({MINIMUM: given}).min_insync_replicas <= replicas:
         return ""

@@ -153,7 +153,7 @@ class ClassicGroup:
         return StoredGroup(self.protocol_type or "", self.generation, self.protocol, self.leader, now_ms, members)
 
     def mark(self) -> tuple[GroupState, int, tuple[str, ...]]:
-        """Returns a value that changes whenever there is something new to store."""
+        """Returns a value that changes whenever there is a new state to store."""
         return self.state, self.generation, tuple(self.members)
 
     @property
@@ -308,7 +308,7 @@ class ClassicGroup:
     # Rebalancing
 
     def _rebalance(self, event: GroupEvent, now: float) -> None:
-        """Enters PreparingRebalance, or completes it if nobody is missing any more."""
+        """Enters PreparingRebalance, or completes it if no member is missing any more."""
         if self.state is GroupState.EMPTY:
             delay = self._limits.initial_rebalance_delay_ms / 1000
             self._initial_left = max(self._rebalance_timeout() - delay, 0.0) if delay > 0 else None
@@ -368,7 +368,8 @@ class ClassicGroup:
                 done(self._joined(member))
 
     def _become_empty(self, now: float) -> None:
-        """The protocol type stays, as in Kafka: it is the type of the group that the offsets belong to."""
+        """Makes the group Empty. The protocol type stays, as in Kafka: it is the type of the group that the offsets
+        belong to."""
         self._move(GroupEvent.NO_MEMBERS)
         self.protocol = self.leader = None
         self.empty_since = now
@@ -476,8 +477,8 @@ class ClassicGroup:
         return error
 
     def subscribes(self, topic: str) -> bool:
-        """Returns whether a member may read this topic: True for every topic while a subscription cannot be decoded or
-        the group has no protocol yet."""
+        """Returns whether a member may read this topic. While a subscription cannot be decoded or the group has no
+        protocol yet, that is so for every topic."""
         if not self.members or self.protocol_type != CONSUMER:
             return False
         if self.protocol is None:

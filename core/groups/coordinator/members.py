@@ -44,7 +44,7 @@ class ClassicGroupMember:
 
     @classmethod
     def restored(cls, stored: StoredMember, protocol: str, now: float) -> ClassicGroupMember:
-        """Returns the member with a session that begins now, as in Kafka: nobody received its heartbeats while the
+        """Returns the member with a session that starts now, as in Kafka: nothing received its heartbeats while the
         group had no coordinator."""
         return cls(
             stored.member_id,
@@ -71,7 +71,7 @@ class ClassicGroupMember:
         )
 
     def update(self, request: JoinRequest, now: float) -> None:
-        """Takes over the time-outs, protocols and client of a join."""
+        """Applies the time-outs, protocols and client of a join."""
         self.session_timeout_s = request.session_timeout_ms / 1000
         rebalance_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
         self.rebalance_timeout_s = rebalance_ms / 1000

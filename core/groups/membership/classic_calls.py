@@ -18,10 +18,10 @@ PROTOCOL_TYPE = "consumer"
 
 
 class CoordinatorClient(Protocol):
-    """The part of a client that a member uses; `klamm.core.client.cluster_client.ClusterClient` implements it. Blocking
-    and thread-safe. Retriable errors, such as a moved or loading coordinator, are retried within `timeout_s`; others
-    raise `BrokerError`. After each `look_s` seconds without an answer the client looks whether the coordinator has
-    moved."""
+    """The part of a client that a member uses; `klamm.core.client.cluster_client.ClusterClient` implements it.
+    Blocking and thread-safe. Retriable errors, such as a moved or loading coordinator, are retried within
+    `timeout_s`; others raise `BrokerError`. After each `look_s` seconds without an answer the client checks whether
+    the coordinator has moved."""
 
     def call_coordinator(
         self,

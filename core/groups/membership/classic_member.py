@@ -216,10 +216,10 @@ class ClassicMember:
             self._rejoin(ErrorCode.unknown_member_id, identity)
 
     def _rejoin(self, code: ErrorCode, identity: tuple[str, int]) -> None:
-        """Makes the member's thread join again because of `code`, if the code is about the present membership.
+        """Makes the member's thread join again because of `code`, if the response was about the present membership.
 
         `identity` is the one that the response was about. A response about an earlier membership is ignored: if the
-        member gave up its present membership for it, the group would wait until that session expires.
+        member gave up its present membership because of it, the group would wait until that session expires.
         """
         if code not in _REJOIN:
             _log.warning("heartbeat of %r: %s", self.group, code.name)

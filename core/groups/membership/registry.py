@@ -84,7 +84,7 @@ from .topic_ids import TopicIds, commit_current, is_of
 _log = logging.getLogger(__name__)
 
 SETTLE_S = 0.03
-"""Changes within this time cause one rebalance together."""
+"""Changes within this time lead to one rebalance."""
 REREAD_S = 30.0
 """Upper bound of every wait: the group is read again after it, although watches report every change."""
 CLOSE_S = 30.0
@@ -139,8 +139,8 @@ REGISTRY_STATES: Final = StateTable(
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """`subscription`: the number of streams by topic. `retries` times `backoff_s` should exceed the session time-out,
-    since a dead owner's paths stay that long; `tries` raises it where it does not."""
+    """`subscription`: the number of streams by topic. `retries` times `backoff_s` should exceed the session
+    time-out, since a dead owner's paths exist that long; `tries` raises the number if it does not."""
 
     group: str
     subscription: Mapping[str, int]

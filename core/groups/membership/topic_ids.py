@@ -41,8 +41,8 @@ class TopicIds:
         return self._read(topics, fresh=True)[0]
 
     def guard(self, topics: Collection[str], *, fresh: bool = False) -> tuple[dict[str, UUID], Check]:
-        """Returns the ids, and the check that fails once a topic has changed since they were read. `fresh`: bypass the
-        cache."""
+        """Returns the ids, and the check that fails once a topic has changed since they were read. `fresh` bypasses
+        the cache."""
         found, version = self._read(topics, fresh=fresh)
         return found, Check(paths.METADATA_VERSION, version)
 

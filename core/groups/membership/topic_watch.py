@@ -47,7 +47,7 @@ ReadTopics = Callable[[Collection[str], float | None], Topics]
 
 
 class TopicWatch:
-    """`retry_s` returns the wait after a number of requests in a row that failed or missed a topic."""
+    """`retry_s` returns the wait after a number of consecutive requests that failed or missed a topic."""
 
     def __init__(
         self,

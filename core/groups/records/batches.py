@@ -34,8 +34,9 @@ def deletion_rows(
     *,
     has_state: bool,
 ) -> Rows:
-    """Returns the tombstones of a deletion as `OffsetStore.delete` describes it, where the group's present offsets are
-    `stored`; the one of the group itself if nothing of it stays. `has_state`: the group's members are stored."""
+    """Returns the tombstones of a deletion as `OffsetStore.delete` describes it, given the group's present offsets
+    `stored`. If nothing of the group remains, its own tombstone is included. `has_state`: the group's members are
+    stored."""
     chosen = set(stored if partitions is None else partitions) & stored.keys()
     if seen is not None:
         chosen = {tp for tp in chosen if stored[tp] == seen.get(tp)}

@@ -1,8 +1,8 @@
-"""What the records of one partition of `__consumer_offsets` make up: offsets by group, and the states of classic
+"""The content of the records of one partition of `__consumer_offsets`: offsets by group, and the states of classic
 groups.
 
-A record that cannot be decoded is passed over, with a line in the log: anyone who may produce to the topic can have
-written it, and the other groups of the partition go on. What its key had before stays.
+A record that cannot be decoded is skipped, with a line in the log: any client that may produce to the topic can have
+written it, and the other groups of the partition must not fail. The earlier value of its key stays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OffsetsContents:
         self.offsets, self.states = {}, {}
 
     def of_group(self, group: str) -> OffsetsContents:
-        """Returns a copy of what there is of one group."""
+        """Returns a copy of the content that belongs to one group."""
         found = OffsetsContents()
         if group in self.offsets:
             found.offsets[group] = dict(self.offsets[group])

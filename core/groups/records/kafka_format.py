@@ -91,7 +91,7 @@ def decode_value(data: bytes) -> CommittedOffset:
 
 
 def _topic_id(raw: bytes) -> UUID | None:
-    """Returns None for Kafka's zero id, which stands for no id."""
+    """Returns None for Kafka's zero id, which means no id."""
     if len(raw) != 16:
         raise CorruptRecordError(f"an offset record's topic id has {len(raw)} bytes, not 16")
     return UUID(bytes=raw) if any(raw) else None

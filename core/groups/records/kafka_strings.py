@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def string(text: str | None) -> bytes:
-    """Raises `BrokerError` INVALID_REQUEST for a text that has no room."""
+    """Returns the encoded text. Raises `BrokerError` INVALID_REQUEST for a text that is too long."""
     if text is None:
         return INT16.pack(-1)
     raw = text.encode()

@@ -1,4 +1,4 @@
-"""A classic group as the records of `__consumer_offsets` have it."""
+"""A classic group as the records of `__consumer_offsets` store it."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ class Exchange(Protocol):
     """The authentication of one connection."""
 
     def step(self, data: bytes) -> Authenticated | Challenge | Awaitable[Authenticated | Challenge]:
-        """Takes a message of the client. The first call, before the client's first request, has none: `data` is empty.
+        """Handles a message of the client. In the first call, before the client's first request, `data` is empty.
         Raise `KlammError` to refuse: the connection is closed, with the error's line in the broker's log.
 
-        Called on the event loop, one step at a time: what takes long is to be awaited.
+        Called on the event loop, one step at a time: await anything that takes long.
         """
         ...
 
@@ -53,8 +53,8 @@ class Authenticator(Protocol):
     def begin(self, connection: AuthenticationContext) -> Exchange:
         """Returns a new exchange with the client of the connection. Raise `KlammError` to refuse it.
 
-        `Exchange.step(data)` takes each message of the client, and returns `Authenticated(principal)`, a
-        `Challenge(data)` if it needs another message, or an awaitable of one of them. Where the connection alone
+        `Exchange.step(data)` handles each message of the client, and returns `Authenticated(principal)`, a
+        `Challenge(data)` if it needs another message, or an awaitable of one of them. If the connection alone
         decides, its first call, without a message, returns `Authenticated`.
         """
         ...

@@ -19,7 +19,7 @@ FEATURE: Final = "klamm.conditional.append"
 """The feature in ApiVersions of a broker that knows the field."""
 MOVED: Final = ErrorCode.operation_not_attempted
 FIELD: Final = 10_000
-"""Above the numbers that Kafka gives."""
+"""The tag of the field, above the numbers that Kafka uses."""
 _END = struct.Struct(">qi")
 
 

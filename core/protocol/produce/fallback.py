@@ -62,7 +62,7 @@ def read_fast_produce_request(frame: Buffer, /) -> FastProduceRequest | None:
 
 
 def _read_legacy(view: memoryview, at: int) -> _Parts | None:
-    """Reads from the end of the client id on; raises if the frame ends before."""
+    """Reads from the end of the client id on; raises if the frame is too short."""
     transactional, acks, timeout_ms, topics, name = _BEFORE_TOPIC.unpack_from(view, at)
     topic_at = at + _BEFORE_TOPIC.size
     topic_end = topic_at + name

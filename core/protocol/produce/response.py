@@ -36,13 +36,13 @@ class Produced:
     record_errors: Sequence[tuple[int, str]] = ()
     """The records for which the batch was refused (KIP-467): each by its index in the batch, with the reason."""
     leader: CurrentLeader | None = None
-    """Where the partition is led, if this broker does not lead it (KIP-951); sent from version 10 on."""
+    """The partition's leader, if this broker does not lead it (KIP-951); sent from version 10 on."""
 
 
 def write_produce_response(
     outcomes: Sequence[Produced], version: int, throttle_ms: int = 0, nodes: Sequence[NodeEndpoint] = ()
 ) -> bytes:
-    """The body of a response. `nodes`: the addresses of the leaders that the outcomes name."""
+    """Returns the body of a response. `nodes`: the addresses of the leaders that the outcomes name."""
     flexible = version >= FLEXIBLE_FROM
     topics: dict[str | bytes, list[Produced]] = {}
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""Storing a batch in another codec than it came in."""
+"""Stores a batch with another codec than the producer used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rewrites a stored batch with some of its records: offsets, sequences, codec and epoch stay (log compaction).
 
-The delete horizon is KIP-534's: attribute bit 6 says that the base timestamp is the time from which the batch's
-tombstones may go. Record timestamps are deltas to it, as to any base timestamp, so readers need not know.
+The delete horizon is KIP-534's: attribute bit 6 means that the base timestamp is the time from which the batch's
+tombstones may be removed. Record timestamps are deltas to it, as to any base timestamp, so readers need not know.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def keep_records(
 
 
 def keep_nothing(header: BatchHeader) -> bytes:
-    """Returns the batch without its records: its producer's sequence and its offsets stay known, as in Kafka."""
+    """Returns the batch without its records, which preserves its producer's sequence and its offsets, as in Kafka."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     return _assemble(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 
