@@ -10,8 +10,8 @@ How the tiers call it:
   None of these calls is made record by record: an audit's cost is by batch.
 - A consumer calls `start` for each partition that it is assigned, with the offset its group committed (or where it
   starts when there is none), the topic's id and the epoch of its ownership, and `begin` for all of them; `seek` when
-  its user moves the position, `count` for the records that it returns, and around each commit `publish(offsets)`, then the
-  commit, then `committed(offsets)` when that succeeded; `stop` for revoked partitions.
+  its user moves the position, `count` for the records that it returns, and around each commit `publish(offsets)`, then
+  the commit, then `committed(offsets)` when that succeeded; `stop` for revoked partitions.
 - A load, for which Spark counts, only calls `publish_ranges`, after it has published its data.
 - The broker runs the service that `Audit.broker` makes; it follows the partitions that the broker leads.
 """
