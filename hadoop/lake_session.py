@@ -52,8 +52,8 @@ class LakeSession:
 
     @contextmanager
     def running(self) -> Iterator[SparkSession]:
-        """The session, for Spark jobs of this thread. Spark's errors become `SparkFailedError` in one line; afterwards
-        the thread's active session is the same as before."""
+        """A context with the session, for Spark jobs of this thread. Spark's errors become `SparkFailedError` in one
+        line; afterwards the thread's active session is the same as before."""
         with _failing():
             session = self._session
             with _active_session_kept(session):
@@ -61,8 +61,8 @@ class LakeSession:
 
     @contextmanager
     def as_it_is(self) -> Iterator[SparkSession]:
-        """The caller's session, for jobs without SQL: no SQL configuration affects them, and creating an SQL session
-        takes a second. Spark's errors become `SparkFailedError` here too."""
+        """A context with the caller's session, for jobs without SQL: no SQL configuration affects them, and creating
+        an SQL session takes a second. Spark's errors become `SparkFailedError` here too."""
         with _failing():
             yield self._spark()
 

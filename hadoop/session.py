@@ -54,7 +54,7 @@ _EXITED: Final = "JAVA_GATEWAY_EXITED"
 _HEAP: Final = re.compile(r"heap|-Xm[sx]|[Ss]ystem memory|object heap|--driver-memory")
 _MASTER: Final = re.compile(r"\b[Mm]aster\b|--master|deploy mode")
 _TELLING: Final = 4
-"""The length from which a value says which key it is of."""
+"""The least length of a value that identifies its key."""
 
 
 class SparkFailedError(KlammError):
@@ -192,7 +192,7 @@ def _starting(settings: SparkSettings) -> Iterator[None]:
 
 
 def start_failure(settings: SparkSettings, reason: str, said: bytes) -> str:
-    """Returns the line for a Spark that did not start. `said`: what its JVM wrote to stderr."""
+    """Returns the line for a Spark that did not start. `said`: the output of its JVM on stderr."""
     lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
     lines = [line for line in lines if line and not _NOISE.search(line)]
     told = next((line for line in lines if _TOLD.match(line)), lines[-1] if lines else "")

@@ -33,10 +33,10 @@ FILTER_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class KlammDataSource(DataSource):
-    """Options are checked when the DataFrame is made; a batch's offsets are resolved once.
+    """The data source. Options are checked when the DataFrame is made; a batch's offsets are resolved once.
 
-    Spark starts a Python process for most of these calls, and a worker for each core that runs tasks. Each imports this
-    module, so it imports only what every call needs.
+    Spark starts a Python process for most of these calls, and a worker for each core that runs tasks. Each imports
+    this module, so it imports only what every call needs.
     """
 
     @classmethod

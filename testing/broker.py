@@ -273,9 +273,8 @@ class KlammBroker:
         self._call("fault", api=api, kind="delay", seconds=seconds, times=times)
 
     def disconnect_next(self, api: str, *, carried_out: bool = False, times: int | None = 1) -> None:
-        """The connections of the next `times` requests of this kind are closed without an answer. With `carried_out`,
-        the request has taken effect before: of a Produce, the records are stored.
-        """
+        """The connections of the next `times` requests of this kind are closed without an answer. With
+        `carried_out`, the request takes effect first: the records of a Produce are stored."""
         self._call("fault", api=api, kind="disconnect", carried_out=carried_out, times=times)
 
     def faults(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The faults that a test plants in a broker's answers (`KlammBroker.fail_next`, `delay_next`, `disconnect_next`).
 
-`Faults` is what the test asked for; `FaultyDispatch` stands in front of the broker's dispatcher and carries it out. A
-request without a fault passes unchanged.
+`Faults` holds the requested faults; `FaultyDispatch` wraps the broker's dispatcher and carries them out. A request
+without a fault passes unchanged.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def _nearest(name: str, known: list[str]) -> str:
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to requests of one API. `left`: how often it still happens; None for until it is cleared."""
+    """The fault of requests of one API. `left`: how many more times it happens; None: until it is cleared."""
 
     api: ApiKey
     left: int | None
     error: ErrorCode | None = None
     delay_s: float = 0.0
     carried_out: bool = False
-    """Of a fault without error or delay: whether the request takes effect before its connection is closed."""
+    """For a fault without error or delay: whether the request takes effect before its connection is closed."""
 
     def __str__(self) -> str:
         what = "disconnect"
@@ -112,7 +112,7 @@ class Faults:
 
 
 class FaultyDispatch:
-    """A connection's `Dispatch` in front of another. Belongs to the event loop."""
+    """A connection's `Dispatch` that wraps another. Belongs to the event loop."""
 
     def __init__(self, faults: Faults, dispatch: Dispatch) -> None:
         self._faults = faults
@@ -160,7 +160,7 @@ def _produce(request: Request, error: ErrorCode) -> list[Buffer]:
 
 
 def _fetch(request: Request, error: ErrorCode) -> list[Buffer]:
-    """The error of each partition that the request names; of the request, if it names none (KIP-227)."""
+    """Returns the error of each partition that the request names; of the request, if it names none (KIP-227)."""
     by_id = request.version >= 13
     refused = [
         Fetched(topic.topic_id.bytes if by_id else topic.topic, partition.partition, error)

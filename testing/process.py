@@ -219,7 +219,7 @@ async def _serve(settings: Settings, config: str, commands: BinaryIO, answers: B
 def _control(
     settings: Settings, config: str, broker: Broker, faults: Faults, commands: BinaryIO, answers: BinaryIO
 ) -> None:
-    """Carries out the commands until there are no more; then the process ends: nobody is left who uses the broker."""
+    """Carries out the commands until the input ends; then the process ends, since nothing uses the broker any more."""
     from klamm.core.client.factory import open_client
 
     bootstrap = f"127.0.0.1:{broker.advertised[0].port}"

@@ -32,7 +32,7 @@ def klamm_config() -> dict[str, Any]:
 def klamm_broker_process(
     klamm_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KlammBroker]:
-    """One broker for the whole run, or for each worker of pytest-xdist. The next test finds what one leaves in it."""
+    """One broker for the whole run, or for each worker of pytest-xdist. Tests share its content."""
     from klamm.testing.broker import KlammBroker
 
     with KlammBroker(**{"folder": tmp_path_factory.mktemp("klamm"), **klamm_config}) as broker:

@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["PATIENCE_S", "eventually", "freeze", "until", "within"]
 
 PATIENCE_S = 60.0
-"""The limit where a test gives none."""
+"""The limit if a test passes none."""
 _POLL_S = 0.01
 
 
@@ -44,9 +44,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def freeze(pid: int) -> None:
-    """Stops a process (SIGSTOP), and returns when all of its threads are stopped: on a busy machine some of them run
-    on for a moment after the signal was sent.
-    """
+    """Stops a process (SIGSTOP), and returns when all of its threads are stopped: on a busy machine some of them
+    continue for a moment after the signal was sent."""
     os.kill(pid, signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
     eventually(lambda: all(_state(one) == "T" for one in threads.iterdir()), f"process {pid} stops")

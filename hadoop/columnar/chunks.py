@@ -1,4 +1,4 @@
-"""Reading: ranges of offsets become chunks on disk, each the rows of one directory in the order of their offsets.
+"""Reads ranges of offsets into chunks on disk: each has the rows of one directory in the order of their offsets.
 
 A chunk is an Arrow stream in a file of its task; readers map the file and copy nothing. A task keeps at most
 `BUFFER_BYTES` of rows in memory.

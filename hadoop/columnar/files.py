@@ -1,7 +1,7 @@
-"""Writing: the chunks of one directory become Parquet files, which are read back and counted.
+"""Writes the chunks of one directory as Parquet files, which are read back and counted.
 
-Spark reads the files like its own: they have the same Parquet types, the configured codec, and Spark's metadata in each
-footer.
+Spark reads the files like its own: they have the same Parquet types, the configured codec, and Spark's metadata in
+each footer.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ TASK_OFFSETS: Final = 50_000
 TASK_BYTES: Final = 8 * 1024 * 1024
 """The fewest bytes of chunks of a writing task, for the same reason."""
 _SHRINKS: Final = 3
-"""Bytes of chunks per byte of Parquet, at least."""
+"""The least number of bytes of chunks per byte of Parquet."""
 _CODEC: Final = "spark.sql.parquet.compression.codec"
 _CODECS: Final[Mapping[str, str]] = {
     "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "none": "none", "uncompressed": "none",

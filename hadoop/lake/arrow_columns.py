@@ -151,7 +151,7 @@ def _offsets(lists: pa.Array) -> pa.Array:
 
 
 def _counted(array: pa.Array, have: pa.DataType, want: pa.DataType, unit: str | None) -> pa.Array:
-    """Converts a number to what it counts, or back: down to the millisecond, before 1970 too."""
+    """Converts a number to the type of which it counts the units, or back: down to the millisecond, before 1970 too."""
     if unit != "timestamp-millis" or pa.types.is_date(have) or pa.types.is_date(want):
         return array.cast(want)
     if have == pa.int64():

@@ -249,8 +249,8 @@ def _parsed(option: str, text: str, parse: Callable[[str], int]) -> int:
 
 
 def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
-    """Finds the lake by a sink's name, or by a path, which needs no file. Raises `ConfigError` if it is neither, or if
-    there can be no lake."""
+    """Finds the lake by a sink's name, or by a path, which needs no file. Raises `ConfigError` if it is neither, or
+    if no lake can exist there."""
     if lake is not None and _is_path(lake):
         placed = _placed(lake)
         return Lake(placed, webhdfs or _webhdfs_of(config, placed.path), None)

@@ -118,7 +118,7 @@ def _merged(newer: DataType, older: DataType, path: str, chain: Chain) -> DataTy
 
 
 def _counts(one: DataType, other: DataType, chain: Chain) -> bool:
-    """Returns whether one is the number that the other's logical type counts, and its unit is known."""
+    """Returns True if one type is a number that counts the units of the other's logical type, and the unit is known."""
     kinds = {type(one), type(other)}
     if kinds == {TimestampType, LongType}:
         return time_unit(chain) is not None
@@ -158,7 +158,7 @@ def _as(column: Column, have: DataType, want: DataType, chain: Chain) -> Column:
 
 
 def _counted(column: Column, have: DataType, unit: str | None) -> Column:
-    """Converts a number to what it counts, or back."""
+    """Converts a number to the type of which it counts the units, or back."""
     if isinstance(have, IntegerType):
         return sf.date_from_unix_date(column)
     if isinstance(have, DateType):

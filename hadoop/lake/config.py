@@ -48,7 +48,7 @@ _MASTER: Final = re.compile(r"local(\[(\d+|\*)(, ?\d+)?\])?|local-cluster\[.+\]|
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]|[1-9]\d{6,}", re.IGNORECASE)
 _SPARK: Final = "spark."
 _HADOOP: Final = ("dfs.", "fs.", "hadoop.", "yarn.", "mapreduce.", "io.", "ipc.")
-"""Prefixes of the keys of Hadoop's own configuration."""
+"""Prefixes of keys of Hadoop's own configuration."""
 
 
 def _lake(value: Any, info: ValidationInfo) -> Any:
@@ -111,9 +111,8 @@ def is_local_file(path: str) -> bool:
 
 
 def file_in_the_way(path: str, is_file: Callable[[str], bool], written: str = "") -> str | None:
-    """Returns a line that says that the lake's path, or one above it, is a file, with the path as the user has
-    `written` it; None if neither is a file.
-    """
+    """Returns a line which says that the lake's path, or one above it, is a file, with the path as the user has
+    `written` it; None if neither is a file."""
     written = written or path
     head = _HEAD.match(path)
     start = head.end() if head else 0

@@ -58,7 +58,7 @@ def item_chain(chain: Chain, kind: str) -> Chain:
 
 
 def time_unit(chain: Chain) -> str | None:
-    """Returns the logical type that says what the numbers of the older load count: that of the oldest schema which has
+    """Returns the logical type whose units the numbers of the older load count: that of the oldest schema which has
     one; None if none has."""
     logical = (_without_null(avro).logical for avro in reversed(chain))
     return next((name for name in logical if name in _TIMES), None)

@@ -19,7 +19,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _DAY_US: Final = 86_400_000_000
 _FIRST_US: Final = -719_165 * _DAY_US
 _LAST_US: Final = 2_932_899 * _DAY_US
-"""Two days before the year 1 and two days after the year 9999: no bound of a lake is outside."""
+"""Two days before the year 1 and two days after the year 9999, which are outside of all bounds of a lake."""
 
 
 def micros(instant: datetime) -> int:

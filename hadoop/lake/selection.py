@@ -30,8 +30,8 @@ DIRECTORIES: Final = ("dt", "hr")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The parts to read, in the order of their loads. `newest`: rows of later loads, which a generation may hold, are
-    left out; None where there are none."""
+    """The parts to read, in the order of their loads. `newest`: rows of later loads, which a generation may hold,
+    are left out; None if there are none."""
 
     parts: Sequence[Part]
     newest: int | None
@@ -111,8 +111,8 @@ class Part:
 
     @property
     def sources(self) -> Sequence[str]:
-        """The paths that Spark reads. Of a directory it would read what it finds: it skips what a concurrent `gc`
-        removes, without an error. Of a file that is named it demands that it exists."""
+        """Returns the paths that Spark reads. Given a directory, Spark reads the files that it finds and skips those
+        that a concurrent `gc` removes, without an error. A file that is named must exist."""
         return self.files or (self.path,)
 
     @property

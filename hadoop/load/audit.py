@@ -1,10 +1,11 @@
 """The hadoop tier of the audit: `_audit.json` in each load, and its event, sent after publishing (design D10, D11).
 
-A load whose event was not stored has no marker in `_audited`; the next run sends the event again. That is harmless: for
-one (tier, owner, topic, topic id, partition, from) only one event counts. A marker names the sink, the lake and the job
-that wrote the load: the number of a load that was removed by hand is used again for another load, and a directory that
-was moved, copied or given to another sink tells all its loads again (rules R6 and R9 of docs/audit.md). A lake is
-announced before its first load is published, so that an older lake's counts never stand for its own.
+A load whose event was not stored has no marker in `_audited`; the next run sends the event again. That is harmless:
+for one (tier, owner, topic, topic id, partition, from) only one event counts. A marker names the sink, the lake and
+the job that wrote the load: the number of a load that was removed by hand is used again for another load, and the
+events of all loads are sent again for a directory that was moved, copied or given to another sink (rules R6 and R9
+of docs/audit.md). A lake is announced before its first load is published, so that an older lake's counts are never
+taken for its own.
 """
 
 from __future__ import annotations

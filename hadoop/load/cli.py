@@ -167,7 +167,8 @@ def _prepared(
 
 @contextmanager
 def _failure_noted(metrics: LoadMetrics | None) -> Iterator[None]:
-    """Writes to the metrics that Spark could not start, or that a run ended with an error of no topic."""
+    """Writes to the metrics that Spark could not start, or that a run ended with an error that concerns no single
+    topic."""
     started = time.monotonic()
     try:
         yield
@@ -178,7 +179,7 @@ def _failure_noted(metrics: LoadMetrics | None) -> Iterator[None]:
 
 
 def _known_topics(settings: Settings, chosen: SinkSettings) -> list[str]:
-    """The topics of the sink, as far as the file alone says: of a pattern's, those with a section."""
+    """Returns the topics of the sink that the file names; for a pattern those with a section."""
     pattern = chosen.topics_regex
     return list(chosen.topics) if pattern is None else [name for name in settings.topics if re.fullmatch(pattern, name)]
 

@@ -91,7 +91,7 @@ class Committer(Protocol):
     group: str
 
     def commit(self, manifest: Manifest) -> None:
-        """Does nothing if the load's end is already published."""
+        """Commits the load's end offsets to the group; does nothing if they are there already."""
         ...
 
 

@@ -151,11 +151,11 @@ class Loader:
         return found
 
     def run(self, only: Sequence[str] = (), tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
-        """Loads one topic after another, all or `only` some; a topic that fails does not prevent the others from being
-        loaded.
+        """Loads one topic after another, all or `only` some; a topic that fails does not prevent the others from
+        being loaded.
 
         `tell` is called after each topic. With a time limit each topic gets an even share of the remaining time, and
-        the topic with the oldest last load comes first. Raises `ConfigError` if there can be no lake because its path
+        the topic with the oldest last load comes first. Raises `ConfigError` if no lake can exist because its path
         is a file.
         """
         started, before = self._now_s(), self._monotonic_s()

@@ -1,7 +1,8 @@
-"""The metrics of `klamm load` as a file for node_exporter's textfile collector: a run has no endpoint to scrape.
+"""The metrics of `klamm load` as a file for node_exporter's textfile collector, since a run has no endpoint to
+scrape.
 
-The file is replaced as a whole after each run. What a run does not know is kept from the file: the last success of a
-topic that failed, and topics that the run left out.
+The file is replaced as a whole after each run. Values that a run does not have are kept from the file: the last
+success of a topic that failed, and topics that the run left out.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class LoadMetrics:
         self._replace(values)
 
     def write_failure(self, seconds: float) -> None:
-        """Writes that a run failed before any topic was begun."""
+        """Writes that a run failed before the first topic was started."""
         self._replace(self._run(failed=True, seconds=seconds))
 
     def _run(self, *, failed: bool, seconds: float) -> _Values:

@@ -296,7 +296,7 @@ def _is_default(configuration: Any, name: str) -> bool:
 
 
 def _not_durable(hdfs: _Hdfs, path: str) -> str | None:
-    """Returns why the first file that is not durable is not; None if all are."""
+    """Returns the reason for the first file that is not durable; None if all are."""
     for status in _below(hdfs, path):
         name = status.getPath()
         if not hdfs.files.isFileClosed(name):

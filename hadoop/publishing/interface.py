@@ -29,7 +29,7 @@ class LakeUnavailableError(LakeError):
 
 
 class NoLakeError(ConfigError):
-    """There can be no lake: its path, or one above it, is a file."""
+    """No lake can exist at this path: it, or a path above it, is a file."""
 
 
 class LakeReader(Protocol):

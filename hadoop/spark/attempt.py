@@ -192,9 +192,8 @@ ATTEMPT_STATES: Final = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The register of a query and topic: the newest batch that was begun, the run of the driver that began it, an
-    offset below all its rows for each partition, and one below its records in the claims topic.
-    """
+    """The register of a query and topic: the newest batch that was started, the run of the driver that started it,
+    an offset below all its rows for each partition, and one below its records in the claims topic."""
 
     batch: int
     run: str
@@ -223,7 +222,7 @@ class FoundRows:
 
 @dataclass(frozen=True, slots=True)
 class SentBatch:
-    """A batch that was acknowledged: at which offset, and the CRC of what was sent."""
+    """A batch that was acknowledged: its offset, and the CRC of the data sent."""
 
     partition: int
     sequence: int
@@ -337,7 +336,7 @@ Effect: TypeAlias = (
 
 
 class _Lane(Generic[C]):
-    """One partition's rows."""
+    """The rows of one partition."""
 
     def __init__(self) -> None:
         self.next_sequence = 0
@@ -345,7 +344,7 @@ class _Lane(Generic[C]):
         """Stored rows that were not yet found among the attempt's."""
         self.by_place: dict[int, Digest] = {}
         self.has_holes = False
-        """True if compaction removed rows: stored rows are then recognised by their place."""
+        """True if compaction removed rows: stored rows are then recognised by their position."""
         self.place = 0
         self.pending: list[C] = []
 
@@ -365,7 +364,7 @@ class _Lane(Generic[C]):
         return not self.left.total()
 
     def unstored(self, chunk: C) -> list[int] | None:
-        """Returns the places of the rows that are not stored; None if an equal place has another row."""
+        """Returns the positions of the rows that are not stored; None if another row is stored at the same position."""
         first, self.place = self.place, self.place + len(chunk)
         if self.has_holes:
             return self._by_place(chunk, first)
@@ -448,7 +447,7 @@ class Attempt(Generic[C]):
         return Append(sequence, Claim(self._attempt, self._now_ms, starts), self._claims)
 
     def stored_register(self) -> None:
-        """Reads it again: another run may have stored its own."""
+        """Reads the register again: another run may have stored its own."""
         self._go(AttemptEvent.REGISTER_STORED, ReadRegister())
 
     def appended(self, stored: Claim) -> None:
@@ -472,7 +471,7 @@ class Attempt(Generic[C]):
             self._go(AttemptEvent.CONTENDED, Verify(tuple(self._batches)))
 
     def later_batch(self, batch: int | None = None) -> None:
-        """A later batch has the task's identity, or is registered."""
+        """Called when a later batch has the task's identity, or is registered."""
         later = "a later batch" if batch is None else f"batch {batch}"
         self._refuse(
             f"{self._what} is written, and so is {later}; was an older checkpoint restored? A new checkpointLocation "
@@ -494,7 +493,7 @@ class Attempt(Generic[C]):
         self._proceed()
 
     def _unchanged(self) -> None:
-        """After a refused batch, the rows that have its sequence numbers are not visible yet."""
+        """Called after a refused batch while the rows with its sequence numbers are not visible yet."""
         if self._scans > SCANS_WITHOUT_PROGRESS:
             self._refuse(
                 f"the broker has rows of {self._what} that are not in the log: they were deleted (retention, "
@@ -552,7 +551,7 @@ class Attempt(Generic[C]):
         self._proceed()
 
     def finish(self) -> None:
-        """There are no more rows."""
+        """Declares that there are no more rows."""
         self._last = True
         self._proceed()
 

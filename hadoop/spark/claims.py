@@ -56,7 +56,7 @@ class TaskProducer:
     epoch: int
 
     def task_of(self, producer_id: int, epoch: int) -> int | None:
-        """Returns the number of the task if that is the producer of a task of the same batch."""
+        """Returns the number of the task if the producer belongs to a task of the same batch."""
         if epoch != self.epoch or (producer_id ^ self.producer_id) >> _TASK_BITS:
             return None
         return producer_id & (MAX_TASKS - 1)
@@ -101,7 +101,7 @@ class Register:
         self._client = client
         self._group = identity.group
         self.last: dict[str, Registered] | None = None
-        """What the last `read` returned."""
+        """The result of the last `read`."""
 
     def read(self) -> dict[str, Registered]:
         """Returns the entries of the topics as they are now; those of topics that were created again, or that were
@@ -139,9 +139,8 @@ class Register:
 
 
 def _entry(parts: Mapping[int, tuple[int, dict[str, Any]]], topic_id: str) -> Registered | None:
-    """A broker that does not know a partition yet stores the offsets without it and returns an error, and the attempt
-    ends: such an entry is none.
-    """
+    """Returns the register's entry of a topic; None if it was stored in part. A broker that does not know a
+    partition yet stores the offsets without it and returns an error, and the attempt ends."""
     newest = max((fields for _, fields in parts.values()), key=lambda fields: int(fields["batch"]))
     starts = {number: start for number, (start, fields) in parts.items() if fields == newest}
     if newest["topic"] != topic_id or len(starts) != newest["partitions"]:

@@ -1,4 +1,4 @@
-"""Reads from a cluster what a source needs: the partitions to read, and where they begin and end now."""
+"""Reads from a cluster what a source needs: the partitions to read, and their present first and end offsets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def find_partitions(client: ClusterClient, options: SourceOptions) -> Found:
 
 
 def find_those_there(client: ClusterClient, options: SourceOptions) -> Found:
-    """Returns the partitions as `find_partitions` does, without named topics and partitions that do not exist."""
+    """Like `find_partitions`, without named topics and partitions that do not exist."""
     if options.pattern is not None:
         return find_partitions(client, options)
     views = client.metadata({*options.topics, *(tp.topic for tp in options.assigned)}).topics

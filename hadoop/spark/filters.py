@@ -55,7 +55,7 @@ class PushedFilters:
         return [one for one in filters if not self._takes(one)]
 
     def _takes(self, one: Filter) -> bool:
-        """Takes a filter; returns True if it is applied completely."""
+        """Accepts a filter; returns True if it is applied completely."""
         column, kinds = _column(one), {"topic": str, "partition": int}
         if column in kinds and _is_known(one, kinds[column]):
             self.names.append(one)

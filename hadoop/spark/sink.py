@@ -150,9 +150,8 @@ class KlammWriter(DataSourceArrowWriter):
         self._forget()
 
     def _forget(self) -> None:
-        """Deletes the register, which would expire like any group's offsets. The claims remain: an attempt that Spark
-        has given up may go on.
-        """
+        """Deletes the register, which would expire like any group's offsets. The claims remain: an attempt that
+        Spark has abandoned may still run."""
         with suppress(KlammError), connect(self._options.bootstrap, (), self._options.client_id) as client:
             client.delete_group(TaskIdentity(self._writer, 0, 0).group)
 

@@ -31,7 +31,7 @@ class StoredRows:
         self._next = dict(self._starts)
         self._producer = producer
         self.stamped = True
-        """Set it before a search; false afterwards if the broker replaces the timestamps."""
+        """Set it before a search; False afterwards if the broker replaces the timestamps."""
 
     def search(self) -> dict[int, FoundRows]:
         """Returns this producer's rows in the batches that were stored since the last search."""

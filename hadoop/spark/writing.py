@@ -56,7 +56,7 @@ PENDING_BYTES: Final = 8 * 1024 * 1024
 FIRST_DELAY_S: Final = 0.05
 LONGEST_DELAY_S: Final = 2.0
 IN_TURN: Final = 500
-"""Rows without a key that go to one partition before the next partition is used."""
+"""The number of rows without a key that go to one partition before the next partition is used."""
 
 
 class Values(Protocol):
@@ -117,7 +117,7 @@ class RowChunk:
 
 
 class TopicSink:
-    """One topic of one attempt of a task: does what the attempt's state machine asks for."""
+    """One topic of one attempt of a task: carries out the effects of the attempt's state machine."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class TopicSink:
         self._act()
 
     def _act(self) -> None:
-        """Does what the state machine asks for until it asks for rows, or is done."""
+        """Carries out the effects of the state machine until it needs rows, or is done."""
         while (effect := self._attempt.effect) is not None and not isinstance(effect, Done):
             self._do(effect)
 
@@ -373,7 +373,7 @@ class TaskSink:
 
 
 def _pause(wait: int) -> None:
-    """Waits before what is done again, `wait` the number of times that it was done again before."""
+    """Waits before a step is repeated; `wait` is the number of repetitions so far."""
     if wait:
         time.sleep(min(FIRST_DELAY_S * 2 ** min(wait, 10), LONGEST_DELAY_S))
 

@@ -162,7 +162,7 @@ def settle_command(
 ) -> None:
     """Settle counts that stay unknown. An event in the audit topic records who settled them, and why.
 
-    A missing or duplicated count is proved; it cannot be settled. A settled count that changes is unknown again.
+    A missing or duplicated count is proved and cannot be settled. A settled count that changes is unknown again.
     """
     for option, text in (("--who", who), ("--why", why)):
         if not text.strip():
@@ -188,9 +188,9 @@ def retire_command(
         str, typer.Option("--lake", metavar="ID", help="Only this lake of the sink, by its id in the report.")
     ] = "",
 ) -> None:
-    """End a group or a lake that was renamed or is no longer used: it is not compared any more.
+    """End a group or a lake that was renamed or is no longer used: it is no longer compared.
 
-    An event in the audit topic records who ended it, and why. If it counts again, it is compared from there on.
+    An event in the audit topic records who ended it, and why. If it counts again, it is compared from then on.
     """
     for option, text in (("--who", who), ("--why", why)):
         if not text.strip():

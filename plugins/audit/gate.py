@@ -137,8 +137,8 @@ def wait_complete(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str:
-    """Returns a line about what is complete; raises `NotCompleteError` with what is not `timeout_s` after `began_s`, or
-    after the call if that is None.
+    """Returns a line about what is complete. Raises `NotCompleteError` with what is not, `timeout_s` after `began_s`
+    (None: after the call).
 
     It also waits while the cluster is unreachable. The pause between two queries is as long as a query took, within
     bounds. A query that the time-out interrupts does not replace the result of the one before it.

@@ -66,8 +66,8 @@ class AuditQueryRunner:
         *,
         deadline_s: float | None = None,
     ) -> None:
-        """`reader`: one that has read before, or keeps only a part of the events. `deadline_s`, on the monotonic clock:
-        no query reads or waits beyond it; the client has its own."""
+        """`reader`: one that has read before, or that keeps only a part of the events. `deadline_s`, on the
+        monotonic clock: no query reads or waits beyond it; the client has its own deadline."""
         self._client = client
         self._deadline_s = deadline_s
         self._config = config
@@ -130,8 +130,8 @@ def absent_topics(config: AuditConfig, there: Collection[str]) -> list[str]:
 
 
 def silent_tiers(tiers: Iterable[str], answer: Answer) -> list[str]:
-    """Returns a line for each of these tiers with an owner, as `hadoop/lake`, that has no count in the comparison: it
-    may not have begun, or its name is wrong."""
+    """Returns a line for each of these tiers with an owner, as `hadoop/lake`, that has no count in the comparison:
+    it may not have started, or its name is wrong."""
     there = sorted({f"{event.tier}/{event.owner}" for event in answer.events if event.tier in (CONSUMER, HADOOP)})
     known = f"there are {', '.join(there)}" if there else "there is no consumer and no load that has"
     return [f"tier {tier} has counted nothing; {known}" for tier in tiers if "/" in tier and tier not in there]
@@ -215,7 +215,7 @@ def retire(
     why: str,
 ) -> list[str]:
     """Ends a group, a sink's lakes, or the one with the id `lake`: publishes for each of the topics (all that it has
-    counted when empty) the event after which it is not compared any more. Returns the topics.
+    counted when empty) the event after which it is no longer compared. Returns the topics.
 
     Raises `ConfigError` if it has counted none of them.
     """

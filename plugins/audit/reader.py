@@ -63,10 +63,9 @@ class AuditReader:
         self._table.catch_up(self._client.partitions(self._topic), deadline_s=deadline_s)
 
     def retained_ms(self, now_ms: int, retention_ms: int) -> float:
-        """Returns when the audit topic stored the first event that is left, in ms since the epoch: events before were
-        deleted; -inf if none was. Of a partition without an event that is left it is known only that the others are
-        older than the retention.
-        """
+        """Returns when the audit topic stored its first remaining event, in ms since the epoch: earlier events were
+        deleted; -inf if none was. Of a partition without a remaining event it is only known that its events are
+        older than the retention."""
         first = self._kept.first
         others = [p for p in self._client.partitions(self._topic) if p not in first]
         starts = self._client.list_offsets(dict.fromkeys(others, EARLIEST)) if others else {}
@@ -142,8 +141,8 @@ def with_counted(client: ClusterClient, logs: Mapping[str, Mapping[Place, LogEnd
 def with_kept(
     client: ClusterClient, logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent], timeout_s: float
 ) -> dict[str, dict[Place, LogEnd]]:
-    """Returns the same logs with what they keep of the newest leader epoch that the broker tier has counted (KIP-320).
-    A partition whose leader does not answer stays as it is."""
+    """Returns the same logs with the part of the newest leader epoch counted by the broker tier that they still have
+    (KIP-320). A partition whose leader does not answer does not change."""
     epochs: dict[tuple[str, Place], int] = {}
     for event in events:
         if event.tier == BROKER and event.partition is not None:

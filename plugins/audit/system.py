@@ -95,8 +95,8 @@ class KlammAudit:
 
 
 class AuditService:
-    """`klamm.core.interfaces.service.Service`: counts what the broker stored, computes the watermarks, and serves the
-    pages, the last two where they are configured."""
+    """`klamm.core.interfaces.service.Service`: counts what the broker stored and, if configured, computes the
+    watermarks and serves the pages."""
 
     def __init__(self, tier: BrokerTier, watch: WatermarkWatch, pages: AuditPages | None) -> None:
         self._tier = tier

@@ -84,8 +84,8 @@ def parse_instant(text: str) -> int:
 
 
 def parse_span(since: str, until: str, prefix: str = "") -> tuple[int | None, int | None]:
-    """Two instants in ms since the epoch, each None where its text is empty; `ConfigError` in one line, in which their
-    names have the `prefix`."""
+    """Parses two instants in ms since the epoch, each None if its text is empty. Raises `ConfigError` in one line,
+    in which their names have the `prefix`."""
     since_ms, until_ms = _instant(f"{prefix}since", since), _instant(f"{prefix}until", until)
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise ConfigError(f"{prefix}since: expected an instant before {prefix}until, got {since!r}")

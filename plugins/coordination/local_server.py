@@ -42,7 +42,7 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _find(self) -> str:
-        """Returns the program, or what else it needs; raises `ConfigError`, which says what to install."""
+        """Returns the program, or other files that it needs; raises `ConfigError`, which says what to install."""
 
     @abstractmethod
     def _command(self, found: str) -> list[str]:

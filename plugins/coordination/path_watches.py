@@ -1,4 +1,4 @@
-"""Callbacks on paths: what the watches of all coordinations have in common."""
+"""Callbacks on paths: the part that the watches of all coordinations share."""
 
 from __future__ import annotations
 

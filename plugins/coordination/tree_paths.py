@@ -10,7 +10,7 @@ MAX_DATA_BYTES = 1_000_000
 """Maximum size of one node's data, and of all operations in one transaction: ZooKeeper closes the connection at a
 request of more than 1,048,575 bytes."""
 MOST_OPERATIONS = 4_000
-"""Maximum number of operations in one transaction, where the server sets no limit of its own."""
+"""Maximum number of operations in one transaction, unless the server sets its own limit."""
 _OPERATION_BYTES = 48
 """The size of a Create in a ZooKeeper request, the largest operation, without path and data."""
 

@@ -1,4 +1,4 @@
-"""`klamm demo`: the whole pipeline on real flights; `story.py` is where to begin reading."""
+"""`klamm demo`: the whole pipeline on real flights. Start reading at `story.py`."""
 
 from __future__ import annotations
 

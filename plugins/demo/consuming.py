@@ -44,7 +44,7 @@ class _Taken:
 
 
 def main() -> None:
-    """See the module."""
+    """Runs the member; see the module."""
     config, group, file, taken = sys.argv[1:]
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())

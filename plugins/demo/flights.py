@@ -25,7 +25,7 @@ KEY_FIELDS = ("year", "month", "day", "carrier", "flight", "origin")
 LATE_DAY = (1, 3)
 """Month and day of the flights that are held back and arrive late."""
 _FLIGHTS_A_DAY = 500
-"""Fewer than on any day but holidays."""
+"""Fewer flights than on any day except holidays."""
 
 
 def load_flights(limit: int = 0) -> pa.Table:
@@ -56,7 +56,7 @@ def _spread(month: pa.Table, limit: int) -> pa.Table:
 
 
 def share(table: pa.Table, number: int, of: int) -> pa.Table:
-    """Returns every `of`-th flight from `number` on: the flights that one producer sends."""
+    """Returns every `of`-th flight, starting at `number`: the flights that one producer sends."""
     rows = pa.array(range(number, table.num_rows, of))
     return table.take(rows)
 

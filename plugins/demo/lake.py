@@ -18,11 +18,11 @@ class DemoLakeFiles(Protocol):
     """The files of a lake; paths are relative to it."""
 
     def folders(self, path: str) -> list[str]:
-        """The names of the directories in a directory; none if it does not exist."""
+        """Returns the names of the directories in a directory; none if it does not exist."""
         ...
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Returns the content of a file."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The death of a broker while producers send: who leads then, and when it is in sync again."""
+"""Kills a broker while producers send, and follows which brokers lead then and when it is in sync again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .report.timeline import MarkKind
 from .steps.cluster import Brokers
 
 KILL_MONTH, START_MONTH = 5, 9
-"""The months that begin shortly before the kill, and before the new start."""
+"""The month that starts shortly before the kill, and the one before the restart."""
 
 
 class _State(Enum):
@@ -22,8 +22,8 @@ class _State(Enum):
 
 
 class Outage:
-    """Kills a broker, and starts it again. `tell` prints a line that is a mark of the timeline, `seconds` are those of
-    the run."""
+    """Kills a broker, and starts it again. `tell` prints a line and adds it to the timeline as a mark; `seconds`
+    returns the seconds since the start of the run."""
 
     def __init__(self, brokers: Brokers, tell: Callable[[str, MarkKind], None], seconds: Callable[[], float]) -> None:
         self._brokers = brokers
@@ -38,8 +38,8 @@ class Outage:
         return self._state is _State.OVER
 
     def advance(self, months: int) -> None:
-        """Does what is due when so many months have begun. Call it again and again; raises `DemoError` if a broker ends
-        by itself, or nobody leads a partition in time."""
+        """Does what is due after this number of months. Call it repeatedly; raises `DemoError` if a broker ends by
+        itself, or a partition does not get a leader in time."""
         self._brokers.check()
         match self._state:
             case _State.BEFORE if months >= KILL_MONTH:

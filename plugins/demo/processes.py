@@ -24,7 +24,7 @@ class DemoError(KlammError):
 
 
 class Child:
-    """One process, with its children (Spark's JVM) in one group: Ctrl-C reaches the demo alone, which ends them."""
+    """One process, with its children (Spark's JVM) in one group: Ctrl-C reaches only the demo, which ends them."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -93,7 +93,7 @@ class Child:
         self.await_stop()
 
     def await_stop(self) -> None:
-        """Waits for the end of a process that has got SIGTERM; kills it if that takes too long."""
+        """Waits for the end of a process to which SIGTERM was sent; kills it if that takes too long."""
         try:
             self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:

@@ -45,7 +45,7 @@ def send(producer: Producer, flights: pa.Table, acknowledged: TextIO) -> None:
 
 
 def main() -> None:
-    """See the module."""
+    """Runs the producer; see the module."""
     config, number, producers, limit, plant, file = sys.argv[1:]
     due = list(parts(int(number), int(producers), int(limit), plant))
     if not sys.stdin.readline():

@@ -27,7 +27,7 @@ QUIET = {
 
 
 def main() -> None:
-    """See the module."""
+    """Reads the lake; see the module."""
     lake, file = sys.argv[1:]
     builder = SparkSession.builder.appName("klamm demo: read back").master("local[2]")
     for name, value in {**QUIET, "spark.driver.extraJavaOptions": java_options()}.items():

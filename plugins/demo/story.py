@@ -42,8 +42,8 @@ STEP_S = 0.2
 MONTH_S = 1.5
 """Pause between two months, so that producing continues while the first loads run."""
 MONTHS_ALLOWED = (3, 6, 8, MONTHS)
-"""The months that may be requested at first, after the first load, after the kill, and after the load that follows it,
-so that each of these has records to load."""
+"""The months that may be requested at the start, after the first load, after the kill, and after the load that
+follows it, so that each of these has records to load."""
 PATIENCE_S = 120.0
 LOAD_S = 600.0
 AUDIT_WAIT_S, PLANTED_WAIT_S = 30.0, 5.0
@@ -87,7 +87,7 @@ class Story:
         self._ended = threading.Event()
 
     def run(self) -> Report:
-        """`DemoError` when a step cannot be done; what was counted is in the report's verdict."""
+        """Runs the demo. Raises `DemoError` if a step cannot be carried out; the counts are in the report's verdict."""
         with Processes(self._workspace.logs) as processes:
             hdfs = start_hdfs(self._workspace, processes) if self._lake is LakeFileSystem.HDFS else None
             with running_brokers(self._workspace, processes, self._timeline) as brokers:
@@ -132,7 +132,7 @@ class Story:
         return len(differing)
 
     def _audit(self, group: Group) -> Answer:
-        """Asks the audit, once the members have committed the offsets of all that they have consumed."""
+        """Runs the audit, once the members have committed the offsets of all records that they have consumed."""
         with self._timeline.phase("the group commits and ends"):
             group.finish()
         for taken in group.taken_over():
@@ -256,8 +256,8 @@ class Story:
     def _follow(
         self, producers: Producers, group: Group, outage: Outage, started: Future[Loads], loading: Future[None]
     ) -> None:
-        """Runs the rest, until the loads are done, the group has read everything and all replicas are in sync: months,
-        the kills, the bars."""
+        """Carries out the remaining events (months, kills, progress bars) until the loads are done, the group has
+        read everything and all replicas are in sync."""
         month_at = done_at = 0.0
         producing_s = self._show.seconds
         while True:

@@ -1,4 +1,4 @@
-"""The last line: every number in it is counted."""
+"""The last line of the demo: every number in it is counted."""
 
 from __future__ import annotations
 

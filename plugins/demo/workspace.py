@@ -14,7 +14,7 @@ from struct import Struct
 from klamm.plugin import ConfigError
 
 PORTS = range(20_000, 32_000)
-"""Below those that systems give to outgoing connections."""
+"""Ports below those that systems assign to outgoing connections."""
 BROKERS = 3
 POSITION = Struct(">iq")
 """Partition and offset of a returned record, as members record them."""
@@ -67,7 +67,7 @@ class Workspace:
         return made
 
     def with_lake_on(self, hdfs: HdfsAddress) -> Workspace:
-        """Returns the same workspace with its lake there, in `klamm.yaml` too."""
+        """Returns the same workspace with its lake on that file system, in `klamm.yaml` too."""
         moved = replace(self, hdfs=hdfs)
         moved._configure()
         return moved
@@ -117,7 +117,7 @@ class Workspace:
         return [first, *(first.with_name(f"{first.name}-{broker}") for broker in range(1, BROKERS))]
 
     def acknowledged(self, producer: str) -> Path:
-        """The keys of the flights that a producer was acknowledged for, one a line."""
+        """The file of the keys of the flights that were acknowledged to a producer, one a line."""
         return self.root / f"acknowledged-{producer}.txt"
 
     def seen(self, member: int) -> Path:
@@ -125,7 +125,7 @@ class Workspace:
         return self.root / f"seen-{member}.bin"
 
     def taken(self, member: int) -> Path:
-        """When a member of the group was given which partitions."""
+        """The file of the assignments of partitions to a member of the group, with times."""
         return self.root / f"taken-{member}.txt"
 
     @property
@@ -134,7 +134,8 @@ class Workspace:
 
 
 def free_ports(count: int, others: Container[int] = ()) -> tuple[int, ...]:
-    """Ports of 127.0.0.1 that nobody listens on, without `others`; `ConfigError` when there are not as many."""
+    """Returns ports of 127.0.0.1 on which nothing listens, without `others`. Raises `ConfigError` if there are not
+    as many."""
     found: list[int] = []
     for port in random.sample(PORTS, 200):
         if port not in others and _is_free(port):
@@ -145,7 +146,8 @@ def free_ports(count: int, others: Container[int] = ()) -> tuple[int, ...]:
 
 
 def free_port_run(count: int) -> int:
-    """Returns the first of `count` ports in a row that nobody listens on; `ConfigError` when there are none."""
+    """Returns the first of `count` consecutive ports on which nothing listens. Raises `ConfigError` if there are
+    none."""
     for first in random.sample(PORTS, 200):
         if all(_is_free(port) for port in range(first, first + count)):
             return first

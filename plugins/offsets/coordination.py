@@ -129,8 +129,7 @@ class CoordinationOffsetStore:
     def _to_delete(
         self, chosen: Mapping[str, TopicPartition], seen: Mapping[TopicPartition, CommittedOffset] | None
     ) -> Iterable[tuple[str, int]]:
-        """Yields the paths that exist and, with `seen`, still have the value seen; each with the version that was
-        read."""
+        """Yields the paths that exist and, with `seen`, still have that value; each with the version that was read."""
         for path, tp in chosen.items():
             try:
                 data, stat = self._coordination.get(path)

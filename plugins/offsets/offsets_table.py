@@ -17,7 +17,8 @@ from klamm.core.groups.records.stored_group import StoredGroup
 from klamm.plugin import CommittedOffset, TopicPartition
 
 MAX_GAP_S: Final = 3600.0
-"""Well below `delete.retention.ms`: after it compaction may have removed tombstones that the table has not seen."""
+"""Well below `delete.retention.ms`: after a longer gap compaction may have removed tombstones that the table has not
+read."""
 
 
 class OffsetsTable:

@@ -135,8 +135,8 @@ class TopicOffsetStore:
             self._appended[partition] = max(self._appended.get(partition, 0), stored.base_offset + len(rows))
 
     def _read(self, partition: int, read: Callable[[OffsetsTable, int], Read]) -> Read:
-        """Reads a partition's table, at least up to the end of this store's last append. What was read is not awaited
-        again: the topic may be created again or lose its end, and then has no such offset."""
+        """Reads a partition's table, at least up to the end of this store's last append. An end that was read once
+        is not awaited again: the topic may be created again or lose its end, and then has no such offset."""
         with self._lock:
             end = self._appended.get(partition, 0)
         found = read(self._table(partition), end)

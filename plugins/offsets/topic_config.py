@@ -6,7 +6,7 @@ from klamm.plugin import Int, Long, OffsetsTopicSettings, Section, key
 
 _FACTOR = "offsets_topic_replication_factor"
 _MOST_PARTITIONS = 1_000
-"""As many as a topic can be created with."""
+"""The largest number of partitions with which a topic can be created."""
 _MOST_REPLICAS = 2**15 - 1
 
 

@@ -175,8 +175,8 @@ class FilesSink:
         return (f".{mark}" if mark else "") + (f".cut{cuts}" if cuts else "")
 
     def _mark(self, topic: str) -> str | None:
-        """Returns the part of file names that stands for the topic id; None for the first id of a topic, and if ids are
-        unknown."""
+        """Returns the part of file names that contains the topic id; None for the first id of a topic, and if ids
+        are unknown."""
         if topic not in self._ids:
             return None
         if topic not in self._marks:
@@ -203,8 +203,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _claim(path: Path, mine: str) -> str:
-    """Returns the content of the file, which is created with `mine` if it does not exist. Of two tasks that create it
-    at once one wins."""
+    """Returns the content of the file, which is created with `mine` if it does not exist. Of two tasks that create
+    it at once one succeeds."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
@@ -248,7 +248,7 @@ def as_json(record: ConsumerRecord) -> str:
 
 
 def _json(fields: Mapping[str, Any]) -> str:
-    """Returns JSON. Raises `StorageError` for a value that has no form in it."""
+    """Returns JSON. Raises `StorageError` for a value that JSON cannot represent."""
     try:
         return json.dumps(fields, default=_to_json, allow_nan=False)
     except ValueError:  # the fast case is without NaN and infinities

@@ -1,4 +1,4 @@
-"""What every implementation of an interface must do: a class of tests for each interface of `klamm.plugin`.
+"""The requirements on every implementation of an interface: a class of tests for each interface of `klamm.plugin`.
 
 Derive a test class from a suite, define what its docstring names, and run pytest:
 
@@ -7,7 +7,7 @@ Derive a test class from a suite, define what its docstring names, and run pytes
         def codec(self):
             return Bzip2()
 
-The same suites run on what Klamm ships. They need pytest; each is imported on first use.
+The same suites run on the plugins that Klamm ships. They need pytest; each is imported on first use.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ _FLIGHTS: Final = TopicPartition("flights", 0)
 
 
 class AuditedWindow(NamedTuple):
-    """What one tier's events say of one window of record time: counts of records, and bytes of the counted ones."""
+    """The counts of one tier's events in one window of record time: counts of records, and bytes of the counted
+    ones."""
 
     start_ms: int
     attempted: int
@@ -39,16 +40,14 @@ class PublishedEvents:
 
 
 class AuditContract:
-    """Define `make_audit` and `windows`."""
+    """The suite of an audit. Define `make_audit` and `windows`."""
 
     def make_audit(self, **config: Any) -> Audit:
         """Returns an audit with these keys of its section: `topic`, `topics`, `window.minutes`."""
         raise NotImplementedError(f"{type(self).__name__} needs a method `make_audit(**config)` that returns an audit")
 
     def windows(self, topic: str, events: Sequence[tuple[bytes, bytes]]) -> Sequence[AuditedWindow]:
-        """Returns what these events say of `topic`, in the order of the windows; what an event reports again counts
-        once.
-        """
+        """Returns the counts of these events of `topic`, in the order of the windows; repeated counts count once."""
         raise NotImplementedError(
             f"{type(self).__name__} needs a method `windows(topic, events)` that reads its events"
         )

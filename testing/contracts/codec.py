@@ -17,12 +17,12 @@ __all__ = ["BOUND", "LARGE", "CodecContract"]
 
 LARGE: Final = b"".join(b"record %d of a topic;" % i for i in range(200_000))
 BOUND: Final = 1 << 24
-"""More than any of these tests unpacks."""
+"""More bytes than any of these tests decompresses."""
 _SEEDS: Final = 200
 
 
 class CodecContract:
-    """Define `codec`, a fixture that returns the codec."""
+    """The suite of a codec. Define `codec`, a fixture that returns the codec."""
 
     @pytest.fixture
     def codec(self) -> Codec:

@@ -33,7 +33,7 @@ __all__ = ["CoordinationContract"]
 
 
 def _together(jobs: list[Callable[[], None]]) -> None:
-    """Run each on its own thread; the first failure is raised."""
+    """Runs each function on its own thread; raises the first failure."""
     failures: list[BaseException] = []
 
     def guarded(job: Callable[[], None]) -> None:
@@ -52,7 +52,8 @@ def _together(jobs: list[Callable[[], None]]) -> None:
 
 
 class CoordinationContract(CoordinationSuite):
-    """Define `coordination_case`, a fixture that returns a `CoordinationUnderTest` on an empty tree."""
+    """The suite of a coordination. Define `coordination_case`, a fixture that returns a `CoordinationUnderTest` on
+    an empty tree."""
 
     def test_create_and_get(self, coordination: Coordination) -> None:
         created = coordination.create("/a", b"one")

@@ -1,4 +1,4 @@
-"""What the contracts of a coordination run on: a place with sessions, and listeners that keep what they hear."""
+"""The environment of a coordination's suites: a tree with sessions, and listeners that record their events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CoordinationUnderTest(Protocol):
         ...
 
     def open(self, session_timeout_ms: int = 10_000) -> Coordination:
-        """Returns a started one."""
+        """Returns a started coordination on the tree."""
         ...
 
     def expire(self, coordination: Coordination) -> None:
@@ -76,5 +76,5 @@ class CoordinationSuite:
 
     @pytest.fixture
     def coordination(self, coordination_case: CoordinationUnderTest) -> Coordination:
-        """A started one."""
+        """Returns a started coordination."""
         return coordination_case.open()

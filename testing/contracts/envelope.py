@@ -23,7 +23,7 @@ def _set(key: SchemaKey) -> list[object]:
 
 
 class EnvelopeContract:
-    """Define `envelope`, a fixture that returns the envelope."""
+    """The suite of an envelope. Define `envelope`, a fixture that returns the envelope."""
 
     @pytest.fixture
     def envelope(self) -> Envelope:

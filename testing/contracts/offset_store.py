@@ -28,9 +28,9 @@ OpenCoordination = Callable[[], Coordination]
 
 
 class OffsetStoreContract:
-    """Define `make_store`, a fixture that returns a function from a coordination to an empty store on it; of one test,
-    all coordinations are sessions on one tree, and all stores have the same contents.
-    """
+    """The suite of an offset store. Define `make_store`, a fixture that returns a function from a coordination to an
+    empty store on it. Within one test all coordinations are sessions on one tree, and all stores have the same
+    content."""
 
     @pytest.fixture
     def make_store(self) -> MakeStore:

@@ -15,16 +15,16 @@ __all__ = ["SerdeContract"]
 
 
 class SerdeContract:
-    """Define `serde`, a fixture that returns the serde, and the four attributes."""
+    """The suite of a serde. Define `serde`, a fixture that returns the serde, and the four attributes."""
 
     topic: str
-    """A topic that it has a format for."""
+    """A topic for which it has a format."""
     values: Sequence[Any]
     """Values of that format, each equal to what is read back."""
     unfit: Sequence[Any]
-    """Values that the format has no place for."""
+    """Values that do not match the format."""
     unreadable: Sequence[bytes] = (b"\xff" * 40,)
-    """Payloads that are no value of the format."""
+    """Payloads that are no values of the format."""
 
     @pytest.fixture
     def serde(self) -> Serde:

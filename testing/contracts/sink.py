@@ -30,12 +30,11 @@ def sink_row(offset: int, partition: int = 0, topic: str = "t") -> SinkRow:
 
 
 class SinkContract:
-    """Define `make_sink` and `rows`. What a sink that writes each record at least once must do."""
+    """The suite of a sink that writes each record at least once. Define `make_sink` and `rows`."""
 
     def make_sink(self, place: Path) -> Sink:
-        """Returns a sink, not opened, that stores at `place`: a path that does not exist, for a file, a folder, or as
-        the name of something.
-        """
+        """Returns a sink, not opened, that stores at `place`: a path that does not exist, usable for a file or a
+        folder, or as a name."""
         raise NotImplementedError(f"{type(self).__name__} needs a method `make_sink(place)` that returns a sink")
 
     def rows(self, place: Path) -> Iterable[SinkRow]:
@@ -121,7 +120,8 @@ class SinkContract:
 
 
 class ExactlyOnceSinkContract(SinkContract):
-    """For a sink that keeps positions of its own: what is delivered again is there once. It is a `TopicIdSink`."""
+    """The suite of a sink that stores its own positions, so that each redelivered record is stored once. It is a
+    `TopicIdSink`."""
 
     def open(self, place: Path, topic_id: int | None = None) -> Sink:
         sink = super().open(place)

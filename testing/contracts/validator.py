@@ -19,7 +19,7 @@ def _batch(values: Sequence[bytes | None]) -> list[Record]:
 
 
 class TopicValidatorContract:
-    """Define `validator`, a fixture that returns the validator, and the three attributes."""
+    """The suite of a validator. Define `validator`, a fixture that returns the validator, and the three attributes."""
 
     topic: str
     """A topic that it applies to."""

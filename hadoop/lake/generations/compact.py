@@ -49,10 +49,10 @@ _AS_JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""A row as text from which each value can be told, microseconds included. Spark's hash of the columns themselves takes
-no maps, and ignores a null."""
+"""A row as text in which all values differ that differ, microseconds included. Spark's hash of the columns
+themselves does not accept maps, and ignores a null."""
 Held = dict[tuple[int, int], tuple[int, int]]
-"""By load and partition: the number of rows, and the exclusive or of their hashes."""
+"""The content by load and partition: the number of rows, and the exclusive or of their hashes."""
 
 
 @dataclass(frozen=True, slots=True)

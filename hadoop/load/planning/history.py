@@ -121,5 +121,5 @@ def changes(
 
 
 def way_out(layout: TopicLayout) -> str:
-    """Returns what a user can do when history has changed."""
+    """Returns the possible actions of a user after history has changed."""
     return f"move {layout.base} away to load the topic from the start"

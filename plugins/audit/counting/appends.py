@@ -30,10 +30,10 @@ from .batch_counts import BatchCounter, Cells
 
 MAX_SPANS: Final = 8
 MAX_HELD: Final = 200_000
-"""Counts of all spans together: some 60 MB. A batch of 200 KB may hold 20,000, and the tier may not be able to publish.
-"""
+"""The most counts of all spans together: some 60 MB. A batch of 200 KB may hold 20,000, and the tier may be unable
+to publish for a while."""
 NOT_COUNTED: Final = CODEC_MASK | CONTROL
-"""Attributes of batches that are left to the tier."""
+"""Attributes of batches that the tier counts from the log."""
 
 
 @dataclass(slots=True)
@@ -57,10 +57,10 @@ class AppendCounts:
         self._lock = threading.Lock()
         self._spans: dict[TopicPartition, deque[CountedSpan]] = {}
         self._held = 0
-        """The counts of all spans."""
+        """The number of counts in all spans."""
 
     def follow(self, partitions: Iterable[TopicPartition]) -> None:
-        """Begins anew: what was counted before may be of a topic of this name that was deleted."""
+        """Starts anew: earlier counts may be of a deleted topic of this name."""
         with self._lock:
             for partition in partitions:
                 self._drop(self._spans.pop(partition, ()))
@@ -112,7 +112,8 @@ class AppendCounts:
         self._held -= sum(len(span.cells) for span in spans)
 
     def _growing(self, spans: deque[CountedSpan], leader_epoch: int, base_offset: int, cells: int) -> CountedSpan:
-        """Returns the span to which a batch at `base_offset` is added, a new one where the last one does not go on."""
+        """Returns the span to which a batch at `base_offset` is added; a new one if the last span does not end
+        there."""
         last = spans[-1] if spans else None
         if (
             last is not None
@@ -153,7 +154,7 @@ class AppendCounts:
                 self._held += len(span.cells)
 
     def next_begin(self, partition: TopicPartition) -> int | None:
-        """Returns where the first span begins; None if there is none. Up to there the tier reads the log."""
+        """Returns the start of the first span; None if there is none. Up to that offset the tier reads the log."""
         with self._lock:
             spans = self._spans.get(partition)
             return spans[0].begin if spans else None

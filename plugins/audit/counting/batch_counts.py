@@ -109,7 +109,7 @@ class BatchCounter:
         return first.source if first.batch == batch_name(partition, area.last_delta + 1) else None
 
     def _mark(self, headers: bytes) -> Mark:
-        """`mark_of`, cached for the same bytes unless they are long."""
+        """Returns the result of `mark_of`, cached for the same bytes unless they are long."""
         if len(headers) > MAX_CACHED_HEADERS:
             return mark_of(headers)
         mark = self._marks.get(headers)

@@ -73,18 +73,18 @@ new pages from the system, a batch cost 100 µs of CPU instead of 37."""
 STOP_S: Final = 10.0
 MAX_BACKOFF_S: Final = 10.0
 ABSENT_GRACE_S: Final = 60.0
-"""After the start, before the log names topics that do not exist: they may be created together with the broker."""
+"""Seconds after the start before topics that do not exist are logged: they may be created together with the broker."""
 _MOVED: Final = frozenset(
     {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available}
 )
-"""The partition is led by another broker, or by this one in a new leader epoch, or is deleted."""
+"""Errors that mean that the partition is led by another broker, or by this one in a new leader epoch, or is deleted."""
 
 Connect = Callable[[BrokerContext], AbstractContextManager[Publish]]
 """Opens a publisher of events."""
 
 
 class BrokerTier:
-    """The follower's thread; see the module's rules. `problem`: why the last pass failed, None when it did not."""
+    """The follower's thread; see the module's rules. `problem`: why the last pass failed, None if it did not."""
 
     def __init__(
         self,
@@ -111,10 +111,9 @@ class BrokerTier:
         self._thread = threading.Thread(target=self._run, name="klamm-broker-audit", daemon=True)
 
     def start(self) -> None:
-        """Creates the audit topic and starts the thread, which tries again if that is not possible now: fewer brokers
-        are live than `default.replication.factor`, or the controller does not answer. Raises `ConfigError` if it never
-        will be.
-        """
+        """Creates the audit topic and starts the thread, which tries again if that is not possible now (fewer
+        brokers are live than `default.replication.factor`, or the controller does not answer). Raises `ConfigError`
+        if it will never be possible."""
         try:
             self._create_topic()
         except ConfigError:
@@ -252,7 +251,7 @@ class Follower:
                 self._followed[partition] = _Followed(topic_id, found.offset, True, found.leader_epoch)
 
     def _leave(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops what was counted and not committed: the leader continues where this tier committed last."""
+        """Drops the counts that were not committed: the leader continues where this tier committed last."""
         self._ranges.stop(partitions)
         self._appends.leave(partitions)
         for partition in partitions:
@@ -303,7 +302,8 @@ class Follower:
         return begin < followed.position < read.end
 
     def _take(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> bool | None:
-        """Counts what was counted as it was appended; returns as `_read_piece` does, None if nothing was."""
+        """Uses the counts of batches that were counted when they were appended. Returns what `_read_piece` returns;
+        None if there are no such counts."""
         span = self._appends.take(partition, read.leader_epoch, followed.position, read.end)
         if span is None:
             return None
@@ -317,11 +317,11 @@ class Follower:
         return span.end < read.end
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
-        """Begins with the first read in a leader epoch.
+        """Starts with the first read in a leader epoch.
 
-        Records that were deleted before this tier saw the partition are not counted. Where the log ends at the
-        position, that is published at once: perhaps the log was cut there, a former leader has published counts behind
-        the cut that it could not commit, and nothing is ever written again.
+        Records that were deleted before this tier saw the partition are not counted. If the log ends at the
+        position, that is published at once: the log may have been cut there after a former leader published counts
+        that it could not commit, and nothing may ever be written again.
         """
         if not followed.known:
             followed.position = read.log_start_offset
@@ -341,9 +341,10 @@ class Follower:
             self._ranges.cut(partition)
 
     def _jump(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
-        """Retention was faster: the range that was not counted becomes lossy. Or the log ends before the counted
-        position (it was truncated, or restored): the ranges overlap, and the comparison reports it. Or this broker does
-        not know that another one leads: so it counts nothing again before the coordination has taken its position."""
+        """Handles a position outside of the log. If retention was faster, the range that was not counted becomes
+        lossy. If the log ends before the counted position (it was truncated, or restored), the ranges overlap, and
+        the comparison reports it. Or this broker does not know that another one leads: so it counts nothing again
+        before the coordination has accepted its position."""
         start = read.log_start_offset
         self.behind = True
         log.warning("broker audit: %s: offset %d was deleted, continuing at %d", partition, followed.position, start)
@@ -363,7 +364,7 @@ class Follower:
             self._ranges.start(partition, start, topic_id=followed.topic_id, epoch=read.leader_epoch)
 
     def _count(self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int) -> bool:
-        """Returns False if the range has no room for the batch, and must end before it."""
+        """Counts a batch. Returns False if it does not fit into the range, which must then end before it."""
         if header.is_control:
             return True
         try:
@@ -390,8 +391,9 @@ class Follower:
     def _commit(self) -> None:
         """Publishes, then commits: after a crash in between, the next event with the same key replaces this one.
 
-        Only in the leader epoch of the counts: the next leader may have counted further, and this broker may not know
-        of it yet. What it publishes in vain has an older epoch than the next leader's events.
+        It commits only in the leader epoch of the counts: the next leader may have counted further, and this broker
+        may not know of it yet. An event that it publishes all the same has an older epoch than the next leader's
+        events.
         """
         if not self._uncommitted:
             return

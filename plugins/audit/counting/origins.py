@@ -34,7 +34,8 @@ their size.
 
 
 class OneWindow(NamedTuple):
-    """The content of a batch: records of the window that begins at `start_ms`, of `size` bytes together."""
+    """The content of a batch whose records are all in the window that starts at `start_ms`; `size` is their bytes
+    together."""
 
     window_ms: int
     start_ms: int
@@ -102,7 +103,7 @@ def mark_of(headers: bytes) -> Mark:
 
 
 def _part(headers: bytes, pos: int) -> tuple[bytes | None, int]:
-    """Returns the name or value whose length is at `pos`, None for the length -1, and the position after it."""
+    """Returns the name or value whose length is at `pos` (None for the length -1), and the position after it."""
     size, pos = read_varint(headers, pos)
     if size == -1:
         return None, pos

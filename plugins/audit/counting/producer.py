@@ -38,13 +38,15 @@ MAX_WINDOWS: Final = 20_000
 """Windows in one event, about 400 kB; the rest goes into the next event."""
 
 RESUME_S: Final = 5.0
-"""Seconds that the first batch after a quiet interval waits for the stored event that the producer continues."""
+"""Seconds that the first batch after a quiet interval waits until the event is stored which states that the producer
+continues."""
 
 _ACKNOWLEDGED: Final = 0
 _ATTEMPTED: Final = 2
 _FAILED: Final = -1
 _BEGUN: Final = -2
-"""A batch counts as one record in flight from `begin` to `end`; by then its records are attempted."""
+"""The number of records in flight for which a batch counts between `begin` and `end`; by then its records are
+attempted."""
 
 Counts = dict[int, list[int]]
 """[acknowledged, their bytes, attempted, their bytes] by window start."""
@@ -57,9 +59,9 @@ class _Taken(NamedTuple):
 
 
 class _Topic:
-    """The counts of one topic that no stored event holds yet, and the number of the next event. `in_flight`: attempted
-    or begun, and not settled. `resume_s`: since when a batch waits to be sent while the topic is quiet (None: none
-    waits); `resumed_by`: the event that ends the quiet state once it is stored."""
+    """The counts of one topic that are in no stored event yet, and the number of the next event. `in_flight`:
+    records attempted or started, and not settled. `resume_s`: since when a batch waits to be sent while the topic is
+    quiet (None: none waits); `resumed_by`: the event that ends the quiet state once it is stored."""
 
     def __init__(self) -> None:
         self.counts: Counts = {}
@@ -121,7 +123,7 @@ class KlammProducerAudit:
         self._closed = False
         self._thread: threading.Thread | None = None
         self.failures = 0
-        """Publications that did not succeed; they are tried again."""
+        """The number of failed publications, which are tried again."""
 
     def begin(self, topic: str) -> bool:
         self._records.append((topic, 0, _BEGUN, 0, 1))
@@ -152,11 +154,12 @@ class KlammProducerAudit:
         self._records.append((topic, 0, _FAILED, 0, count))
 
     def flush(self) -> None:
-        """`DeliveryError` when the counts could not be stored; they are kept for the next try."""
+        """Publishes all counts. Raises `DeliveryError` if they could not be stored; they are kept for the next try."""
         self._send(final=False, heartbeat=False)
 
     def close(self) -> None:
-        """`DeliveryError` as `flush`: this producer then shows as killed, its last counts as unknown."""
+        """Publishes the last counts. Raises `DeliveryError` as `flush` does: this producer then shows as killed, its
+        last counts as unknown."""
         if self._closed:
             return
         self._closed = True
@@ -174,8 +177,8 @@ class KlammProducerAudit:
         self._wake.set()
 
     def _resumed(self, state: _Topic) -> bool:
-        """Publishes an event that this producer sends again. After `RESUME_S` it sends anyway (an audit never stops
-        records), and its `quiet` event is void."""
+        """Publishes an event which states that this producer sends again. After `RESUME_S` it sends anyway (an audit
+        never stops records), and its `quiet` event is void."""
         now = self._clock()
         if state.resume_s is None:
             state.resume_s = now
@@ -200,7 +203,7 @@ class KlammProducerAudit:
             heartbeat = not self._wake.wait(self._interval_s)
 
     def _count(self) -> None:
-        """Records that follow each other are mostly of one topic and window: they are added up first."""
+        """Counts records. Consecutive ones are mostly of one topic and window, so their sums are computed first."""
         with self._counting:
             records, window_ms = self._records, self._source.window_ms
             of, start, kind, number, total = "", 0, _ATTEMPTED, 0, 0
@@ -228,8 +231,8 @@ class KlammProducerAudit:
             self._publish_counts(final=final, heartbeat=heartbeat, timeout_s=self._store_timeout_s)
 
     def _become_quiet(self) -> None:
-        """Topics without new counts and with nothing in flight. They are marked first and counted then: a batch that
-        begins meanwhile is either counted here or refused."""
+        """Marks topics without new counts and with nothing in flight as quiet, and counts then: a batch that starts
+        meanwhile is either counted here or refused."""
         with self._counting:  # `_stored` ends the previous quiet state, or nothing: not the one that begins here
             topics = [topic for topic in self._topics.values() if topic.resume_s is None]
             for topic in topics:
@@ -256,7 +259,7 @@ class KlammProducerAudit:
 
     def _take(self, final: bool, heartbeat: bool) -> tuple[list[_Taken], bool]:
         """Sends one event per topic that has new counts, or must report that it is alive or ends; returns whether
-        counts are left."""
+        counts remain."""
         taken, more = [], False
         with self._counting:
             for name, topic in self._topics.items():
@@ -284,7 +287,7 @@ class KlammProducerAudit:
             return refused
 
     def _stored(self, event: AuditEvent, done: Future[None]) -> None:
-        """Called on the thread that found the event stored: the sender, which then calls `begin` again."""
+        """Called on the thread that notices that the event is stored: the sender, which then calls `begin` again."""
         with self._counting:
             topic = self._topics[event.topic]
             if topic.resumed_by is event and done.exception() is None:

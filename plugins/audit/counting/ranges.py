@@ -127,7 +127,7 @@ def _joined(last: _Rows, more: _Rows) -> _Rows:
 
 
 class _Windows:
-    """Records that are counted in bulk, by window and source: they are published all at once, or not at all."""
+    """Records that are counted in bulk, by window and source; all of them are published together, or none."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, str], list[int]] = {}
@@ -151,10 +151,10 @@ class _Windows:
 
 
 class _Partition:
-    """`begin` is the last committed offset, `counted` one past the last record counted, `published` the end of the
-    event stored last, `replay` the offset from which records are read again (None: none); records below `lossy` were
-    not all counted. `tells`: an event must report `begin`, even if nothing follows: the log was cut there, or the owner
-    begins there."""
+    """The counts of one partition. `begin` is the last committed offset, `counted` one past the last record counted,
+    `published` the end of the event stored last, `replay` the offset from which records are read again (None: none);
+    records below `lossy` were not all counted. `tells`: an event must report `begin`, even if nothing follows: the
+    log was cut there, or the owner starts there."""
 
     def __init__(self, committed: int, topic_id: UUID | None, epoch: int) -> None:
         self.topic_id = "" if topic_id is None else str(topic_id)
@@ -283,9 +283,8 @@ class KlammRangeAudit:
         state.counted = state.lossy = to
 
     def cut(self, partition: TopicPartition) -> None:
-        """Records that the log was cut where the range begins: the next event reports it, an empty one if nothing
-        follows.
-        """
+        """Records that the log was cut at the start of the range: the next event reports it, an empty one if nothing
+        follows."""
         self._partitions[partition].tells = True
 
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
@@ -325,9 +324,8 @@ class KlammRangeAudit:
         self._store(range_events(self._source, ranges))
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Publishes where the owner begins in these partitions, as an event without offsets. If that is not stored, the
-        next `publish` of a partition tells it.
-        """
+        """Publishes where the owner starts in these partitions, as an event without offsets. If that is not stored,
+        the next `publish` of a partition reports it."""
         states = {partition: self._partitions[partition] for partition in partitions}
         for state in states.values():
             state.tells = True
@@ -336,7 +334,7 @@ class KlammRangeAudit:
             state.tells = False
 
     def end(self, topics: Iterable[str], why: str, lake: str = "") -> None:
-        """Publishes that the owner, or its lake of this id, counts nothing more of these topics."""
+        """Publishes that the owner's, or its lake's, counts of these topics have ended."""
         events = [self._source.event((topic, None), (0, 1), (), final=True, note=why, lake=lake) for topic in topics]
         self._store(events)
 
@@ -348,8 +346,7 @@ class KlammRangeAudit:
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
         """Returns at most one event for records read again (below the last commit) and one for new records, or for
-        where the range begins.
-        """
+        the start of the range."""
         events = []
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)

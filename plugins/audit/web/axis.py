@@ -33,7 +33,7 @@ def ticks(floor: float, tall: float, highest: int, parts: int) -> tuple[Label, .
 
 
 def below(x: float, floor: float, text: str) -> Label:
-    """Returns the label of a place on the axis at `floor`."""
+    """Returns the label for a position on the axis at `floor`."""
     return Label(x, floor + _BELOW, text)
 
 

@@ -26,7 +26,7 @@ MANY: Final = 60
 """The number of rows above which the bars of a group are too thin to be distinguished."""
 STRIP: Final = 70
 NAME: Final = 20
-"""Pixels of the height of a strip, and the part of these for its name."""
+"""The height of a strip in pixels, and the part of it for the strip's name."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _Plot:
         )
 
     def labels(self, rows: Sequence[Row]) -> tuple[Label, ...]:
-        """Returns the labels of as many rows as there is room for."""
+        """Returns the labels of as many rows as fit."""
         every = math.ceil(max((len(row.label) for row in rows), default=0) * LABEL_WIDTH / self.group)
         return tuple(
             below(px(self.middle(number)), self.floor, row.label)

@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 GRACE_S: Final = 5
-"""Seconds that requests may take to end once the service was told to stop."""
+"""Seconds that requests may take to end after `stop`."""
 
 REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class AuditPages:
-    """`klamm.core.interfaces.service.Service`: serves the pages of `source`, and closes it at the end. Port 0 takes a
-    free one. `option`: the address's name in the error if it cannot be used.
-    """
+    """`klamm.core.interfaces.service.Service`: serves the pages of `source`, and closes it at the end. Port 0 means
+    a free one. `option`: the address's name in the error if it cannot be used."""
 
     def __init__(self, source: Source, host: str, port: int, option: str) -> None:
         self._source = source
@@ -89,7 +88,7 @@ class AuditPages:
 
 
 class _Counted:
-    """An ASGI application that counts the answers of another one by their status."""
+    """An ASGI application that counts the responses of the wrapped one by their status."""
 
     def __init__(self, app: ASGIApp, requests: Counter[int]) -> None:
         self._app = app

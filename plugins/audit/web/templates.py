@@ -31,7 +31,7 @@ def render(name: str, values: Json) -> str:
 
 @cache
 def environment() -> Environment:
-    """Returns the environment, which is also used for templates of others, such as the demo's report."""
+    """Returns the environment, which is also used for templates of other packages, such as the demo's report."""
     made = Environment(
         loader=FunctionLoader(file_text), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
@@ -71,5 +71,5 @@ def window(start_ms: int | None) -> str:
 
 
 def part(text: Any) -> str:
-    """Quotes one segment of a path; a lone surrogate has a form of its own, which no server decodes."""
+    """Quotes one segment of a path. A lone surrogate is quoted in a special form, which no server decodes."""
     return quote(str(text), safe="", errors="surrogatepass")

@@ -272,9 +272,10 @@ class EmbeddedCoordination:
     def _in_grace_period(self, transaction: WriteTransaction) -> bool:
         """Returns whether late heartbeats must not end sessions now.
 
-        A grace period of one session time-out begins whenever another process held the lock so long that sessions could
-        not be renewed, or this process was stopped, perhaps while it held the lock; as after a restart of ZooKeeper.
-        Heartbeats are a third of the time-out apart, so a delay of less than another third ends no session.
+        A grace period of one session time-out starts whenever another process held the lock so long that sessions
+        could not be renewed, or this process was stopped, perhaps while it held the lock; as after a restart of
+        ZooKeeper. Heartbeats are a third of the time-out apart, so a delay of less than another third ends no
+        session.
         """
         now = self._clocks.monotonic()
         third_s = self.session_timeout_s / 3

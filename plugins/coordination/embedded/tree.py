@@ -4,10 +4,10 @@ Invariants: a node's parent exists; an ephemeral node has an owner in `sessions`
 from one counter that only grows; every change adds the paths it touched to `changes`, which keeps the newest
 `KEPT_CHANGES`.
 
-A session is over when it was not renewed for its time-out, by the host's monotonic clock: all processes read the same
-one, and nobody can set it. A session that was renewed later than now is over, too: the host was started again since,
-and the clock with it. The sessions of an earlier version have no `renewed_ms`, but only `expires_ms` by the wall clock,
-which is written for processes of that version as well.
+A session is over when it was not renewed for its time-out, by the host's monotonic clock: all processes read the
+same one, and nothing can set it. A session whose renewal lies in the future is over, too: the host was started again
+since, and the clock with it. The sessions of an earlier version have no `renewed_ms`, but only `expires_ms` by the
+wall clock, which is written for processes of that version as well.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .lock_holder import write_lock_holder
 KEPT_CHANGES = 10_000
 BUSY_TIMEOUT_S = 5.0
 _SESSION_COLUMNS = {"renewed_ms": "INTEGER", "timeout_ms": "INTEGER"}
-"""The columns that the table `sessions` of an earlier version lacks."""
+"""The columns that the table `sessions` of an earlier version does not have."""
 _IS_OVER = """CASE WHEN renewed_ms IS NULL THEN expires_ms <= :wall_ms OR expires_ms > :wall_ms + :longest_ms
     ELSE renewed_ms > :now_ms OR renewed_ms + timeout_ms <= :now_ms END"""
 _SCHEMA = (
@@ -65,11 +65,11 @@ _SCHEMA = (
 
 
 class FileLostError(CoordinationUnavailableError):
-    """The file is not there any more, or another one is in its place: who opens it now would see another tree."""
+    """The file was removed, or replaced by another one: a process that opens it now would see another tree."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Returns a connection whose commits are on disk when they return; the caller makes sure that one thread at a time
+    """Returns a connection whose commits are on disk when they return. The caller ensures that one thread at a time
     uses it."""
     db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA synchronous = FULL")
@@ -114,8 +114,8 @@ class Now(NamedTuple):
 
 
 class WriteTransaction:
-    """The tree inside one open transaction of one session. `now` was read when it had the lock: no session was renewed
-    later by the same clock."""
+    """The tree inside one open transaction of one session. `now` was read after the lock was acquired, so no renewal
+    of a session is later by the same clock."""
 
     def __init__(self, db: sqlite3.Connection, now: Now, session_id: int, waited_s: float) -> None:
         self.waited_s = waited_s
@@ -262,8 +262,8 @@ class EmbeddedTree:
                 raise
 
     def check_file(self) -> None:
-        """Raises `FileLostError` if the file was removed or replaced since it was opened, however well the open one can
-        still be read and written."""
+        """Raises `FileLostError` if the file was removed or replaced since it was opened, even though the open file
+        can still be read and written."""
         with self._translated():
             try:
                 found = _place(self._path)
@@ -329,8 +329,8 @@ class EmbeddedTree:
         return [row[0].rpartition("/")[2] for row in rows if row[0] != path]
 
     def has_expired_sessions(self) -> bool:
-        """Returns whether `end_expired_sessions` may have something to do: a session may have been renewed since the
-        clock was read here."""
+        """Returns whether `end_expired_sessions` may find any; a session may have been renewed since the clock was
+        read here."""
         with self._read_lock, self._translated():
             parameters = self._clocks.now().parameters
             found = self._reader.execute(f"SELECT 1 FROM sessions WHERE {_IS_OVER} LIMIT 1", parameters).fetchone()

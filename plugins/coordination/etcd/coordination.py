@@ -206,8 +206,8 @@ class EtcdCoordination:
         return node
 
     def _apply(self, operations: Sequence[Operation], what: str, missing: Sequence[str] = ()) -> EtcdWrite:
-        """Carries out the operations: first as if all that they depend on were as it is known, then as it is read,
-        again while it changes between the read and the write."""
+        """Carries out the operations: first on the nodes as they are known from earlier requests, then as they are
+        read, again while they change between the read and the write."""
         session = self._live()
         transaction = EtcdTransaction(self._keys, operations, missing)
         if (guess := self._known.guess(transaction)) and (write := self._try(session, transaction, guess, what)):
@@ -227,7 +227,7 @@ class EtcdCoordination:
     def _try(
         self, session: EtcdSession, transaction: EtcdTransaction, guess: EtcdSnapshot, what: str
     ) -> EtcdWrite | None:
-        """Returns None if the guess was wrong, or is not enough to know so."""
+        """Carries out the operations on a guess. Returns None if it was wrong, or if too little is known to tell."""
         try:
             plan = transaction.plan(guess, session.lease, _now_ms())
         except CoordinationError:  # perhaps it is not so any more
@@ -265,7 +265,7 @@ class EtcdCoordination:
             _pause(path, deadline)
 
     def _depth_below(self, session: EtcdSession, path: str) -> int:
-        """Returns the number of levels that there are below `path`."""
+        """Returns the number of levels below `path`."""
         depth = 0
         while True:
             levels = range(depth + 1, depth + 1 + _LEVELS_AT_ONCE)
@@ -282,7 +282,7 @@ def _now_ms() -> int:
 
 
 def _pause(what: str, deadline: float) -> None:
-    """Waits a moment before the next try, so that of several writers one is ahead."""
+    """Waits a moment before the next try, so that one of several writers comes first."""
     if time.monotonic() > deadline:
         raise CoordinationUnavailableError(f"{what}: not written, since others changed it at every try")
     time.sleep(random.uniform(0, _LONGEST_PAUSE_S))

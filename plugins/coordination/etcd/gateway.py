@@ -1,9 +1,9 @@
 """Requests to an etcd cluster through the JSON gateway that each of its members has (etcd 3.4 or newer).
 
-One member is used at a time, the next one after it could not be reached or did not answer; streams move with it, since
-a member that does not answer may keep a stream open and silent. A request that was not sent is tried again until its
-time is up; one that was sent and not answered only if it is repeatable, else it raises `UnknownOutcomeError`.
-Thread-safe.
+One member is used at a time; if it cannot be reached or does not answer, the next one is used. Streams move with it,
+since a member that does not answer may keep a stream open and silent. A request that was not sent is tried again
+until its time is over; one that was sent and not answered only if it is repeatable, else it raises
+`UnknownOutcomeError`. Thread-safe.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .nodes import Request
 _Answer = TypeVar("_Answer")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _CONNECTIONS = 32
-"""Connections to one member that are kept; more threads than that open more."""
+"""The number of connections to one member that are kept; if more threads need one, more are opened."""
 
 # Codes of gRPC, in which the gateway reports what went wrong.
 _RESOURCE_EXHAUSTED, _PERMISSION_DENIED, _UNAUTHENTICATED = 8, 7, 16
@@ -50,7 +50,7 @@ class _NotSentError(Exception):
 
 
 class _TokenError(Exception):
-    """The token of the user is not valid (any more)."""
+    """The token of the user is not valid, or no longer."""
 
 
 class _Member:
@@ -98,7 +98,7 @@ class _Member:
 
 
 def _tls_context(config: EtcdConfig) -> ssl.SSLContext:
-    """Raises `CoordinationError` for files that are no certificates or keys."""
+    """Returns the TLS context. Raises `CoordinationError` for files that are no certificates or keys."""
     ca, certificate, key = config.etcd_ssl_ca, config.etcd_ssl_certificate, config.etcd_ssl_key
     try:
         context = ssl.create_default_context(cafile=ca)
@@ -116,7 +116,8 @@ def _tls_context(config: EtcdConfig) -> ssl.SSLContext:
 
 
 def _socket_options(session_timeout_s: float) -> list[tuple[int, int, int | bytes]]:
-    """Small requests leave at once; a member whose host is gone is noticed within a session time-out."""
+    """Returns the socket options by which small requests are sent at once, and a member whose host has failed is
+    noticed within a session time-out."""
     options: list[tuple[int, int, int | bytes]] = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -149,12 +150,12 @@ class EtcdStream:
             return
 
     def established(self) -> None:
-        """Lets it be silent for any time from now on."""
+        """Removes the stream's time-out: from now on it may be silent for any time."""
         if self._socket is not None:
             self._socket.settimeout(None)
 
     def shut(self) -> None:
-        """Ends it: another thread that waits in `results` returns."""
+        """Ends the stream: another thread that waits in `results` returns."""
         try:
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -176,7 +177,7 @@ class EtcdGateway:
         self._lock = threading.Lock()
         self._current = 0
         self._streams: dict[EtcdStream, int] = {}
-        """Those that are open, and the number of their member."""
+        """The open streams, each with the number of its member."""
         self._token: str | None = None
         self._closed = threading.Event()
 
@@ -195,8 +196,8 @@ class EtcdGateway:
         return self._until_answered(post, what, repeatable, timeout_s)
 
     def open_stream(self, method: str, body: Request, what: str, timeout_s: float) -> EtcdStream:
-        """Sends a request whose answers go on, of which the first must come within `timeout_s`. Raises as `call`
-        does."""
+        """Sends a request with a stream of answers, the first of which must come within `timeout_s`. Raises as
+        `call` does."""
         return self._until_answered(
             lambda member, left_s: self._stream(member, method, body, what, left_s), what, True, timeout_s
         )
@@ -239,7 +240,7 @@ class EtcdGateway:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _leave(self, number: int) -> None:
-        """Uses the next member from now on, unless another thread has left this one already."""
+        """Uses the next member from now on, unless another thread has already switched."""
         with self._lock:
             if self._current == number and len(self._members) > 1:
                 self._current = (number + 1) % len(self._members)
@@ -302,7 +303,7 @@ def _json(body: Request) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Returns why, in one line: urllib3 puts before it which of its objects has failed."""
+    """Returns the reason in one line, without urllib3's prefix, which names its failed object."""
     text = str(error) if isinstance(error, SSLError | ssl.SSLError) else str(error).rpartition(": ")[2]
     return " ".join(text.split()) or type(error).__name__
 
@@ -314,7 +315,7 @@ def _unanswered(what: str, member: _Member, reason: str) -> UnknownOutcomeError:
 
 
 def _checked(status: int, answer: bytes, what: str, member: _Member) -> dict[str, Any]:
-    """Returns the answer if it is none of an error."""
+    """Returns the answer unless it is an error."""
     try:
         reply = json.loads(answer)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What a client last read or wrote, so that it may write without a read before.
+"""The nodes as a client last read or wrote them, so that it may write without reading first.
 
-A mod revision names one state of a node. So a write that is planned on a state which is out of date fails its condition
-on the mod revision, and is planned again on what is then read: a wrong guess costs time, never a wrong write. Only an
-etcd that was restored from a backup gives revisions out again: `clear` when the connection was lost.
+A mod revision names one state of a node. So a write that is planned on an outdated state fails its condition on the
+mod revision, and is planned again on the state that is then read: a wrong guess costs time, never a wrong write.
+Only an etcd that was restored from a backup uses revisions again: call `clear` when the connection was lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .nodes import StoredNode
 from .transactions import EtcdSnapshot, EtcdTransaction, EtcdWrite
 
 _MOST: Final = 8192
-"""Nodes that are kept, the last used ones: about 2 MB."""
+"""The number of nodes that are kept, the most recently used ones: about 2 MB."""
 
 
 class KnownNodes:
@@ -31,7 +31,7 @@ class KnownNodes:
             self._nodes.clear()
 
     def note(self, nodes: Mapping[str, StoredNode | None]) -> None:
-        """Keeps nodes as they were read; None for a path that does not exist."""
+        """Stores nodes as they were read; None for a path that does not exist."""
         with self._lock:
             for path, node in nodes.items():
                 before = self._nodes.get(path)
@@ -47,8 +47,8 @@ class KnownNodes:
         self.note({path: write.plan.stored(path, write.revision) for path in write.plan.touched})
 
     def guess(self, transaction: EtcdTransaction) -> EtcdSnapshot | None:
-        """Returns what the transaction depends on, as far as is known; None if too little is known. A path that is
-        created is taken for missing unless it is known."""
+        """Returns the known nodes that the transaction depends on; None if too little is known. A path that is
+        created is assumed to be missing unless it is known."""
         if transaction.deleted:  # whether they have children is not known
             return None
         created = set(transaction.created)

@@ -1,10 +1,10 @@
 """Keys and values: how a path and its properties are stored in etcd.
 
-The node `/a/b` is the key `<prefix>/2/a/b`: the depth stands first, so that the children of a path, and not all below
-it, are one range of keys. The value begins with a line of four numbers, `version creation_id ctime_ms mtime_ms`, and
-the data follow. Creation id 0 stands for the key's own mod revision: the write that made the node could not know it.
-etcd's own version and create revision are not used, because a transaction that deletes a path and creates it again is
-one put of its key, after which they go on; the node's begin anew.
+The node `/a/b` is the key `<prefix>/2/a/b`: the depth comes first, so that the children of a path, without deeper
+nodes, are one range of keys. The value begins with a line of four numbers, `version creation_id ctime_ms mtime_ms`,
+and the data follow. Creation id 0 means the key's own mod revision, which the write that created the node could not
+know. etcd's own version and create revision are not used: a transaction that deletes a path and creates it again is
+one put of its key, which does not reset them, while the node's start again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EtcdKeys:
         return self.below(path, 1)
 
     def below(self, path: str, levels: int) -> Request:
-        """Returns the range of the keys of all nodes that are so many levels below `path`."""
+        """Returns the range of the keys of all nodes that are the given number of levels below `path`."""
         depth = _depth(path) + levels
         above = f"{self._prefix}/{depth}{path.rstrip('/')}"
         return {"key": encoded(f"{above}/".encode()), "range_end": encoded(f"{above}0".encode())}
@@ -58,7 +58,7 @@ class EtcdKeys:
         return slash + path if depth.isdecimal() else None
 
     def is_new(self, kv: KeyValue) -> bool:
-        """Returns whether the write that left the key like this created its node."""
+        """Returns whether the last write of the key created its node."""
         return b64decode(kv.get("value", "")).partition(b"\n")[0].split()[1:2] == [b"0"]
 
     def name(self, key: str) -> str:
@@ -75,7 +75,8 @@ def _depth(path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredNode:
-    """What a write of a node depends on. `version` is -1 where only the key was read, not its value."""
+    """The properties of a stored node that a write depends on. `version` is -1 if only the key was read, not its
+    value."""
 
     mod_revision: int
     lease: int
@@ -94,7 +95,7 @@ class EtcdNode:
 
     @classmethod
     def parse(cls, path: str, kv: KeyValue) -> EtcdNode:
-        """Raises `CoordinationError` for a value that Klamm has not written."""
+        """Parses a value. Raises `CoordinationError` for one that Klamm has not written."""
         header, newline, data = b64decode(kv.get("value", "")).partition(b"\n")
         try:
             version, creation_id, ctime_ms, mtime_ms = map(int, header.split())

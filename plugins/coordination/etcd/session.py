@@ -1,8 +1,8 @@
 """One session: a lease, kept alive by a thread, and a key that lives as long as the lease.
 
-An expired lease does not refuse writes. So every request, reads too, is a transaction that depends on the session's
-key, which etcd deletes with the lease. States: live → suspended (no answer, or no stream of changes) → live, or →
-expired; or → closed.
+An expired lease does not refuse writes. So every request, even a read, is a transaction that depends on the
+session's key, which etcd deletes with the lease. States: live → suspended (no answer, or no stream of changes) →
+live, or → expired; or → closed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 0.2
 _CLOSE_S = 2.0
 _LIMITS = (8192, 4096, 2048, 1024, 512, 256, 128, 64)
-"""Numbers of operations that are tried, to find out the server's `--max-txn-ops`."""
+"""Numbers of operations that are tried to determine the server's `--max-txn-ops`."""
 _WANTED_OPERATIONS = 1024
-"""A change of 500 partitions."""
+"""The number of operations in a change of 500 partitions."""
 
 
 class EtcdSession:
@@ -67,8 +67,8 @@ class EtcdSession:
 
     def open(self, timeout_s: float) -> None:
         """Opens the session and the stream of changes. Raises `CoordinationUnavailableError`, with what to do, if no
-        member answers within `timeout_s`, and `SessionExpiredError` if it ends meanwhile; no listener is told then.
-        """
+        member answers within `timeout_s`, and `SessionExpiredError` if the session ends meanwhile; listeners are not
+        called then."""
         deadline = time.monotonic() + timeout_s
         try:
             self._grant(deadline)
@@ -120,7 +120,7 @@ class EtcdSession:
 
     @property
     def lease(self) -> int:
-        """The session id; it stays when the session is over."""
+        """The session id, which remains the same when the session is over."""
         return self._lease
 
     @property
@@ -203,10 +203,11 @@ class EtcdSession:
         )
 
     def _find_most_operations(self, deadline: float) -> int:
-        """Each operation may need two conditions, and the session one.
+        """Determines the number of operations in one transaction: each may need two conditions, and the session one.
 
-        etcd counts the conditions before it looks at one, and refuses the first that has no key: nothing is read. With
-        keys it compared all 8,192, for seconds on a busy machine, in which other brokers' sessions of 2 s ended.
+        etcd counts the conditions before it evaluates any, and refuses the first without a key: nothing is read.
+        With keys it compared all 8,192, for seconds on a busy machine, in which other brokers' sessions of 2 s
+        ended.
         """
         for limit in _LIMITS:
             left_s = max(0.1, deadline - time.monotonic())
@@ -243,7 +244,7 @@ class EtcdSession:
                 self._changed.notify_all()
 
     def _set(self, *, streaming: bool | None = None, renewed: bool | None = None) -> None:
-        """Notes what is known; the session's thread reports what comes of it."""
+        """Sets the known state; the session's thread reports the resulting events."""
         with self._changed:
             self._streaming = self._streaming if streaming is None else streaming
             self._renewed = self._renewed if renewed is None else renewed
@@ -299,8 +300,8 @@ class EtcdSession:
         return True
 
     def _renew_before_commit(self, what: str) -> None:
-        """Makes it true that a commit sent now finds a lease that was renewed a third of the time-out ago at most. A
-        transaction does not renew a lease, and the thread that does may be late. Raises
+        """Renews the lease unless it was renewed within a third of the time-out, for a commit that is about to be
+        sent. A transaction does not renew a lease, and the thread that does may be late. Raises
         `CoordinationUnavailableError` without an answer, `SessionExpiredError` if the lease is over."""
         if time.monotonic() - self._renewed_s > self._config.session_timeout_s / 3:
             self._keep_alive(what)

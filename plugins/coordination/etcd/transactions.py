@@ -32,8 +32,8 @@ from .nodes import EtcdKeys, EtcdNode, KeyValue, Request, StoredNode, value
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A node while the operations are applied. `version` is -1 where it was not read, because nothing depends on it;
-    creation id 0: created by this transaction. `data` is None for a node that keeps what it has."""
+    """A node while the operations are applied. `version` is -1 if it was not read, because nothing depends on it;
+    creation id 0: created by this transaction. `data` is None if the node's data do not change."""
 
     data: bytes | None
     version: int
@@ -44,8 +44,8 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class EtcdSnapshot:
-    """What a transaction depends on, at one revision: its nodes by path, and the names below each path that it
-    deletes."""
+    """The data that a transaction depends on, at one revision: its nodes by path, and the names below each path that
+    it deletes."""
 
     revision: int
     nodes: dict[str, StoredNode | None]
@@ -85,8 +85,8 @@ class EtcdWrite:
 
 
 class EtcdTransaction:
-    """The operations of one transaction. `missing`: paths, from the top down, that are created before them where they
-    do not exist."""
+    """The operations of one transaction. `missing`: paths, from the top down, that are created before them unless
+    they exist."""
 
     def __init__(self, keys: EtcdKeys, operations: Sequence[Operation], missing: Sequence[str] = ()) -> None:
         self._keys = keys
@@ -101,11 +101,11 @@ class EtcdTransaction:
             for operation in operations
             if not isinstance(operation, Create) and (isinstance(operation, Set) or operation.version != ANY_VERSION)
         }
-        """Paths of which more matters than whether they exist."""
+        """Paths whose values are needed, not only their existence."""
 
     def ranges(self) -> list[Request]:
-        """Returns what must be read: each node, with its value where that matters, and then the children of each path
-        that is deleted, as many as decide whether one is left."""
+        """Returns what must be read: each node, with its value if that is needed, and then as many children of each
+        deleted path as decide whether any remain."""
         nodes: list[Request] = [
             {"key": self._keys.node(path), "keys_only": path not in self.valued} for path in self.paths
         ]

@@ -68,7 +68,7 @@ class EtcdWatches:
             stream.shut()
 
     def add(self, path: str, callback: Callback) -> PathWatch:
-        """While there is no stream, the watch is called as soon as there is one."""
+        """Adds a watch. While there is no stream, the watch is called as soon as there is one."""
         return self._watches.add(path, callback)
 
     def _run(self) -> None:
@@ -100,7 +100,7 @@ class EtcdWatches:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _follow(self, stream: EtcdStream) -> bool:
-        """Calls the watches until the stream ends; returns False if it never began."""
+        """Calls the watches until the stream ends; returns False if it could not be opened."""
         begun = False
         for reply in stream.results():
             result: dict[str, Any] = reply.get("result") or {}

@@ -58,7 +58,8 @@ def _server(text: str) -> str:
 
 
 def _one_chroot(value: str) -> str:
-    """Returns what is wrong with a chroot that is not at the end, and what to write if each server has the same one."""
+    """Returns the error message for a chroot that is not at the end, with the right form if each server has the same
+    one."""
     parts = [part.strip().partition("/") for part in value.split(",") if part.strip()]
     chroots = {chroot for _, _, chroot in parts if chroot}
     form = f"{','.join(server for server, _, _ in parts)}/"

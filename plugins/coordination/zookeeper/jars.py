@@ -1,4 +1,4 @@
-"""The jars of a ZooKeeper server: those in PySpark where it is installed, else those that Maven copies (2 MB)."""
+"""The jars of a ZooKeeper server: those of PySpark if it is installed, else those that Maven copies (2 MB)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def announcement() -> str | None:
 
 
 def _of_pyspark() -> str | None:
-    """Returns the class path of PySpark's jars; None if a folder is named by `VARIABLE`, or without them."""
+    """Returns the class path of PySpark's jars; None without them, or if `VARIABLE` names a folder."""
     if os.environ.get(VARIABLE):
         return None
     spec = importlib.util.find_spec("pyspark")

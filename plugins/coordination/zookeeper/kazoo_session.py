@@ -76,7 +76,7 @@ most a fourth of it."""
 
 
 _TOLD_S: Final = 5.0
-"""How long `KazooSession.close` waits for the listeners that are being told of the end of the session."""
+"""How long `KazooSession.close` waits for listeners that are being called about the end of the session."""
 
 
 def _repeated(hosts: str) -> str:
@@ -147,11 +147,12 @@ def read_many(client: KazooClient, paths: Sequence[str]) -> PendingResult:
 
 
 def _drop_out_of_order(client: KazooClient) -> None:
-    """Lets the client drop a connection on which a response is missing, and go on with its session at another server.
+    """Lets the client drop a connection on which a response is missing, and continue its session at another server.
 
-    When the leader of an ensemble is killed, another server may leave a request without a response and respond to the
-    next one (seen with 3.9). kazoo ends its thread then, by an error that it does not know itself, and the session
-    seems to be over. So it does for a response to a request that it waits for no more, as after the end of the session.
+    When the leader of an ensemble is killed, another server may leave a request without a response and respond to
+    the next one (seen with 3.9). kazoo's thread then ends with an error that kazoo itself does not handle, and the
+    session seems to be over. The same happens on a response to a request for which it no longer waits, as after the
+    end of the session.
     """
     connection = client._connection
     read = connection._read_response
@@ -197,8 +198,8 @@ class KazooSession:
         self._changed = threading.Condition()
         self._connected = False
         self._behind = True
-        """A server of an ensemble may be behind the others: after each connect the first read waits for it to catch up,
-        so that a write is found whose response was lost with the connection before."""
+        """True until the first read after a connect has waited for the server to catch up. A server of an ensemble
+        may be behind the others, and a write whose response was lost with the earlier connection must be found."""
         self._syncing = threading.Lock()
         self._closing = False
         self._expired = False
@@ -207,7 +208,7 @@ class KazooSession:
         self._lost_at: float | None = None
         self._stopping = threading.Lock()
         self._ending: threading.Thread | None = None
-        """Tells the listeners that the session is over, after an answer."""
+        """The thread that calls the listeners after an answer has shown that the session is over."""
         self._client = KazooClient(
             hosts=_repeated(hosts),
             timeout=session_timeout_s,
@@ -272,8 +273,8 @@ class KazooSession:
                     raise translated from error
 
     def refused(self, error: Exception, path: str) -> CoordinationError:
-        """Translates the error of a request, or of an operation of a transaction; one that says that the session is
-        over ends it here: kazoo takes no answer for the end."""
+        """Translates the error of a request, or of an operation of a transaction. An error which means that the
+        session is over ends it here, since kazoo does not end a session because of an answer."""
         translated = translate(error, path)
         if isinstance(translated, SessionExpiredError):
             with self._changed:
@@ -285,10 +286,10 @@ class KazooSession:
         return translated
 
     def _ask_the_leader(self) -> None:
-        """Asks once in a session time-out whether the session is alive.
+        """Asks, once in a session time-out, whether the session is alive.
 
-        A follower that checked a session while its leader ended it goes on answering pings, reads and syncs (seen with
-        3.9). The leader judges writes, and a transaction that only checks a version.
+        A follower that checked a session while its leader ended it continues to answer pings, reads and syncs (seen
+        with 3.9). The leader decides writes, and a transaction that only checks a version.
         """
         while True:
             with self._changed:
@@ -320,11 +321,12 @@ class KazooSession:
                 )
 
     def _forget_zxid(self) -> None:
-        """Lets a server answer that is behind what this client has seen, once there was none for a session time-out.
+        """Allows a server to answer although it is behind what this client has seen, after a session time-out
+        without an answer.
 
-        A server refuses such a client. Of an ensemble it may be behind for a moment, and another one answers. A server
-        that was restored from a backup is behind for good, and the client would never learn that its session is over,
-        or that the tree is an older one.
+        A server refuses such a client. A server of an ensemble may be behind for a moment, and another one answers.
+        A server that was restored from a backup is behind for good, and the client would never learn that its
+        session is over, or that the tree is an older one.
         """
         lost_at = self._lost_at
         if lost_at is not None and time.monotonic() - lost_at > self._session_timeout_s:

@@ -11,7 +11,7 @@ from ...audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
 from .timeline import MarkKind, Phase, Sample, TimelineMark
 
 RIGHT, TOP, PLOT, AXIS, ROW = 12, 44, 190, 28, 20
-"""Pixels: of the margins, of the height of the plot, of the axis below it, and of a phase."""
+"""In pixels: the right and top margins, and the heights of the plot, of the axis below it, and of a phase."""
 NEAR: Final = 14
 """Marks that are closer than this are staggered."""
 MAX_BINS: Final = 150
@@ -21,7 +21,7 @@ NARROW: Final = 2.0
 
 @dataclass(frozen=True)
 class Rate:
-    """Records per second in the `seconds` from `from_s` on; `loaded`: records in the lake at the end of them."""
+    """Records per second in the `seconds` from `from_s` on; `loaded`: records in the lake at their end."""
 
     from_s: float
     produced: int
@@ -51,7 +51,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A phase as a bar; its name is at `text_x`, before the bar if there is no room behind it."""
+    """A phase as a bar; its name is at `text_x`, before the bar if it does not fit behind it."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""Step 5: what `klamm audit` says of the run: the table by month and tier, and the lowest completeness."""
+"""Step 5: runs `klamm audit`: the table by month and tier, and the lowest completeness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH = 200
 
 
 def ask_audit(workspace: Workspace, timeout_s: float) -> Answer:
-    """The report when everything is complete, or else after `timeout_s`."""
+    """Returns the report once everything is complete, or after `timeout_s`."""
     settings = load_settings(workspace.config)
     deadline = time.monotonic() + timeout_s
     with open_client(settings, "demo") as client:
@@ -39,7 +39,7 @@ def table(answer: Answer) -> str:
 
 
 def lowest(answer: Answer) -> float | None:
-    """The lowest ratio over all windows and tiers; None: one is unknown."""
+    """Returns the lowest ratio over all windows and tiers; None if one is unknown."""
     if len(answer.audits) != 1:
         raise DemoError(f"the audit knows {len(answer.audits)} topics, not one")
     ratio = answer.audits[0].lowest()

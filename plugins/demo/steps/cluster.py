@@ -25,7 +25,7 @@ from ..workspace import BROKERS, Workspace
 START_S = 180.0
 FAIL_OVER_S = 60.0
 PARTITIONS = 6
-"""As in `klamm.yaml`."""
+"""The number of partitions, as in `klamm.yaml`."""
 VICTIM_LEADS = 0
 """The partition whose leader is killed."""
 _LOOK_S = 0.01
@@ -95,7 +95,7 @@ class Brokers:
             child.check()
 
     def close(self) -> None:
-        """Stops all at the same time."""
+        """Stops all brokers at the same time."""
         self._client.close()
         for child in self._children.values():
             child.signal(signal.SIGTERM)
@@ -103,7 +103,7 @@ class Brokers:
             child.await_stop()
 
     def _start(self, broker: int, name: str) -> None:
-        """All have one file, in which ids, ports and directories count up from the first broker's."""
+        """Starts brokers. All have one file, in which ids, ports and directories count up from the first broker's."""
         command = [*KLAMM, "broker", "--config", str(self._workspace.config)]
         command += ["--brokers", str(BROKERS), "--only", str(broker)]
         self._children[broker] = self._processes.start(name, command)
@@ -118,7 +118,7 @@ class Brokers:
 
 @contextmanager
 def running_brokers(workspace: Workspace, processes: Processes, timeline: Timeline) -> Iterator[Brokers]:
-    """The brokers and their ZooKeeper, while the block runs."""
+    """A context in which the brokers and their ZooKeeper run."""
     with ExitStack() as stack:
         with timeline.phase("ZooKeeper"):
             stack.enter_context(ZooKeeperServer(workspace.root / "zookeeper", workspace.zookeeper_port))
@@ -130,7 +130,7 @@ def running_brokers(workspace: Workspace, processes: Processes, timeline: Timeli
 
 
 def create_topics(workspace: Workspace, processes: Processes) -> None:
-    """`klamm topics create --all-from-config`."""
+    """Runs `klamm topics create --all-from-config`."""
     command = [*KLAMM, "topics", "create", "--all-from-config", "--config", str(workspace.config)]
     created = processes.run("topics", command, START_S)
     if created.process.returncode != 0:

@@ -19,7 +19,7 @@ Position = tuple[int, int]
 
 
 class Taken(NamedTuple):
-    """A member was given partitions; `at_s` since the epoch."""
+    """A member was assigned partitions; `at_s` since the epoch."""
 
     at_s: float
     member: str
@@ -27,7 +27,7 @@ class Taken(NamedTuple):
 
 
 class Group:
-    """Three members, until one is killed."""
+    """A group of three members, one of which is killed."""
 
     def __init__(self, workspace: Workspace, processes: Processes) -> None:
         self._files = [workspace.seen(n) for n in range(MEMBERS)]
@@ -39,7 +39,8 @@ class Group:
         self._killed_at_s = 0.0
 
     def consumed(self) -> int:
-        """Distinct positions returned so far: records that a killed member had not committed are returned again."""
+        """Returns the distinct positions returned so far: records that a killed member had not committed are
+        returned again."""
         for number, path in enumerate(self._files):
             if path.exists():
                 with path.open("rb") as file:
@@ -51,7 +52,7 @@ class Group:
         return len(self._positions)
 
     def kill_one(self) -> str:
-        """kill -9 of the first member; its name."""
+        """Kills the first member with -9; returns its name."""
         victim = self._members.pop(0)
         victim.kill()
         self.killed = victim
@@ -59,7 +60,7 @@ class Group:
         return victim.name
 
     def taken_over(self) -> list[Taken]:
-        """The partitions that the others were assigned after that, in the order of time."""
+        """Returns the partitions that the others were assigned after that, in the order of time."""
         found = []
         for number, path in enumerate(self._taken):
             for line in path.read_text().splitlines() if path.exists() else ():
@@ -72,7 +73,7 @@ class Group:
             member.check()
 
     def finish(self) -> None:
-        """Stop the members, which commit what they have consumed."""
+        """Stops the members, which commit the records that they have consumed."""
         for member in self._members:
             member.signal(signal.SIGTERM)
         for member in self._members:

@@ -18,7 +18,7 @@ _OPTIONS = ("--port", "--http-port", "--data-port", "--data-http-port", "--data-
 
 
 class LakeFileSystem(StrEnum):
-    """The file system that the loads end in."""
+    """The file system to which the loads are published."""
 
     HDFS = "hdfs"
     FILE = "file"
@@ -57,7 +57,7 @@ def await_hdfs(starting: StartingHdfs, workspace: Workspace, show: Show) -> Work
 
 
 def served_by(workspace: Workspace) -> str | None:
-    """Returns the command that serves the lake's HDFS again; None if the lake is a directory."""
+    """Returns the command that starts the lake's HDFS again; None if the lake is a directory."""
     if workspace.hdfs is None:
         return None
     ports = f"--port {workspace.hdfs.name_node} --http-port {workspace.hdfs.name_node_http}"

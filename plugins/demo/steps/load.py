@@ -84,11 +84,11 @@ class PeriodicLoad:
         return new
 
     def clear(self) -> None:
-        """Kills the rest of a killed driver: its JVM may still run."""
+        """Kills the remaining processes of a killed driver, such as its JVM."""
         self._child.signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Sends SIGTERM to the driver and not to its JVM: it ends after its current run."""
+        """Sends SIGTERM to the driver and not to its JVM: the driver ends after its current run."""
         self._child.process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:

@@ -55,7 +55,7 @@ class Producers:
         return sum(counter.count() for counter in self._counters)
 
     def check(self) -> None:
-        """`DemoError` when one has ended that should not have."""
+        """Raises `DemoError` if one has ended that should be running."""
         for child in self._children:
             if not self._finishing:
                 child.check()
