@@ -4,7 +4,8 @@
 
 One broker, a topic of one partition for each run, records of 100 bytes. A command's time is that of its whole process,
 its start included; that of `send_arrow` is from the call to the last acknowledgement, in a process that has imported
-everything. The peak memory of a command is printed for a quarter of the records too: it is flat if both are alike.
+everything. The peak memory of a command is printed for a quarter of the records too: it is flat if both are alike. The
+CPU time, user and system, is the client's alone: compare it where other work keeps the machine busy.
 """
 
 from __future__ import annotations
@@ -33,30 +34,34 @@ SCHEMA = {
 }
 
 
-def command(line: str, *, records: int, folder: Path) -> tuple[float, float]:
-    """Runs a shell's pipeline, whose klamm writes its peak memory; returns records/s and that in MB."""
+def command(line: str, *, records: int, folder: Path) -> tuple[float, float, float]:
+    """Runs a shell's pipeline, whose klamm writes what it used; returns records/s, its peak memory in MB, and its
+    seconds of CPU."""
     began = time.perf_counter()
     subprocess.run(["/bin/sh", "-c", line], cwd=folder, check=True, stderr=subprocess.DEVNULL)
     took = time.perf_counter() - began
-    return records / took, int((folder / "peak").read_text()) / 1024
+    peak, cpu = (folder / "used").read_text().split()
+    return records / took, int(peak) / 1024, float(cpu)
 
 
 def measured(arguments: list[str]) -> None:
-    """Runs klamm in a process of its own, and writes its peak memory in kB to the file `peak`."""
+    """Runs klamm in a process of its own, and writes its peak memory in kB and its seconds of CPU to the file
+    `used`."""
     process = os.posix_spawn(KLAMM, [KLAMM, *arguments], dict(os.environ))
     _, status, usage = os.wait4(process, 0)
-    Path("peak").write_text(str(usage.ru_maxrss))
+    Path("used").write_text(f"{usage.ru_maxrss} {usage.ru_utime + usage.ru_stime}")
     sys.exit(os.waitstatus_to_exitcode(status))
 
 
-def send_arrow(folder: Path, records: int, topic: str) -> float:
+def send_arrow(folder: Path, records: int, topic: str) -> tuple[float, float]:
+    """Returns records/s, and seconds of CPU."""
     values = [b"%0*d" % (SIZE, n) for n in range(records)]
     table = pa.table({"value": pa.array(values, pa.binary())})
     with Producer(folder / "klamm.yaml") as producer:
         producer.partitions(topic)
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         producer.send_arrow(topic, table).result(600)
-        return records / (time.perf_counter() - began)
+        return records / (time.perf_counter() - began), time.process_time() - used
 
 
 def main(records: int) -> None:
@@ -76,8 +81,8 @@ def main(records: int) -> None:
                 out.writelines(b"%0*d\n" % (SIZE, n) for n in range(count))
             with (folder / f"typed-{count}.txt").open("w") as out:
                 out.writelines(f'{{"rider":"r{n % 1000}","km":{n / 8},"n":{n}}}\n' for n in range(count))
-        base = send_arrow(folder, records, "arrow")
-        print(f"Producer.send_arrow                {base:12,.0f} records/s")
+        base, cpu = send_arrow(folder, records, "arrow")
+        print(f"Producer.send_arrow                {base:12,.0f} records/s, {cpu:.1f} s of CPU", flush=True)
         for kind, option in (("raw", "--raw"), ("typed", "")):
             for verb, line in (
                 ("produce", "cat {t}.txt | {k} produce {t} {o}"),
@@ -86,11 +91,11 @@ def main(records: int) -> None:
                 peaks = []
                 for count in (records // 4, records):
                     text = line.format(t=f"{kind}-{count}", k=klamm, o=option)
-                    rate, peak = command(text, records=count, folder=folder)
+                    rate, peak, cpu = command(text, records=count, folder=folder)
                     peaks.append(peak)
                 what = f"klamm {verb} {option or '(JSON by the schema)'}"
-                memory = f"peak {peaks[1]:.0f} MB ({peaks[0]:.0f} MB at a quarter)"
-                print(f"{what:34} {rate:12,.0f} records/s, {rate / base:.2f} of send_arrow, {memory}", flush=True)
+                used = f"{cpu:.1f} s of CPU, peak {peaks[1]:.0f} MB ({peaks[0]:.0f} MB at a quarter)"
+                print(f"{what:34} {rate:12,.0f} records/s, {rate / base:.2f} of send_arrow, {used}", flush=True)
 
 
 if __name__ == "__main__":
