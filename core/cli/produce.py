@@ -53,7 +53,9 @@ def produce(
     columns: Annotated[
         str | None, typer.Option("--columns", metavar="A,B,…", help="CSV without a first row of names.")
     ] = None,
-    delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="What separates cells of CSV.")] = ",",
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", metavar="CHAR", help=r"Separates the cells of CSV; \t is a tab.")
+    ] = ",",
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="The key of every record.")] = None,
     key_field: Annotated[
         str | None, typer.Option("--key-field", metavar="NAME", help="The field or column that is the key as well.")
@@ -85,6 +87,7 @@ def produce(
     """
     if on_bad not in ("fail", "skip"):
         raise ConfigError(f"--on-bad: expected fail or skip, got {on_bad!r}")
+    delimiter = _with_tabs(delimiter)
     form = _Form(raw, json_records_, csv_rows or columns is not None, key_field, _delimiter(key_delimiter), null)
     form.check(key, columns, delimiter)
     headers = _headers(header)
@@ -262,10 +265,15 @@ def _columns(
     return made
 
 
+def _with_tabs(text: str) -> str:
+    """Returns the text with the tabs that a shell leaves as two characters."""
+    return text.replace("\\t", "\t")
+
+
 def _delimiter(text: str | None) -> bytes | None:
     if text is None:
         return None
-    found = os.fsencode(text.replace("\\t", "\t"))
+    found = os.fsencode(_with_tabs(text))
     if not found:
         raise ConfigError("-k: expected the text between key and value, got nothing")
     return found

@@ -113,11 +113,12 @@ def test_csv_of_a_typed_topic(klamm: Klamm, folder: Path, client: ClusterClient)
     why = "topic rows: the value does not fit its schema: field km: expected double, got 'far'"
     assert done.status == 0
     assert done.err == f"klamm: input: line 3: {why}\nklamm: 2 records sent to rows, 1 line skipped\n"
-    done = klamm("produce", "rows", lines(folder, "cid;3"), "--columns", "rider,km", "--delimiter", ";")
-    assert done.status == 0
+    for row, delimiter in (("cid;3", ";"), ("cid\t3", r"\t")):
+        done = klamm("produce", "rows", lines(folder, row), "--columns", "rider,km", "--delimiter", delimiter)
+        assert done.status == 0, done.err
     assert (
         klamm("consume", "rows", "-f", r"%k %v\n").out
-        == f'ann {ANN}\nbob {BOB}\n {{"rider":"cid","km":3.0,"at":null}}\n'
+        == f"ann {ANN}\nbob {BOB}\n" + ' {"rider":"cid","km":3.0,"at":null}\n' * 2
     )
 
 
