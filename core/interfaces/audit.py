@@ -150,10 +150,17 @@ class RangeAudit(Protocol):
     """
 
     def start(
-        self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
+        self,
+        partition: TopicPartition,
+        committed: int,
+        *,
+        topic_id: UUID | None = None,
+        epoch: int = -1,
+        reset: bool = False,
     ) -> None:
         """Starts the owner's count of the partition: `from` of the next event is the committed offset. Uncommitted
-        counts are dropped, since their records will be read again. `epoch` grows with each change of owner."""
+        counts are dropped, since their records will be read again. `epoch` grows with each change of owner. `reset`:
+        nothing is committed, and the group starts at `committed` all the same."""
         ...
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:

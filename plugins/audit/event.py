@@ -70,6 +70,7 @@ class AuditEvent:
     window_ms: int
     windows: tuple[EventWindow, ...]
     replay: bool = False
+    reset: bool = False
     lossy: bool = False
     final: bool = False
     interval_ms: int = 0
@@ -101,6 +102,11 @@ class AuditEvent:
     def ends(self) -> bool:
         """True for the event that ends a group or a lake: it has no partition."""
         return self.tier in (CONSUMER, HADOOP) and self.partition is None
+
+    @property
+    def begins(self) -> bool:
+        """True for an event without offsets: it tells where an owner begins."""
+        return self.from_offset == self.to_offset
 
     def encode(self) -> tuple[bytes, bytes]:
         """Returns the key and the value of the record in the audit topic."""
@@ -140,6 +146,7 @@ class EventSource:
         topic_id: str = "",
         epoch: int = -1,
         replay: bool = False,
+        reset: bool = False,
         lossy: bool = False,
         final: bool = False,
         quiet: bool = False,
@@ -162,6 +169,7 @@ class EventSource:
             window_ms=self.window_ms,
             windows=tuple(windows),
             replay=replay,
+            reset=reset,
             lossy=lossy,
             final=final,
             quiet=quiet,
@@ -181,8 +189,8 @@ class EventSource:
 
 _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes", "source")
 _SAME_NAMES = (
-    "tier", "owner", "host", "application", "topic", "topic_id", "partition", "window_ms", "replay", "lossy", "final",
-    "quiet", "epoch", "note", "lake", "directory", "replaces", "load", "job", "interval_ms", "sequence",
+    "tier", "owner", "host", "application", "topic", "topic_id", "partition", "window_ms", "replay", "reset", "lossy",
+    "final", "quiet", "epoch", "note", "lake", "directory", "replaces", "load", "job", "interval_ms", "sequence",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import socket
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
@@ -72,17 +72,20 @@ class ConsumerAudit:
             found = self._topics[topic] = audit is not None and topic != audit.topic and audit.audits(topic)
         return found
 
-    def start(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def start(self, offsets: Mapping[TopicPartition, int], reset: Collection[TopicPartition] = ()) -> None:
         """Starts counting at these offsets of the topics that have these names now, whose ids are requested from the
-        cluster. Stores the group's start."""
+        cluster. Stores the group's start. `reset`: the partitions in which these are no committed offsets."""
         audited = {p: offsets[p] for p in self._audited(offsets)}
         if audited:
-            self._call(lambda ranges: self._start(ranges, audited))
+            self._call(lambda ranges: self._start(ranges, audited, reset))
 
-    def _start(self, ranges: RangeAudit, offsets: Mapping[TopicPartition, int]) -> None:
+    def _start(
+        self, ranges: RangeAudit, offsets: Mapping[TopicPartition, int], reset: Collection[TopicPartition]
+    ) -> None:
         topic_ids = self._client.topic_ids(sorted({partition.topic for partition in offsets}))
         for partition, offset in offsets.items():
-            ranges.start(partition, offset, topic_id=topic_ids.get(partition.topic), epoch=self._epoch(partition))
+            topic_id, epoch = topic_ids.get(partition.topic), self._epoch(partition)
+            ranges.start(partition, offset, topic_id=topic_id, epoch=epoch, reset=partition in reset)
         ranges.begin(offsets)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:

@@ -317,21 +317,22 @@ class Consumer:
             known = state.position is not None
             state.move(offset, state.epoch_before(offset))
         if not known and self._audit.counts(partition):
-            self._audit.start({partition: self._audit_from(partition, offset)})
+            stored = self._audit_from(partition)
+            self._audit.start({partition: offset if stored is None else stored}, [partition] if stored is None else ())
         self._audit.seek(partition, offset)
 
-    def _audit_from(self, partition: TopicPartition, offset: int) -> int:
+    def _audit_from(self, partition: TopicPartition) -> int | None:
         """Returns the offset at which the audit's ranges continue after a seek that precedes any read.
 
         It is the group's stored offset, so that records read again below it are a replay, and records skipped above it
-        are missing.
+        are missing; None where there is none, or it is unknown.
         """
         try:
             stored = self._stored([partition]).get(partition)
         except KlammError as error:
-            _log.warning("audit of %s continues at %d: %s", partition, offset, error)
-            return offset
-        return offset if stored is None else stored.offset
+            _log.warning("audit of %s continues where the application seeks: %s", partition, error)
+            return None
+        return None if stored is None else stored.offset
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Returns no records of these partitions until `resume`."""

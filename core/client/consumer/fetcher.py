@@ -22,7 +22,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -47,13 +47,13 @@ COMPARE_S = 5.0
 REPLACED = "is of a topic that was deleted and created again"
 
 Committed = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
-Positioned = Callable[[Mapping[TopicPartition, int]], None]
+Positioned = Callable[[Mapping[TopicPartition, int], Collection[TopicPartition]], None]
 
 
 @dataclass(frozen=True)
 class FetchHooks:
     """`committed` returns the group's stored offsets. `positioned` is called with the start positions of partitions,
-    before their first records are returned."""
+    before their first records are returned, and with the partitions in which these are no committed offsets."""
 
     committed: Committed
     positioned: Positioned
@@ -222,7 +222,8 @@ class Fetcher:
             valid = [one for one in starts if not one.state.gone and one.state.version == one.version]
         if not valid:
             return
-        self._hooks.positioned({one.state.partition: one.offset.offset for one in valid})
+        reset = {one.state.partition for one in valid if one.committed is None}
+        self._hooks.positioned({one.state.partition: one.offset.offset for one in valid}, reset)
         with self._positions.changing():
             for state, version, start, committed, lost_epoch in valid:
                 if state.gone or state.version != version:

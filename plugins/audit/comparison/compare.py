@@ -286,17 +286,15 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
         rules.demand_begins(counts, place, told, retained)
         counts.topic_ids.add(place.topic_id)
         if counts.tier.tier == CONSUMER:
-            told, span, reads_on = rules.read_by_group(told)
+            told, span = rules.read_by_group(told)
             if span is not None:
                 counts.set_back[place] = span
-            if reads_on is not None:
-                counts.reads_on[place] = reads_on
         versions: dict[int, list[AuditEvent]] = {}
         for event in told:
             if counts.tier.tier == BROKER:
                 for window in event.windows:
                     counts.told.setdefault(wide(window.start_ms, window_ms), set()).add(window.source)
-            if event.from_offset < event.to_offset or counts.tier.tier == BROKER:  # else it tells where a reader begins
+            if not event.begins or counts.tier.tier != HADOOP:  # else a lake is announced
                 versions.setdefault(event.from_offset, []).append(event)
         chosen = rules.chosen(counts.tier, versions)
         tiles = list(rules.not_cut(chosen) if counts.tier.tier == BROKER else chosen)

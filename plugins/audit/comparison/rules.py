@@ -401,51 +401,54 @@ def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
     return bool(broker) and broker[0].from_offset <= mine[0].from_offset and broker[-1].to_offset >= mine[-1].to_offset
 
 
-class _Read(NamedTuple):
-    """What a group has read of a partition: its events, without ranges that it reads again; the offsets that it read
-    again because its offset was set back (None: none); where it reads on, if that is below the end of a range."""
+def read_by_group(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], tuple[int, int] | None]:
+    """R8, R15: returns the events of a group in a partition that are not void, with those that tell where an owner
+    begins, and the offsets that it read again because its offset was set back (None: none).
 
-    events: list[AuditEvent]
-    set_back: tuple[int, int] | None
-    reads_on: int | None
-
-
-def read_by_group(events: Iterable[AuditEvent]) -> _Read:
-    """R8, R15: finds what a group has read of a partition.
-
-    Ranges begin at commits. So if an owner begins below a range that was published before, that was not committed, or
-    the group's offset went back in between (a later owner), or the log was cut (the same owner, by an event that tells
-    where it begins). A later owner has the higher epoch and begins later: a suspended member may publish late, and the
-    epoch of a classic group may start again. So a range is void, too, if an owner of a higher epoch has told that it
-    begins since the owner of the range has.
+    Ranges begin at commits. So if an owner begins elsewhere than where the range before it ends, or where no commit is,
+    nothing shows that this range was committed. If an owner begins below a range that was published before, that was
+    not committed, or the group's offset went back in between (a later owner), or the log was cut (the same owner, by an
+    event that tells where it begins). A later owner has the higher epoch and begins later: a suspended member may
+    publish late, and the epoch of a classic group may start again. So a range is void, too, if an owner of a higher
+    epoch has told that it begins since the owner of the range has.
     """
-    kept: list[AuditEvent] = []
+    kept: dict[int, list[AuditEvent]] = {}
     furthest: dict[int, AuditEvent] = {}
     begun: dict[int, int] = {}
+    resets: set[tuple[int, int]] = set()
     back: tuple[int, int] | None = None
-    reached = highest = -1
-    reads_on: int | None = None
+    reached = highest = last = -1
     for at, event in enumerate(sorted(events, key=lambda each: each.seen_ms)):
-        begin, tells = event.from_offset, event.to_offset == event.from_offset
+        begin, tells = event.from_offset, event.begins
         if tells:
             begun[event.epoch] = at
         elif any(epoch > event.epoch and since > begun.get(event.epoch, at) for epoch, since in begun.items()):
             continue  # another owner had begun: its commit was refused
-        if event.epoch >= highest:
-            highest, reads_on = event.epoch, begin if tells else None
-        if tells:  # inside a range of its own: what it had received from here on was cut
-            inside = (each for each in kept if each.from_offset < begin < each.to_offset and each.epoch == event.epoch)
-            back = _widest(back, *((begin, each.to_offset) for each in inside))
         if begin <= reached:
-            for epoch, last in furthest.items():
-                if epoch < event.epoch and begin < last.from_offset and last.seen_ms < event.seen_ms:
-                    back = _widest(back, (begin, last.to_offset))
-            kept = [each for each in kept if not _again(each, event, tells=tells)]
-        reached = max(reached, begin)
-        if not tells and (event.epoch not in furthest or furthest[event.epoch].from_offset < begin):
+            for epoch, of_epoch in furthest.items():
+                if epoch < event.epoch and begin < of_epoch.from_offset and of_epoch.seen_ms < event.seen_ms:
+                    back = _widest(back, (begin, of_epoch.to_offset))
+            kept = _without_again(kept, event)
+            last = max((before for before in kept if before < begin), default=-1)
+        if tells and event.epoch < highest:
+            continue  # it was suspended
+        if (tells or event.epoch > highest) and last >= 0 and _not_committed(kept[last], event):
+            back = _widest(back, *((begin, each.to_offset) for each in kept[last] if each.to_offset > begin))
+            kept[last] = [replace(each, to_offset=last, windows=()) for each in kept[last]]
+        if event.reset:
+            resets.add((event.epoch, begin))
+        at_commit = not tells and (event.epoch, begin) not in resets
+        if at_commit and (event.epoch not in furthest or furthest[event.epoch].from_offset < begin):
             furthest[event.epoch] = event
-        kept.append(event)
-    return _Read(kept, back, reads_on)
+        kept.setdefault(begin, []).append(event)
+        last = begin if begin > reached else max(kept)
+        reached, highest = max(reached, begin), max(highest, event.epoch)
+    return [event for at_begin in kept.values() for event in at_begin], back
+
+
+def _not_committed(last: Sequence[AuditEvent], event: AuditEvent) -> bool:
+    """Returns True if an owner begins with `event`, and nothing shows that the range before that was committed."""
+    return event.reset or not any(before.to_offset == event.from_offset for before in last)
 
 
 def _widest(span: tuple[int, int] | None, *others: tuple[int, int]) -> tuple[int, int] | None:
@@ -454,13 +457,17 @@ def _widest(span: tuple[int, int] | None, *others: tuple[int, int]) -> tuple[int
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
-def _again(before: AuditEvent, event: AuditEvent, *, tells: bool) -> bool:
-    """Returns True if the owner of `event` reads the range again that was published before it."""
-    if before.to_offset == before.from_offset:
-        return False  # it tells where a group began
-    if tells:
-        return before.from_offset >= event.from_offset and before.epoch <= event.epoch
-    return before.from_offset > event.from_offset and before.epoch < event.epoch
+def _without_again(kept: Mapping[int, Sequence[AuditEvent]], event: AuditEvent) -> dict[int, list[AuditEvent]]:
+    """Leaves out what the owner of `event` reads again, and where former owners began there."""
+    begin = event.from_offset
+
+    def again(before: AuditEvent) -> bool:
+        if event.begins:
+            return before.from_offset >= begin and before.epoch <= event.epoch
+        return before.from_offset > begin and before.epoch < event.epoch
+
+    left = {at: [each for each in of if not again(each)] for at, of in kept.items()}
+    return {at: of for at, of in left.items() if of}
 
 
 def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
@@ -541,7 +548,8 @@ class Problems:
             begin = next((event.from_offset for event in self._broker.tiles.get(place, ())), None)
         if tiles and begin is not None and begin < tiles[0].from_offset:  # R14
             yield from self._gap(counts, place, (begin, tiles[0].from_offset))
-        for left, right in pairwise(tiles):
+        left = tiles[0]  # of those before `right`, the one that reaches furthest
+        for right in tiles[1:]:
             if left.to_offset < right.from_offset:  # R14
                 yield from self._gap(counts, place, (left.to_offset, right.from_offset))
             elif left.to_offset > right.from_offset:  # R15
@@ -551,6 +559,7 @@ class Problems:
                 if counts is not self._broker:
                     both = self._touched(counts, place, (right.from_offset, end))
                 yield from self._problem(Kind.OVERLAP, counts.tier, text, both)
+            left = max(left, right, key=lambda each: each.to_offset)
 
     def _given_again(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
         """R15."""
@@ -631,6 +640,8 @@ class Problems:
         if counts is not self._broker:
             if self._broker is None or place not in self._broker.tiles:
                 return None
+            if not self._retained:  # R22: what the broker tier counted before is left out
+                span = max(span[0], self._broker.tiles[place][0].from_offset), span[1]
             windows, holes = self._counted(self._broker, place, span)
             inside = [self._touched(self._broker, place, hole) or frozenset() for hole in holes]
             return windows.union(*inside)

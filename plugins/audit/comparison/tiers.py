@@ -235,8 +235,6 @@ class TierCounts:
     restarted: bool = False
     topic_ids: set[str] = field(default_factory=set)
     """Those of all events of a reader: also where it has counted nothing yet."""
-    reads_on: dict[Place, int] = field(default_factory=dict)
-    """Where a group has told that it begins, after all its ranges."""
     set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)
     """Offsets that a group had committed, and that a later owner read again because it began below them."""
     lives: list[ProducerLife] = field(default_factory=list)
@@ -273,10 +271,7 @@ class TierCounts:
     @property
     def ends(self) -> dict[Place, int]:
         """Returns for each partition one past the last offset covered."""
-        return {
-            place: min(tiles[-1].to_offset, self.reads_on.get(place, tiles[-1].to_offset))
-            for place, tiles in self.tiles.items()
-        }
+        return {place: tiles[-1].to_offset for place, tiles in self.tiles.items()}
 
     def doubts(self, start: int) -> bool:
         """Returns True if the counts of the window are unknown."""

@@ -154,9 +154,10 @@ class _Partition:
     """The counts of one partition. `begin` is the last committed offset, `counted` one past the last record counted,
     `published` the end of the event stored last, `replay` the offset from which records are read again (None: none);
     records below `lossy` were not all counted. `tells`: an event must report `begin`, even if nothing follows: the
-    log was cut there, or the owner starts there."""
+    log was cut there, or the owner starts there. `before`: what it had committed before it was moved there (None: it
+    was not); `reset`: no commit is there."""
 
-    def __init__(self, committed: int, topic_id: UUID | None, epoch: int) -> None:
+    def __init__(self, committed: int, topic_id: UUID | None, epoch: int, before: int | None, reset: bool) -> None:
         self.topic_id = "" if topic_id is None else str(topic_id)
         self.epoch = epoch
         self.begin = self.counted = self.published = committed
@@ -166,6 +167,8 @@ class _Partition:
         self.replayed = _Records()
         self.lossy = committed
         self.tells = False
+        self.before = before
+        self.reset = reset
 
     def add(self, rows: _Rows) -> None:
         offsets = rows.offsets
@@ -226,9 +229,18 @@ class KlammRangeAudit:
         """Upper bound of the number of kept records; computed again only when it reaches the limit."""
 
     def start(
-        self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
+        self,
+        partition: TopicPartition,
+        committed: int,
+        *,
+        topic_id: UUID | None = None,
+        epoch: int = -1,
+        reset: bool = False,
     ) -> None:
-        self._partitions[partition] = _Partition(committed, topic_id, epoch)
+        known = self._partitions.get(partition)
+        same = known is not None and known.topic_id == ("" if topic_id is None else str(topic_id))
+        before = known.begin if known is not None and same else None
+        self._partitions[partition] = _Partition(committed, topic_id, epoch, before, reset)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         state = self._partitions.get(partition)
@@ -324,12 +336,16 @@ class KlammRangeAudit:
         self._store(range_events(self._source, ranges))
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Publishes where the owner starts in these partitions, as an event without offsets. If that is not stored,
-        the next `publish` of a partition reports it."""
+        """Publishes where the owner starts in these partitions, as an event without offsets; where it was moved there,
+        what it had committed before that. If that is not stored, the next `publish` of a partition reports it."""
         states = {partition: self._partitions[partition] for partition in partitions}
-        for state in states.values():
+        events = []
+        for partition, state in states.items():
             state.tells = True
-        self._store([self._event(partition, state, (state.begin, state.begin)) for partition, state in states.items()])
+            if state.before is not None:
+                events.append(self._event(partition, state, (state.before, state.before)))
+            events.append(self._event(partition, state, (state.begin, state.begin)))
+        self._store(events)
         for state in states.values():
             state.tells = False
 
@@ -361,9 +377,11 @@ class KlammRangeAudit:
         records = state.replayed if replay else state.records
         windows = state.bulk.windows() or records.windows(span[1], self._source.window_ms)
         lossy = not replay and state.begin < state.lossy
+        reset = state.reset and state.tells and span[0] == state.begin
         return self._source.event(
-            partition, span, windows, topic_id=state.topic_id, epoch=state.epoch, replay=replay, lossy=lossy
-        )
+            partition, span, windows, topic_id=state.topic_id, epoch=state.epoch, replay=replay, reset=reset,
+            lossy=lossy,
+        )  # fmt: skip
 
     def _store(self, events: Sequence[AuditEvent]) -> None:
         stored: list[Future[None]] = []

@@ -187,7 +187,7 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
         "ranges": [
             _range(event)
             for event in sorted(
-                (event for events in tiles.values() for event in events if _in_span(event, filters)),
+                (each for events in tiles.values() for each in events if not each.begins and _in_span(each, filters)),
                 key=lambda event: (-event.seen_ms, event.partition, -event.from_offset),
             )
         ],

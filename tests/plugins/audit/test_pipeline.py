@@ -186,26 +186,53 @@ def test_a_group_that_was_deleted_or_retired_is_not_compared_and_a_new_life_is(b
     )
 
 
+def at_the_end(broker: RunningBroker) -> Consumer:
+    """Returns a consumer that has begun at the end of each partition, and commits nothing by itself."""
+    settings = load_settings(broker.config_path)
+    options = {"auto_offset_reset": "latest", "enable_auto_commit": False}
+    latest = settings.with_(consumer=settings.consumer.model_copy(update=options))
+    consumer = Consumer(latest, group="latest", topics=[TOPIC])
+    deadline = time.monotonic() + 60
+    while len(consumer.assignment()) < 3 or None in map(consumer.position, consumer.assignment()):
+        assert time.monotonic() < deadline
+        consumer.poll(0.1)
+    return consumer
+
+
+def received(consumer: Consumer, count: int) -> None:
+    seen, deadline = 0, time.monotonic() + 60
+    while seen < count:
+        assert time.monotonic() < deadline
+        seen += len(consumer.poll(0.2))
+
+
 def test_a_group_that_begins_at_the_end_makes_no_earlier_window_missing(broker: RunningBroker) -> None:
     """Each of its members tells where it begins before a record is returned, in partitions without new records too."""
     produce(broker, 30)
-    settings = load_settings(broker.config_path)
-    latest = settings.with_(consumer=settings.consumer.model_copy(update={"auto_offset_reset": "latest"}))
-    with Consumer(latest, group="latest", topics=[TOPIC]) as consumer:
-        deadline = time.monotonic() + 60
-        while len(consumer.assignment()) < 3 or None in map(consumer.position, consumer.assignment()):
-            assert time.monotonic() < deadline
-            consumer.poll(0.1)
+    with at_the_end(broker) as consumer:
         status, topic = audit(broker, "--expect", "consumer/latest")
         states = {row["tiers"]["consumer/latest"]["state"] for row in topic["rows"]}
         assert (status, states, topic["watermark_ms"]) == (0, {"not compared"}, START + 30 * MINUTE)
         produce(broker, 1, begin=30)
-        while not consumer.poll(0.2):
-            assert time.monotonic() < deadline
+        received(consumer, 1)
         consumer.commit()
         status, topic = audit(broker, "--expect", "consumer/latest")
         assert [row["tiers"]["consumer/latest"]["state"] for row in topic["rows"]][-1] == "complete"
         assert (status, topic["watermark_ms"]) == (0, START + 40 * MINUTE)
+
+
+def test_what_a_group_received_is_not_complete_where_it_begins_at_the_end_without_a_commit(
+    broker: RunningBroker,
+) -> None:
+    """Its member stored its counts and ended before its commit: nobody is given these records again."""
+    with at_the_end(broker) as consumer:
+        produce(broker, 30)
+        received(consumer, 30)
+        consumer._audit.publish({partition: consumer.position(partition) for partition in consumer.assignment()})
+        assert audit(broker, "--expect", "consumer/latest")[0] == 0
+    with at_the_end(broker):
+        status, topic = audit(broker, "--expect", "consumer/latest", wait="0")
+        assert (status, {row["tiers"]["consumer/latest"]["state"] for row in topic["rows"]}) == (1, {"unknown"})
 
 
 def until(

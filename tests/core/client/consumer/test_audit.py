@@ -24,8 +24,8 @@ class Ranges:
         self.told: list[tuple[object, ...]] = []
         self.fails = False
 
-    def start(self, partition: TopicPartition, committed: int, **_: object) -> None:
-        self.told.append(("start", partition, committed))
+    def start(self, partition: TopicPartition, committed: int, *, reset: bool, **_: object) -> None:
+        self.told.append(("start", partition, committed, reset))
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         self.told.append(("begin", *partitions))
@@ -139,6 +139,11 @@ def test_whatever_is_told_comes_after_the_counts(
     tell(audit)
     first, *_ = ranges.told
     assert first[0] == "count"
+
+
+def test_an_auditor_learns_which_partitions_begin_without_a_commit(audit: ConsumerAudit, ranges: Ranges) -> None:
+    audit.start({P0: 9, P1: 3}, [P1])
+    assert ranges.told == [("start", P0, 9, False), ("start", P1, 3, True), ("begin", P0, P1)]
 
 
 def test_so_many_runs_wait_at_most(audit: ConsumerAudit, ranges: Ranges) -> None:

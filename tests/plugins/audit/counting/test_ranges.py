@@ -320,6 +320,30 @@ def test_where_a_group_begins_is_told_again_if_the_audit_topic_refused_it() -> N
     assert [(event.from_offset, event.to_offset) for event in topic.events] == [(11, 11)]
 
 
+def test_where_a_group_begins_without_a_commit_is_told_as_that_and_after_what_it_had_committed() -> None:
+    """It is moved, because the log has lost its position; then it is moved while the audit topic refuses events."""
+    topic = AuditTopic()
+    counts = KlammRangeAudit(identity("consumer"), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+    counts.start(FLIGHTS, 0, reset=True)
+    counts.begin([FLIGHTS])
+    read(counts, 0, 5)
+    commit(counts, 5)
+    read(counts, 5, 9)
+    counts.start(FLIGHTS, 20, reset=True)
+    counts.begin([FLIGHTS])
+    read(counts, 20, 25)
+    commit(counts, 25)
+    counts.start(FLIGHTS, 30, reset=True)
+    topic.fail = 2
+    with pytest.raises(DeliveryError):
+        counts.begin([FLIGHTS])
+    read(counts, 30, 33)
+    commit(counts, 33)
+    assert [(event.from_offset, event.to_offset, event.reset) for event in topic.events] == [
+        (0, 0, True), (0, 5, False), (5, 5, False), (20, 20, True), (20, 25, False), (30, 33, True),
+    ]  # fmt: skip
+
+
 def test_where_a_group_begins_is_told_later_if_the_audit_topic_refused_it_at_a_commit_too() -> None:
     """A commit succeeds though the audit topic refuses: the group has received nothing, and its range has no end."""
     topic = AuditTopic()

@@ -212,6 +212,7 @@ def group_set_back(run: Pipeline) -> None:
         run.truth.twice |= {Place(run.truth.life, partition.partition, n) for n in range(to, ends[partition])}
     _finish(run)
     run.allowed.problems.append(Problem(Kind.OVERLAP, READERS))
+    run.allowed.may.append(Problem(Kind.GAP, READERS))  # of the range inside which it was set
     run.allowed.must_be_unknown[READERS] = {run.truth.stored[place][1] for place in run.truth.twice}
     run.allowed.may_be_unknown(READERS, run.recent())
 

@@ -146,8 +146,8 @@ class Group:
         self.stopped = False
         self.ended = False
         """Its end event is stored."""
-        self.zombies: list[tuple[KlammRangeAudit, UUID, dict[TopicPartition, int]]] = []
-        """Members that are suspended: their counts, and up to where they have read."""
+        self.zombies: list[tuple[KlammRangeAudit, UUID, int, dict[TopicPartition, int]]] = []
+        """Members that are suspended: their counts, their epoch, and up to where they have read."""
         self.epoch = 0
         self.committed: dict[tuple[UUID, int], int] = {}
         self.began: dict[tuple[UUID, int], int] = {}
@@ -161,14 +161,16 @@ class Group:
         """Offsets behind a cut that were counted before it. The group was below, and does not find the cut."""
         self.set_back: set[Offset] = set()
         self.jumped: set[Offset] = set()
-        """Records that were deleted before it read them."""
+        """Records that `auto.offset.reset` passed over: they were deleted, or the group had committed nothing."""
         self.furthest: dict[tuple[UUID, int], int] = {}
         """Where it stopped in each partition, if nothing had set it back."""
         self.counts_from: dict[tuple[UUID, int], int] = {}
         """Where the range of the present member begins."""
         self.published: dict[tuple[UUID, int], int] = {}
         self.told: dict[tuple[UUID, int], int] = {}
-        """Up to where any member has told its counts, committed or not."""
+        """Up to where any member has told its counts, committed or not, since the last one told that it begins."""
+        self.begun: dict[tuple[UUID, int], int] = {}
+        """The epoch of that one."""
         self.untold: set[Offset] = set()
         """Records whose counts were lost with a member, because the audit topic had refused them."""
         self.positions: dict[int, int] = {}
@@ -194,25 +196,31 @@ class Group:
     def _place(self, part: Part) -> None:
         """Finds where to begin: at the committed offset, else by `auto.offset.reset`."""
         key = self.world.topic_id, part.number
-        begin = self.committed.get(key)
-        if begin is None:
-            begin = part.log.end if self.latest else part.log.start
-        if begin < part.log.start or begin > part.log.end:
-            begin = self._reset(part, begin)
+        committed = self.committed.get(key)
         again = {at for at in self.uncommitted if at[:2] == key}
+        if committed is not None and committed == self.told.get(key):
+            again = {at for at in again if at[2] >= committed}  # somebody committed for the member that was refused
         self.received -= again
         self.uncommitted -= again
-        self.positions[part.number] = begin
-        self._start(part, begin)
+        if committed is None:
+            begin = part.log.end if self.latest else part.log.start
+            self.jumped |= {(*key, offset) for offset in range(self.began.get(key, begin), begin)}
+            self._start(part, begin, reset=True)
+        else:
+            self._start(part, committed)
+            if committed < part.log.start or committed > part.log.end:
+                self._start(part, self._reset(part, committed), reset=True)
 
-    def _start(self, part: Part, offset: int) -> None:
+    def _start(self, part: Part, offset: int, *, reset: bool = False) -> None:
         key = self.topic_id, part.number
-        self.counts_from[key] = offset
+        self.positions[part.number] = self.counts_from[key] = offset
         self.began[key] = min(offset, self.began.get(key, offset))
-        self.ranges.start(part.place, offset, topic_id=self.topic_id, epoch=self.epoch)
+        self.ranges.start(part.place, offset, topic_id=self.topic_id, epoch=self.epoch, reset=reset)
         with suppress(DeliveryError):  # an audit that fails is passed over
             self.ranges.begin([part.place])
             self.passed.pop(key, None)
+            self.told[key] = min(offset, self.told.get(key, 0))
+            self.begun[key] = self.epoch
 
     def _reset(self, part: Part, position: int) -> int:
         """`auto.offset.reset` after the log has lost the position."""
@@ -234,8 +242,7 @@ class Group:
         position = self.positions[part.number]
         if position < part.log.start or position > part.log.end:
             position = self._reset(part, position)
-            self.positions[part.number] = position
-            self._start(part, position)
+            self._start(part, position, reset=True)
         end = min(position + records, part.log.end)
         if end <= position:
             return
@@ -294,18 +301,19 @@ class Group:
         """Another member takes over; this one goes on later, and does not know it yet."""
         ends = {part.place: self.positions[part.number] for part in self.world.parts if part.number in self.positions}
         if self.topic_id == self.world.topic_id and ends:
-            self.zombies.append((self.ranges, self.topic_id, ends))
+            self.zombies.append((self.ranges, self.topic_id, self.epoch, ends))
         self.join()
 
     def wake(self) -> None:
         """A suspended member publishes what it has read; its commit is refused."""
         if self.zombies:
-            ranges, topic_id, ends = self.zombies.pop()
+            ranges, topic_id, epoch, ends = self.zombies.pop()
             with suppress(DeliveryError):
                 ranges.publish(ends)
                 for place, end in ends.items():
                     key = topic_id, place.partition
-                    self.told[key] = max(end, self.told.get(key, 0))
+                    if self.begun.get(key, 0) <= epoch:  # else its range is void
+                        self.told[key] = max(end, self.told.get(key, 0))
 
     def end(self) -> None:
         """`klamm groups delete`; without the event it is compared on, and `klamm audit retire` sends it."""
@@ -338,7 +346,6 @@ class Group:
             if offsets.get(key, 0) > end:
                 offsets[key] = end
         if self.positions.get(part.number, 0) > end:
-            self.positions[part.number] = end
             self._start(part, end)
         elif counted:
             self.counts_from[key] = min(end, self.counts_from.get(key, end))

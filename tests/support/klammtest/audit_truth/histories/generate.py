@@ -182,12 +182,13 @@ class History:
         ahead = self.chance.choice((-1, 1)) * 2 * LATENESS_MS if self.has("wrong clocks") else 0
         self.known.senders.append(Sender(self.world, f"p{self.names}", ahead))
 
-    def _begin_group(self, name: str, *, latest: bool = False) -> None:
+    def _begin_group(self, name: str, *, latest: bool = False, commits: bool = True) -> None:
         group = Group(self.world, name, latest=latest)
         self.known.groups.append(group)
         for part in self.world.parts:
             group.poll(part, 1)
-        group.commit()
+        if commits:
+            group.commit()
 
     def _stamps(self, ahead_ms: int = 0) -> list[int]:
         """Timestamps of a batch: mostly of now, sometimes late."""
@@ -440,12 +441,19 @@ class History:
             self.known.causes.cut.append((*key, cut, end))
             for group in self.known.groups:
                 group.cut(part, cut)
-            world.brokers[part.leader].turn()  # until its first pass the lost records are complete, for a second
 
     def begin_latest(self) -> None:
         if len(self.known.groups) < 3:
             self.names += 1
-            self._begin_group(f"g{self.names}", latest=True)
+            self._begin_group(f"g{self.names}", latest=True, commits=self.chance.random() < 0.6)
+
+    def end_before_commit(self) -> None:
+        """The members of groups that have never committed end between their events and their first commit."""
+        for group in self._reading():
+            if group.latest and not group.committed:
+                group.poll(self._part(), 9)
+                group.commit(refused=True)
+                group.join()
 
 
 def _told(event: AuditEvent) -> str:
@@ -481,6 +489,7 @@ def STEPS_OF(history: History) -> list[tuple[Callable[[], None], float, str]]:
         (h.set_back, 1, "set-back groups"),
         (h.change_member, 3, "members"),
         (h.begin_latest, 1, "latest groups"),
+        (h.end_before_commit, 1, "latest groups"),
         (h.suspend_member, 2, "suspended members"),
         (h.wake_member, 2, "suspended members"),
         (h.end_group, 1, "ended groups"),

@@ -164,9 +164,22 @@ class Judge:
         self.read_on[tier] = self.known.enclosing(_spans(group.read_on))
         if self.final:
             spans = [*_spans(group.set_back | group.jumped | group.untold), *self.known.causes.cut, *self._lost(tier)]
+            spans = [self._with_ranges(span, tier) for span in spans]  # R8: nothing shows that these were committed
             self.excused[tier] = self.known.enclosing(spans, *tier)
             if spans and any(event.tier == "broker" for event in self.known.world.audit.lost):
                 self.excused[tier] |= self.stored.keys()  # the broker tier has not told where these offsets are
+
+    def _with_ranges(self, span: Span, tier: TierKey) -> Span:
+        """Returns the offsets with those of the group's ranges that reach to them."""
+        topic_id, number, begin, end = span
+        ranges = self.known.ranges(topic_id, number, {tier})
+        near = [event for event in ranges if event.from_offset < end and event.to_offset >= begin]
+        return (
+            topic_id,
+            number,
+            min([begin, *(event.from_offset for event in near)]),
+            max([end, *(event.to_offset for event in near)]),
+        )
 
     def _never_told(self, group: Group, at: Offset) -> bool:
         """Returns True for a record that was received and not committed when its topic was deleted."""

@@ -193,9 +193,17 @@ class Known:
         windows: set[int] = set()
         every = {row.window for _, part in self.parts() for row in part.rows}
         every |= {window for sender in self.senders for window in sender.sent}
+        audit = self.world.audit
+        begins: dict[tuple[str, int | None], int] = {}
+        for event in audit.events:
+            if event.tier == BROKER:
+                place = event.topic_id, event.partition
+                begins[place] = min(event.from_offset, begins.get(place, event.from_offset))
+        # R22: of a leader that was cut off an event may be left, though later offsets' events are deleted
+        gone = [e for e in audit.deleted if e.from_offset > begins.get((e.topic_id, e.partition), math.inf)]
         lost = [
             (UUID(event.topic_id), event.partition or 0, event.from_offset, event.to_offset)
-            for event in self.world.audit.lost
+            for event in (*audit.lost, *gone)
             if event.tier == BROKER
         ]
         for topic_id, number, begin, end in [*self.causes.uncounted, *self.causes.cut, *lost]:
@@ -232,7 +240,7 @@ class Known:
             if event.tier == PRODUCER:
                 near = LATENESS_MS + 2 * INTERVAL_S * 1000
                 first_ms = NO_WINDOW - 1 if event.from_offset == 0 else event.stored_ms - near - WINDOW_MS
-                windows |= {w for w in every if first_ms < w < event.stored_ms + near}
+                windows |= {w for w in every if w == NO_WINDOW or first_ms < w < event.stored_ms + near}
                 windows |= {window.start_ms for window in event.windows}
                 windows |= next(sender.sent for sender in self.senders if sender.name == event.owner)
         for sender in self.senders:

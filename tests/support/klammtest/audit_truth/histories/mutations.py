@@ -72,6 +72,7 @@ def _wrong(seed: int, number: int) -> bool:
 _read_piece: Final = Follower._read_piece
 _commit: Final = Broker.commit
 _source_event: Final = EventSource.event
+_start: Final = KlammRangeAudit.start
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -91,6 +92,10 @@ def _commit_unguarded(self: Broker, group: str, offsets: Any, leader_epochs: Any
 
 def _without_topic_id(self: EventSource, *place: Any, **more: Any) -> AuditEvent:
     return _source_event(self, *place, **more | {"topic_id": ""})
+
+
+def _at_a_commit(self: KlammRangeAudit, partition: TopicPartition, committed: int, **more: Any) -> None:
+    _start(self, partition, committed, **more | {"reset": False})
 
 
 def _readable(self: KlammRangeAudit, partition: TopicPartition, to: int) -> None:
@@ -170,7 +175,7 @@ def _no_problem(*_: object, **__: object) -> Iterator[Any]:
 
 
 def _read_once(events: Any) -> Any:
-    return rules._Read(list(events), None, None)
+    return list(events), None
 
 
 def _any_horizon(*given: Any) -> Horizon:
@@ -207,6 +212,9 @@ MUTATIONS: Final = (
     _one("R6", "a lake that was moved goes on counting", rules._Lake, "replaces", _all_live, "lakes"),
     _one("R7", "no producer is ever killed", rules, "is_killed", _never, "killed producers"),
     _one("R8", "the last event of a key counts", rules, "chosen", _the_last, "suspended members"),
+    _one("R8", "a range counts whose commit was refused", rules, "_not_committed", _never, "latest groups"),
+    _one("R8", "a group does not tell that it begins without a commit", KlammRangeAudit, "start", _at_a_commit,
+         "latest groups"),
     _one("R9", "loads that were removed count on", rules, "current_loads", _in_order, "lakes"),
     _one("R10", "records that are read again count again", compare, "_add_ranges", _replays_count, "seeking groups"),
     _one("R11", "ranges behind a cut count on", rules, "not_cut", _in_order, "unclean leaders"),

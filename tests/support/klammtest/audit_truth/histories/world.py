@@ -113,6 +113,7 @@ class AuditTopic:
         self.retained_ms = -math.inf
         """When the first event that is left was stored; -inf if none was deleted."""
         self.lost: list[AuditEvent] = []
+        self.deleted: list[AuditEvent] = []
         self.crash_after: int | None = None
         self.loses: Callable[[AuditEvent], bool] | None = None
         self._now = now
@@ -143,6 +144,7 @@ class AuditTopic:
         """Deletes the events that were stored before, as `audit.retention.ms` does."""
         kept = [event for event in self.events if event.stored_ms >= time_ms]
         if kept and len(kept) < len(self.events):
+            self.deleted += [event for event in self.events if event.stored_ms < time_ms]
             self.events, self.retained_ms = kept, kept[0].stored_ms
 
     def _event(self, value: Any) -> AuditEvent:
