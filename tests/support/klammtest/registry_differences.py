@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from klamm.core.errors import SchemaError
-from klamm.schemas import json_schema
+from klamm.schemas import json_schema, protobuf
 from klamm.schemas.differences import CompatibilityPolicy, Difference
 
 EXPLAINED: Final[Mapping[tuple[str, str], str]] = {
@@ -67,7 +67,7 @@ def _judge(path: Path, example: dict[str, Any]) -> Judgement:
     verdicts = [example["compatible"], example.get("compatible_lenient", example["compatible"])]
     wanted = [*sorted(example["changes"]), *map(_verdict, verdicts)]
     try:
-        answers = [_differences(example, policy) for policy in CompatibilityPolicy]
+        answers = [_differences(path.parent, example, policy) for policy in CompatibilityPolicy]
         got = sorted(f"{each.type} {each.path}" for each in answers[0])
         got += [_verdict(all(each.compatible for each in answer)) for answer in answers]
     except SchemaError as error:
@@ -79,9 +79,25 @@ def _verdict(compatible: bool) -> str:
     return "compatible" if compatible else "incompatible"
 
 
-def _differences(example: dict[str, Any], policy: CompatibilityPolicy) -> list[Difference]:
-    original, update = (json_schema.parse(json.dumps(example[name])) for name in ("original_schema", "update_schema"))
+def _differences(folder: Path, example: dict[str, Any], policy: CompatibilityPolicy) -> list[Difference]:
+    if isinstance(example["original_schema"], str):
+        old, new = (
+            protobuf.parse(_proto(folder, example[f"{name}_schema"]), _references(folder, example, name))
+            for name in ("original", "update")
+        )
+        return protobuf.differences(old, new)
+    original, update = (json_schema.parse(json.dumps(example[f"{name}_schema"])) for name in ("original", "update"))
     return json_schema.differences(original, update, policy)
+
+
+def _proto(folder: Path, text: str) -> str:
+    """Text may be the name of a file."""
+    return (folder / text).read_text(encoding="utf-8") if text.endswith(".proto") else text
+
+
+def _references(folder: Path, example: dict[str, Any], name: str) -> dict[str, str]:
+    given = example.get(f"{name}_dependencies", [])
+    return {each["name"]: _proto(folder, each["dependency"]) for each in given if "dependency" in each}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,171 @@
+"""A Protobuf schema of the registry."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Final
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.text_encoding import CEscape
+
+from klamm.core.errors import SchemaError
+
+from .compiler import WORKER
+from .known import known_files
+from .printing import print_file
+
+MAX_TEXT: Final = 1024 * 1024
+"""Characters of a schema."""
+MAX_REFERENCES: Final = 16 * MAX_TEXT
+"""Characters of all texts that a schema refers to."""
+_NAME: Final = "schema.proto"
+_IDENTIFIERS: Final = (
+    "syntax",
+    "name",
+    "package",
+    "type_name",
+    "extendee",
+    "input_type",
+    "output_type",
+    "reserved_name",
+)
+_IDENTIFIER: Final = re.compile(r"\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_NUMBER: Final = re.compile(r"[-+.\w]*", re.ASCII)
+_DEFAULTS: Final = {
+    FieldDescriptorProto.TYPE_STRING: re.compile(r".*", re.DOTALL),
+    FieldDescriptorProto.TYPE_BYTES: re.compile(r'(?:[^"\\\n]|\\.)*'),
+}
+"""A default by the field's type, as a descriptor has it: of bytes it is escaped. The others are numbers and names."""
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}")
+
+
+@dataclass(frozen=True, eq=False)
+class ProtobufSchema:
+    """`canonical` is the text without comments, type names in full; `references` the texts by import path."""
+
+    canonical: str
+    references: Mapping[str, str]
+
+    @cached_property
+    def files(self) -> FileDescriptorSet:
+        """Descriptors of the schema (the last one) and of its imports. Raises `SchemaError` if it does not compile."""
+        return _compiled(self.canonical, self.references)
+
+    @cached_property
+    def normalized(self) -> str:
+        """Fields by number, imports and options sorted."""
+        return print_file(self.files, normalize=True)
+
+    @cached_property
+    def without_extensions(self) -> str:
+        """The text without custom options and `extend`: the format `ignore_extensions`."""
+        return print_file(self.files, extensions=False)
+
+    @cached_property
+    def serialized(self) -> str:
+        """The base64 of the FileDescriptorProto: the format `serialized`, which Python's clients ask for."""
+        file = FileDescriptorProto()
+        file.CopyFrom(self.files.file[-1])
+        file.ClearField("name")
+        return base64.b64encode(file.SerializeToString()).decode()
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """Names of the fields of the first message."""
+        messages = self.files.file[-1].message_type
+        return frozenset(field.name for field in messages[0].field) if messages else frozenset()
+
+
+def parse(text: str, references: Mapping[str, str] | None = None, *, new: bool = True) -> ProtobufSchema:
+    """Parses a `.proto` text or the base64 of a FileDescriptorProto. `references` are texts by import path; well-known
+    imports need none. `new`: it must compile; a text that the topic has already is taken as it is otherwise.
+
+    Raises `SchemaError` in one line, with the place, if it does not compile or is beyond the limits.
+    """
+    texts = dict(references or {})
+    if len(text) > MAX_TEXT:
+        raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
+    try:
+        files = _compiled(_from_base64(text, texts) or text, texts)
+    except SchemaError:
+        if new:
+            raise
+        return ProtobufSchema(text, texts)
+    made = ProtobufSchema(print_file(files), texts)
+    made.__dict__["files"] = files  # compiled already
+    return made
+
+
+def _compiled(text: str, references: Mapping[str, str]) -> FileDescriptorSet:
+    if not text.strip():
+        raise SchemaError("not a Protobuf schema: the text is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SchemaError("not a Protobuf schema: half of a surrogate pair") from None
+    if sum(map(len, references.values())) > MAX_REFERENCES:
+        raise SchemaError(f"the references have more than {MAX_REFERENCES} characters")
+    own = {name: _text_of(name, part) for name, part in references.items() if name not in known_files()}
+    name = _NAME
+    while name in own:
+        name = f"_{name}"
+    return FileDescriptorSet.FromString(WORKER.compile(name, text, own))
+
+
+def _text_of(name: str, text: str) -> str:
+    """Returns a reference's text; its name is an import path, which becomes a path below the compiler's folder."""
+    parts = name.split("/")
+    if not name.isprintable() or "\\" in name or {"", ".", ".."} & set(parts) or len(name) > 1000:
+        raise SchemaError(f"the reference {name[:200]!r} is no import path (such as 'team/order.proto')")
+    if any(len(part.encode()) > 255 for part in PurePosixPath(name).parts):
+        raise SchemaError(f"the reference {name[:200]!r} has a part of more than 255 bytes")
+    return text if (file := _descriptor(text)) is None else _printed(file, [])
+
+
+def _from_base64(text: str, references: Mapping[str, str]) -> str | None:
+    """Returns the `.proto` text of a base64 descriptor, None if it is none. Its imports define its custom options."""
+    file = _descriptor(text)
+    if file is None:
+        return None
+    imports = [f'import "{CEscape(name, True)}";' for name in file.dependency]
+    files = _compiled("\n".join(['syntax = "proto3";', *imports]), references).file[:-1] if imports else []
+    return _printed(file, files)
+
+
+def _printed(file: FileDescriptorProto, imports: Sequence[FileDescriptorProto]) -> str:
+    file.name = _NAME
+    _check_names(file)
+    try:
+        return print_file(FileDescriptorSet(file=[*imports, file]))
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise SchemaError(f"not a Protobuf schema: the base64 is no FileDescriptorProto: {error!s:.200}") from error
+
+
+def _check_names(described: Message) -> None:
+    """Raises `SchemaError` for a name or default that would print as more than that."""
+    for field, value in described.ListFields():
+        if field.name == "options":
+            continue
+        for part in value if field.is_repeated else (value,):
+            if field.message_type is not None:
+                _check_names(part)
+            elif field.name in _IDENTIFIERS and not _IDENTIFIER.fullmatch(part):
+                raise SchemaError(f"not a Protobuf schema: {part[:100]!r} in the base64 descriptor is no name")
+            elif field.name == "default_value" and not _DEFAULTS.get(described.type, _NUMBER).fullmatch(part):
+                raise SchemaError(f"not a Protobuf schema: {part[:100]!r} in the base64 descriptor is no default")
+
+
+def _descriptor(text: str) -> FileDescriptorProto | None:
+    if not _BASE64.fullmatch(text := text.strip()):
+        return None
+    try:
+        return FileDescriptorProto.FromString(base64.b64decode(text, validate=False))
+    except (binascii.Error, DecodeError):
+        return None
