@@ -20,6 +20,8 @@ READ_SIZE = 64 * 1024
 _LARGE_READ = 1024 * 1024
 _MOST_RESERVED = 64 * 1024 * 1024
 _SMALL = 512 * 1024
+_COPIED = 32 * 1024
+"""From this size on a copy costs more than a read of the length alone."""
 _LENGTH = struct.Struct(">i")
 _HTTP = int.from_bytes(b"HTTP", "big")
 _LENGTH_AND_KEY = struct.Struct(">ih")
@@ -39,7 +41,8 @@ class FrameSplitter:
     `limit_by_key`, for a server, maps the frame's first int16 (the API key) to a limit of its own. `chunk`, of
     `READ_SIZE` bytes, may be shared by splitters whose `get_buffer` and `received` always come in pairs, as on one
     event loop: ten thousand idle connections then hold no buffers. `reserve`, for a client, allocates lazily
-    committed memory: frames of up to 64 MB are allocated whole, and read in pieces of 1 MB.
+    committed memory: frames of up to 64 MB are allocated whole, and read in pieces of 1 MB. After a large frame the
+    next length is read alone, so that the bytes after it are not copied out of the chunk.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class FrameSplitter:
         self._frame: bytearray | None = None  # the frame under way, when larger than what has come
         self._filled = 0
         self._size = 0
+        self._head: memoryview | None = None
+        """The part of `_chunk` that is read next, after a large frame."""
 
     def get_buffer(self) -> memoryview:
         """Returns the buffer for the next bytes: part of an incomplete large frame, else a chunk; at most 64 KB (1
         MB with `reserve`)."""
         if self._frame is None:
-            return memoryview(self._chunk)
+            return memoryview(self._chunk) if self._head is None else self._head
         if self._filled == len(self._frame):
             grown = len(self._frame) * (4 if len(self._frame) < _SMALL else 2)
             self._grow(min(self._size, grown))
@@ -76,6 +81,12 @@ class FrameSplitter:
         `FrameLengthError`, with the frames before it, if the next length is invalid.
         """
         if self._frame is None:
+            head = self._head
+            if head is not None and count == len(head) and not self._kept:
+                (size,) = _LENGTH.unpack(head)
+                if 2 <= size <= self._limit:  # as `_split`, without its loop
+                    self._begin(size, head[4:])
+                    return []
             return self._split(memoryview(self._chunk)[:count])
         self._filled += count
         if self._filled < self._size:
@@ -159,6 +170,7 @@ class FrameSplitter:
         if self._reserve is not None and size <= _MOST_RESERVED:
             self.held = size
             self._frame = self._reserve(size)
+            self._head = memoryview(self._chunk)[: _LENGTH.size] if size >= _COPIED else None
         else:
             # a length alone allocates no memory: never more than twice the arrived bytes; the frame grows as more
             # arrive

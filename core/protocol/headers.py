@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..errors import ProtocolError
 from . import messages
@@ -66,6 +67,8 @@ def read_request_header(frame: Buffer) -> RequestHeader:
 
 def skip_tags(data: Buffer, position: int) -> int:
     """Returns the position after a section of tagged fields."""
+    if position < len(data) and data[position] == 0:  # mostly there are none
+        return position + 1
     try:
         count, position = read_uvarint(data, position)
         if count > _MAX_TAGS:
@@ -98,11 +101,18 @@ def request_pieces(
     api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Sequence[Buffer]
 ) -> list[Buffer]:
     """Returns a whole request frame, in pieces to be written one after the other."""
+    name_size, end = _header_end(api, version, client_id)
+    size = _FIXED.size + len(end) + sum(map(len, body))
+    start = _REQUEST_START.pack(size, api, version, correlation_id, name_size)
+    return [start + end, *body]
+
+
+@lru_cache(maxsize=256)
+def _header_end(api: ApiKey, version: int, client_id: str | None) -> tuple[int, bytes]:
+    """Returns the length of the client id, and what follows it in the header; no tagged fields."""
     name = client_id.encode() if client_id is not None else b""
     tags = b"\0" if messages.request(api, version).header_flexible else b""
-    size = _FIXED.size + len(name) + len(tags) + sum(map(len, body))
-    start = _REQUEST_START.pack(size, api, version, correlation_id, -1 if client_id is None else len(name))
-    return [start + name + tags, *body]
+    return -1 if client_id is None else len(name), name + tags
 
 
 def read_response_header(frame: Buffer, api: ApiKey, version: int) -> tuple[int, int]:

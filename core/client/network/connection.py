@@ -28,9 +28,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import BrokerError, ErrorCode, ProtocolError
 from ...protocol import messages
@@ -79,8 +78,7 @@ CONNECTION_STATES = StateTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """An answer; `message` is kio's, of the negotiated version, or what the request's `Decode` has made."""
 
     correlation_id: int
@@ -103,9 +101,14 @@ class ClientConnection:
         self._software_version = software_version
         self._max_in_flight = max_in_flight
         self._splitter = FrameSplitter(max_response_bytes, reserve=unwritten)
+        self.get_buffer = self._splitter.get_buffer
+        """Returns the buffer into which the network may write the next bytes, followed by `received`. This saves the
+        copy of `receive`."""
         self._next_id = 0
         self._waiting: deque[tuple[int, ApiKey, int, Decode | None]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
+        self._chosen: dict[tuple[ApiKey, int | None], int] = {}
+        """The results of `version`."""
         self._features: set[str] = set()
         self._output: list[Buffer] = []
 
@@ -153,7 +156,10 @@ class ClientConnection:
             raise ProtocolError(f"cannot send {api.name}: {self.state.value}, {len(self._waiting)} in flight")
         if feature is not None and feature not in self._features:
             raise BrokerError(ErrorCode.unsupported_version, f"the broker does not support the feature {feature}")
-        return self._send(api, self.version(api, max_version), build, answered, decode)
+        version = self._chosen.get((api, max_version))
+        if version is None:
+            version = self._chosen[api, max_version] = self.version(api, max_version)
+        return self._send(api, version, build, answered, decode)
 
     def take_output(self) -> bytes:
         """Returns the bytes to write to the broker, once."""
@@ -176,16 +182,11 @@ class ClientConnection:
             self.close()
             raise
 
-    def get_buffer(self) -> memoryview:
-        """Returns the buffer into which the network may write the next bytes, followed by `received`. This saves the
-        copy of `receive`.
-        """
-        return self._splitter.get_buffer()
-
     def received(self, count: int) -> list[Response]:
         """Does what `receive` does, for `count` bytes written into `get_buffer()`."""
         try:
-            return self._accept(self._splitter.received(count))
+            frames = self._splitter.received(count)
+            return self._accept(frames) if frames else []
         except ProtocolError:
             self.close()
             raise

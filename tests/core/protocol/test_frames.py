@@ -46,6 +46,30 @@ def test_a_client_reserves_a_frame_whole(size: int) -> None:
     assert splitter.feed(body[size - 1 : size]) == [body[:size]]
 
 
+@given(sizes=st.lists(st.sampled_from([2, 3, 500, 32 * 1024, READ_SIZE, 200_000]), max_size=8), data=st.data())
+def test_a_client_gets_small_and_large_frames_however_the_bytes_come_in(sizes: list[int], data: st.DataObject) -> None:
+    """The network fills as much of each buffer as it likes."""
+    bodies = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    splitter, sent, out = FrameSplitter(LIMIT, reserve=unwritten), memoryview(framed(*bodies)), []
+    while len(sent):
+        buffer = splitter.get_buffer()
+        most = min(len(buffer), len(sent))
+        count = data.draw(st.sampled_from([1, 3, 5, 40_000, most])) if len(sizes) < 4 else most
+        count = min(count, most)
+        buffer[:count] = sent[:count]
+        out += splitter.received(count)
+        sent = sent[count:]
+    assert out == bodies
+
+
+def test_after_a_large_frame_a_client_reads_the_next_one_in_place() -> None:
+    splitter = FrameSplitter(LIMIT, reserve=unwritten)
+    splitter.feed(framed(bytes(READ_SIZE)))
+    assert len(splitter.get_buffer()) == 4
+    splitter.feed(framed(b"ab"))
+    assert len(splitter.get_buffer()) == READ_SIZE
+
+
 def test_what_is_reserved_is_bounded() -> None:
     splitter = FrameSplitter(2**30, reserve=unwritten)
     splitter.feed(struct.pack(">i", 2**29) + b"abc")
