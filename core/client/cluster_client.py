@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -159,42 +160,55 @@ class ClusterClient(Caller):
     # -- records
 
     def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Returns for each partition (offset, timestamp in ms) of the first record at or after its timestamp, (-1, -1)
-        if there is none; with `LATEST` or `EARLIEST` the offset of that end, and timestamp -1.
+        if there is none; with `LATEST` or `EARLIEST` the offset of that end, and timestamp -1. With `READ_COMMITTED`
+        the log ends at its last stable offset.
         """
-        return self.to_leaders(timestamps, self._list_offsets, timeout_s)
+        return self.to_leaders(timestamps, partial(self._list_offsets, isolation), timeout_s)
 
     def list_served_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        timeout_s: float | None = None,
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KlammError]]:
         """Returns the offsets, as `list_offsets` does, of the partitions that a broker serves, and the errors of the
         others.
         """
-        found, offline = self.to_live_leaders(timestamps, self._list_offsets, timeout_s)
+        found, offline = self.to_live_leaders(timestamps, partial(self._list_offsets, isolation), timeout_s)
         return {tp: offset for tp, (offset, _) in found.items()}, offline
 
     def try_list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        timeout_s: float,
     ) -> tuple[dict[TopicPartition, ListedOffset], dict[TopicPartition, KlammError]]:
         """Asks the leaders that are known now, once; returns the offsets, and the errors of the other partitions."""
-        return self.try_leaders(timestamps, self._listed_offsets, timeout_s)
+        return self.try_leaders(timestamps, partial(self._listed_offsets, isolation), timeout_s)
 
     def _list_offsets(
-        self, node_id: int, share: dict[TopicPartition, int], left_s: float
+        self, isolation: IsolationLevel, node_id: int, share: dict[TopicPartition, int], left_s: float
     ) -> dict[TopicPartition, tuple[int, int] | ErrorCode]:
         return {
             tp: one if isinstance(one, ErrorCode) else (one.offset, one.timestamp)
-            for tp, one in self._listed_offsets(node_id, share, left_s).items()
+            for tp, one in self._listed_offsets(isolation, node_id, share, left_s).items()
         }
 
     def _listed_offsets(
-        self, node_id: int, share: dict[TopicPartition, int], left_s: float
+        self, isolation: IsolationLevel, node_id: int, share: dict[TopicPartition, int], left_s: float
     ) -> dict[TopicPartition, ListedOffset | ErrorCode]:
         def build(schema: Schema) -> Any:
             topics = _nested(schema, "ListOffsetsTopic", "ListOffsetsPartition", asked, lambda _, fields: fields)
-            return schema.build(replica_id=-1, isolation_level=0, topics=topics)
+            return schema.build(replica_id=-1, isolation_level=int(isolation), topics=topics)
 
         asked = {
             tp: {

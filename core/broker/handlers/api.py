@@ -24,9 +24,8 @@ class Api:
 
     `leased`: it concerns this broker's partitions or groups, and is not handled while it is unknown whether this
     broker still has them (`lease`). All others either change the coordination, which refuses an expired session, or
-    only read. `before_authentication`: it is served before the connection's client is known. `brokers_only`: it
-    needs CLUSTER_ACTION; the connection of any other client is closed. `advertised_from`: the lowest version that
-    ApiVersions answers, if it is not the lowest served.
+    only read. `before_authentication`: it is served before the connection's client is known. `advertised_from`: the
+    lowest version that ApiVersions answers, if it is not the lowest served.
     """
 
     key: ApiKey
@@ -34,7 +33,6 @@ class Api:
     handler: Handler
     leased: bool = False
     before_authentication: bool = False
-    brokers_only: bool = False
     advertised_from: int | None = None
 
     @property

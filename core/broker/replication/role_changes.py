@@ -25,7 +25,7 @@ from ..workers import Workers
 from .fetchers import Fetchers
 from .partitions import Partitions
 from .replica import Replica
-from .roles import Assignment, OnDisk, Refreshing, Roles, Settled
+from .roles import Assignment, OnDisk, Refreshing, Roles, Settled, epoch_that_is_over
 
 log = logging.getLogger(__name__)
 
@@ -221,11 +221,11 @@ class RoleChanges:
         for name, assignment in wanted.items():
             try:
                 found = self._configured(name, assignment)
+                over = epoch_that_is_over(assignment, found.leader_epoch, left[name])
+                if over is not None:
+                    behind[name] = over
+                    continue
                 if assignment.leads:
-                    epoch, over = assignment.leader_epoch, left[name]
-                    if epoch < found.leader_epoch or epoch <= over:
-                        behind[name] = max(found.leader_epoch, over)
-                        continue
                     found.begin_leader_epoch(assignment.leader_epoch, durable=False)
                 opened[name] = found
             except KlammError as error:

@@ -66,6 +66,14 @@ class Assignment:
         return self.image.state.leader_epoch
 
 
+def epoch_that_is_over(assignment: Assignment, log_epoch: int, left_epoch: int) -> int | None:
+    """Returns the newest leader epoch that is over, if the replica is to lead in one that is not above it: the log's,
+    or the one that this broker has left (R5, R13). None if it may take its role."""
+    over = max(log_epoch, left_epoch)
+    behind = assignment.leader_epoch < log_epoch or assignment.leader_epoch <= left_epoch
+    return over if assignment.leads and behind else None
+
+
 class HostedReplica(Protocol):
     """The part of a `Replica`, or of the simulation's replica, that a role needs."""
 

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from ...config.sections.consumer import ConsumerConfig
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.offsets import CommittedOffset
+from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition, counted, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
@@ -250,7 +251,10 @@ class Fetcher:
             self._positions.fail(_no_offset(why, {p: states[p].divergence for p in why}))
             return {}
         side = EARLIEST if policy == "earliest" else LATEST
-        found, problems = self._client.try_list_offsets(dict.fromkeys(why, side), timeout_s=COMPARE_S)
+        isolation = IsolationLevel[self._config.isolation_level.upper()]
+        found, problems = self._client.try_list_offsets(
+            dict.fromkeys(why, side), isolation=isolation, timeout_s=COMPARE_S
+        )
         self._failed({p: states[p] for p in problems}, problems)
         # The records before the end were written under the leader's epoch or a former one.
         return {p: CommittedOffset(one.offset, one.leader_epoch if side == LATEST else -1) for p, one in found.items()}

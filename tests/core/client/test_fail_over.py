@@ -22,6 +22,7 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.scripted import NO_TIME, SilenceError
 from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
@@ -104,6 +105,15 @@ def test_questions_carry_the_leader_epoch(cluster: ScriptedCluster, client: Clus
         for one in cluster.asked(ApiKey.OFFSET_FOR_LEADER_EPOCH)
     ]
     assert (asked[0], asked[-1]) == (1, 3)
+
+
+def test_the_end_of_a_log_is_asked_for_in_an_isolation(cluster: ScriptedCluster, client: ClusterClient) -> None:
+    committed = IsolationLevel.READ_COMMITTED
+    client.list_offsets({T0: LATEST})
+    client.list_offsets({T0: LATEST}, isolation=committed)
+    client.list_served_offsets({T0: LATEST}, isolation=committed)
+    client.try_list_offsets({T0: LATEST}, isolation=committed, timeout_s=30)
+    assert [one.message.isolation_level for one in cluster.asked(ApiKey.LIST_OFFSETS)] == [0, 1, 1, 1]
 
 
 def test_a_partition_without_a_leader_holds_up_no_other(cluster: ScriptedCluster, client: ClusterClient) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from klamm.core.broker.replication import roles
 from klamm.core.broker.replication.isr_proposals import IsrProposals
 from klamm.core.broker.replication.roles import Assignment, OnDisk, Refreshing, Roles, Settled
 from klamm.core.cluster.brokers.incarnations import evict_operations
@@ -509,14 +510,12 @@ class SimBroker:
                 self.log = self._new_log()
                 self.world.counts.struck("delete log")
             self.tainted = False  # it holds nothing that could be missed
-        opened, over = {}, {}
-        for name, assignment in wanted.items():
-            epoch, begun = assignment.leader_epoch, self.log.leader_epoch
-            if assignment.leads and (epoch < begun or epoch <= left[name]):
-                over[name] = max(begun, left[name])
-            else:
-                opened[name] = self.log
-        return Settled(opened, over)
+        over = {
+            name: epoch
+            for name, assignment in wanted.items()
+            if (epoch := roles.epoch_that_is_over(assignment, self.log.leader_epoch, left[name])) is not None
+        }
+        return Settled({name: self.log for name in wanted if name not in over}, over)
 
     # -- leader --------------------------------------------------------------------------------------------------
 

@@ -17,14 +17,16 @@ from klamm.core.broker.replication import roles
 from klamm.core.broker.replication.log_reports import Ends, LogReports
 from klamm.core.broker.replication.roles import Member, Refreshing, Roles
 from klamm.core.cluster import change_writer, image_reader, node, reassignment, restored
+from klamm.core.cluster.brokers.incarnations import evict_operations
 from klamm.core.cluster.brokers.registration import Registration
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
-from klamm.core.cluster.changes import change_operations
+from klamm.core.cluster.changes import change_operations, controller_guard
 from klamm.core.cluster.control import controller, leadership, tasks
 from klamm.core.cluster.control.cold_start import ColdStart
+from klamm.core.cluster.control.controller import Controller
 from klamm.core.cluster.control.leadership import Terms
 from klamm.core.cluster.control.tasks import ControllerTasks
-from klamm.core.cluster.image import ClusterImage
+from klamm.core.cluster.image import BrokerNode, ClusterImage
 from klamm.core.cluster.image_reader import image_steps
 from klamm.core.cluster.node import ClusterNode
 from klamm.core.cluster.reassignment import Reassigned, ReplicaAssignment
@@ -315,6 +317,38 @@ def _held_for_the_absent_only(
     return any(replica not in registrations for replica in replicas)
 
 
+def _evicted_by_a_backup(of: ControllerTasks, evicted: BrokerNode) -> Steps[None]:
+    def plan(image: ClusterImage) -> Steps[Plan | None]:
+        found = image.registrations.get(evicted.id)
+        if found is None or found.incarnation != evicted.registration.incarnation:
+            return None
+        changed = yield from of._first_elections(image, set(image.brokers) - {evicted.id})
+        return Plan(changed, operations=evict_operations(found))
+
+    yield from of._change(plan)
+
+
+def _first_live_in_the_assignment(
+    state: PartitionState, replicas: Sequence[int], registrations: Registrations, _: object
+) -> PartitionState:
+    live = [replica for replica in replicas if replica in registrations]
+    return elections._alone(state, registrations[live[0]]) if live else state
+
+
+def _lease_ended_whichever_it_is(of: Controller, refused: bool = False) -> Steps[Sequence[Operation]]:
+    lease = of.lease
+    if lease is None:
+        raise of._not_controller()
+    if refused and (yield from of._read_lease()).version != lease.version:
+        of._lease = None
+        raise of._not_controller()
+    return controller_guard(lease.version)
+
+
+def _none_over(*_: object) -> None:
+    return None
+
+
 def _none_doubted(*_: object) -> dict[TopicPartition, PartitionState]:
     return {}
 
@@ -567,6 +601,23 @@ MUTATIONS: Final = {
         Mutation(
             "preferred-at-cold-start", "R13", "a preferred replica is elected while the cluster starts",
             ((ControllerTasks, "_waits", _never_waits),),
+        ),
+        Mutation(
+            "evicted-by-a-backup", "R13", "an eviction elects by the states of a backup",
+            ((ControllerTasks, "_evict", _evicted_by_a_backup),),
+        ),
+        Mutation(
+            "unclean-by-assignment", "R7", "an unclean election takes the first live replica, not the longest log",
+            ((elections, "_unclean", _first_live_in_the_assignment),),
+        ),
+        Mutation(
+            "epoch-that-is-over", "R5", "a broker leads again in a leader epoch that its log or it has left",
+            ((roles, "epoch_that_is_over", _none_over),),
+        ),
+        Mutation(
+            "lease-of-since-ended", "guard", "a refused write ends a lease that was taken since in the same session",
+            ((Controller, "guard", _lease_ended_whichever_it_is),),
+            covered="the controller's next task finds no lease, and the broker is elected again",
         ),
         Mutation(
             "evicted-stays-out", "registrations", "a broker whose registration was ended does not register again",

@@ -598,6 +598,73 @@ def roles_by_a_backup() -> None:
     stage.finish()
 
 
+def epoch_that_is_over() -> None:
+    """As `left_epoch_kept`."""
+    left_epoch_kept()
+
+
+def evicted_by_a_backup() -> None:
+    """Broker 0 lacks a record, and knows nothing since the copy, in which it is the controller, in sync, and 1 leads.
+    Broker 2 notices the restore while 0 is about to evict 1, which has died."""
+    stage = Stage(min_insync_replicas=1, max_lag=60, restorable=True)
+    world, late = stage.world, stage.brokers[0]
+    stage.kill(0)
+    stage.until_leader(1)
+    late.start()
+    stage.until_isr(0, 1, 2)
+    world.tree.apply([Delete(paths.CONTROLLER)], 0)
+    for broker in stage.brokers[1:]:
+        broker.cut_off = True
+    stage.until(lambda: late.node.is_controller)
+    for broker in stage.brokers[1:]:
+        broker.reconnect()
+    world.run(30)
+    copy, suspected = world.tree.copy(), late.node.image.brokers[1]
+    late.cut_off = True
+    stage.cut(0, 1)
+    stage.cut(0, 2)
+    stage.produce(1, 1)
+    stage.until_isr(1, 2)
+    stage.until_committed(1)
+    stage.until_known(1, 2)
+    stage.brokers[1].kill()
+    world.restore(copy)
+    stage.brokers[2].reconnect()
+    stage.until(lambda: world.tree.find(paths.RESTORED) is not None)
+    late.cut_off = False
+    world.converse(late, late.node.changing(late.node.tasks.catch_up(late.node.image, [suspected])))
+    world.run(20)
+    late.reconnect()
+    stage.end_session(stage.brokers[1])
+    stage.finish()
+
+
+def unclean_by_assignment() -> None:
+    """Broker 0 lacks a record. Both others have lost power: 1 is back, and nothing says that its log is whole; 2 is
+    not. An administrator asks for an unclean election."""
+    stage = Stage(min_insync_replicas=1)
+    stage.kill(0)
+    stage.until_leader(1)
+    stage.until_isr(1, 2)
+    stage.produce(1, 1)
+    stage.until_committed(1)
+    stage.until_end(2, 1)
+    stage.world.run(2 * SESSION_TIMEOUT)  # the start of the cluster is over
+    for broker in stage.brokers[1:]:
+        broker.log.flush(1)
+        broker.lose_power()
+        stage.end_session(broker)
+    for broker in stage.brokers[:2]:
+        broker.start()
+    stage.until(lambda: all(broker.own is not None for broker in stage.brokers[:2]))
+    stage.world.run(3 * SESSION_TIMEOUT)
+    for broker in stage.brokers:
+        if broker.up and broker.node.is_controller:
+            stage.world.converse(broker, broker.node.changing(broker.node.tasks.elect([TP], unclean=True)))
+    stage.until(lambda: stage.world.state is not None and stage.world.state.leader >= 0)
+    stage.finish()
+
+
 def _without_broker_0() -> tuple[Stage, TreeCopy]:
     """Broker 0 has died since the copy was made, and lacks a record that was committed by the others."""
     stage = Stage(min_insync_replicas=1, restorable=True)
@@ -689,6 +756,9 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         backup_registrations_count,
         any_change_ends_cold_start,
         preferred_at_cold_start,
+        epoch_that_is_over,
+        evicted_by_a_backup,
+        unclean_by_assignment,
     )
 }
 """The scripts, by the name of the mutation that each must catch."""
