@@ -5,7 +5,8 @@ if it is both. The body of each is the whole health as JSON. There is no authent
 configured.
 
 A connection has a thread, so that no client delays the answer to a probe; metrics are collected for one at a time. A
-connection ends after `_PATIENCE_S` whatever its client sends or reads, and sooner if there are `_MOST` younger ones.
+client that does not send or read for `_PATIENCE_S` is disconnected, one that has not ended after `_LONGEST_S`, and the
+oldest where there are more than `_MOST`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0
+_LONGEST_S = 60.0
 _MOST: Final = 32
 _HEALTH: Final[dict[str, Callable[[BrokerHealth], bool]]] = {
     "/health": lambda health: health.is_live and health.is_ready,
@@ -46,6 +48,8 @@ _LAG_WINDOW_S = 30.0
 
 
 class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_S
+
     def log_message(self, format: str, *args: object) -> None:
         log.debug("%s: " + format, self.client_address[0], *args)
 
@@ -76,7 +80,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._end_some()
 
     def _end_some(self) -> None:
-        late = time.monotonic() - _PATIENCE_S
+        late = time.monotonic() - _LONGEST_S
         with self._lock:
             most = len(self._opened) - _MOST
             for number, (connection, at) in enumerate(self._opened.items()):

@@ -12,17 +12,20 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from klamm import Consumer
 from klamm.core.broker.health_check import STALLED_S, HealthCheck
 from klamm.core.broker.metrics.counters import BrokerMetrics, BrokerState
+from klamm.core.broker.metrics.endpoint import metrics_service
 from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.interfaces.coordination import SessionEvent
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
+from klamm.core.transport.address import Address
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import produce
@@ -51,30 +54,40 @@ def test_a_broker_that_serves_is_live_and_ready(served: tuple[RunningBroker, str
 
 def test_clients_that_send_little_or_nothing_delay_no_probe(served: tuple[RunningBroker, str]) -> None:
     port = int(served[1].rpartition(":")[2])
-    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-    ended: set[socket.socket] = set()
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
     for connection in slow:
-        connection.settimeout(0.01)
-
-    def trickle() -> bool:
-        """Sends a byte on each; returns whether the broker has ended all of them."""
-        for connection in slow:
-            try:
-                connection.send(b"G")
-                if connection.recv(1) == b"":
-                    ended.add(connection)
-            except TimeoutError:
-                pass
-            except OSError:
-                ended.add(connection)
-        return len(ended) == len(slow)
-
-    trickle()
+        connection.send(b"G")
     with urllib.request.urlopen(served[1] + "/health", timeout=60) as answer:
         assert json.load(answer)["ready"]
-    eventually(trickle, "the broker has ended all")
     for connection in slow:
         connection.close()
+
+
+def test_a_client_that_goes_on_sending_is_disconnected_and_the_oldest_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: Any = Watched()
+    health = HealthCheck(watched, lambda: BrokerState.SERVING)
+    service = metrics_service(Address("127.0.0.1", 0), CollectorRegistry(), health)
+    service.start()
+
+    def opened() -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", service.address.port))
+        connection.settimeout(0.01)
+        return connection
+
+    def ended(connection: socket.socket) -> bool:
+        try:
+            connection.send(b"G")
+            return connection.recv(1) == b""
+        except OSError as error:
+            return not isinstance(error, TimeoutError)
+
+    many = [opened() for _ in range(40)]
+    eventually(lambda: ended(many[0]), "the oldest is disconnected")
+    monkeypatch.setattr("klamm.core.broker.metrics.endpoint._LONGEST_S", 0.1)
+    eventually(lambda: ended(many[-1]), "it is disconnected, though it sends")
+    for connection in many:
+        connection.close()
+    service.stop()
 
 
 def lag_of(url: str, name: str, partition: int) -> float | None:
