@@ -2,6 +2,8 @@
 
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
+# Images with Python often set it. Each process of a test would compile Klamm anew, which is half of a broker's start.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: alerts sim sink-sim audit-truth avro-judge registry-differences guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
 
