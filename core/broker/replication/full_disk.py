@@ -28,6 +28,26 @@ _RELAPSE_S: Final = 60.0
 _LINES_S: Final = 60.0
 
 
+class RegisteredDisk:
+    """Whether this broker's registration says that its disk is full, as far as is known. Without I/O."""
+
+    def __init__(self) -> None:
+        self._full: bool | None = False
+        """None: a write was not answered, and is repeated whatever is wanted."""
+
+    def differs(self, full: bool) -> bool:
+        """Returns True if the registration has to be written."""
+        return self._full is not full
+
+    def writing(self) -> None:
+        """Called before a write."""
+        self._full = None
+
+    def written(self, full: bool) -> None:
+        """Called after a write that was answered."""
+        self._full = full
+
+
 class FullDisk:
     """Belongs to the event loop. `on_room` is called when the disk has space again."""
 
@@ -39,8 +59,7 @@ class FullDisk:
         self._loop = asyncio.get_running_loop()
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._registered: bool | None = False
-        """The state in the registration; None while it is unknown, after a write that was not answered."""
+        self._registered = RegisteredDisk()
         self._relapses = 0
         self._over_at = float("-inf")
         self._said_at = float("-inf")
@@ -86,24 +105,24 @@ class FullDisk:
         self._over_at = self._loop.time()
         if said:
             _log.info("the disk has room again, its partitions take records")
-        while self._registered is not False and not self._space.is_full:
+        while self._registered.differs(False) and not self._space.is_full:
             if not await self._register(full=False):
                 await asyncio.sleep(FIRST_TRY_S)
         self._on_room()
 
     async def _register(self, *, full: bool) -> bool:
         """Writes the state to the registration if it differs; returns False if it must be tried again."""
-        if self._registered is full:
+        if not self._registered.differs(full):
             return True
         if full and len(self._cluster.image().brokers) < 2:  # nobody can take over
             return False
-        self._registered = None
+        self._registered.writing()
         try:
             await self._workers.coordination(self._cluster.set_full, full)
         except KlammError as error:
             _log.info("the others could not be told of this broker's disk, it is tried again: %s", error)
             return False
-        self._registered = full
+        self._registered.written(full)
         return True
 
     def _say_full(self) -> bool:

@@ -10,6 +10,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from klamm.core.broker.replication import roles
+from klamm.core.broker.replication.full_disk import RegisteredDisk
 from klamm.core.broker.replication.isr_proposals import IsrProposals
 from klamm.core.broker.replication.roles import Assignment, OnDisk, Refreshing, Roles, Settled
 from klamm.core.cluster.brokers.incarnations import evict_operations
@@ -213,8 +214,7 @@ class SimBroker:
         self._lateness = 0.0
         self._is_cold = True
         """Of `ColdStart`: the worker thread waits for its end."""
-        self._says_full: bool | None = False
-        """None: a change of the registration may or may not have been made, and is tried again."""
+        self._registered = RegisteredDisk()
         self._restating = False
         self._fetch_sent = float("-inf")
         self._watches: list[Watch] = []
@@ -407,13 +407,15 @@ class SimBroker:
 
     def _set_full(self, full: bool) -> None:
         """Says whether the disk is full, if it did not say so."""
-        if self._says_full is full or self._restating or self.own is None:
+        if not self._registered.differs(full) or self._restating or self.own is None:
             return
         self._restating = True
+        self._registered.writing()
 
-        def done(said: bool) -> None:
+        def done(answered: bool) -> None:
             self._restating = False
-            self._says_full = full if said else None
+            if answered:
+                self._registered.written(full)
 
         self.world.converse(self, self.node.set_full(full), lambda _: done(True), lambda _: done(False))
 
@@ -639,7 +641,7 @@ class SimBroker:
         if self._joined and not self._working and self._is_cold != (is_cold := self.node.cold_start.left_s() > 0):
             self._is_cold = is_cold
             self._wake()
-        if self._says_full is not False and not self.full:
+        if not self.full:
             self._set_full(False)
         delay = TICK / 4 + chance() * TICK * 3 / 4
         self._tick_due = world.now + delay

@@ -14,6 +14,7 @@ from unittest.mock import patch
 from kio.schema.errors import ErrorCode
 
 from klamm.core.broker.replication import roles
+from klamm.core.broker.replication.full_disk import RegisteredDisk
 from klamm.core.broker.replication.log_reports import Ends, LogReports
 from klamm.core.broker.replication.roles import Member, Refreshing, Roles
 from klamm.core.cluster import change_writer, image_reader, node, reassignment, restored
@@ -345,6 +346,10 @@ def _lease_ended_whichever_it_is(of: Controller, refused: bool = False) -> Steps
     return controller_guard(lease.version)
 
 
+def _as_if_it_had_room(of: RegisteredDisk) -> None:
+    of._full = False
+
+
 def _none_over(*_: object) -> None:
     return None
 
@@ -618,6 +623,10 @@ MUTATIONS: Final = {
             "lease-of-since-ended", "guard", "a refused write ends a lease that was taken since in the same session",
             ((Controller, "guard", _lease_ended_whichever_it_is),),
             covered="the controller's next task finds no lease, and the broker is elected again",
+        ),
+        Mutation(
+            "unanswered-disk-forgotten", "full disks", "a write that the disk has room, not answered, is not repeated",
+            ((RegisteredDisk, "writing", _as_if_it_had_room),),
         ),
         Mutation(
             "evicted-stays-out", "registrations", "a broker whose registration was ended does not register again",

@@ -603,6 +603,19 @@ def epoch_that_is_over() -> None:
     left_epoch_kept()
 
 
+def unanswered_disk_forgotten() -> None:
+    """A broker cannot reach the coordination when its full disk has room again."""
+    stage = Stage()
+    broker = stage.brokers[2]
+    broker.full = True
+    stage.produce(0, 1)
+    stage.until_isr(0, 1)
+    broker.cut_off, broker.full = True, False
+    stage.world.run(50)
+    broker.cut_off = False
+    stage.finish()
+
+
 def evicted_by_a_backup() -> None:
     """Broker 0 lacks a record, and knows nothing since the copy, in which it is the controller, in sync, and 1 leads.
     Broker 2 notices the restore while 0 is about to evict 1, which has died."""
@@ -757,6 +770,7 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         any_change_ends_cold_start,
         preferred_at_cold_start,
         epoch_that_is_over,
+        unanswered_disk_forgotten,
         evicted_by_a_backup,
         unclean_by_assignment,
     )
