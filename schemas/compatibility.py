@@ -35,9 +35,9 @@ class Compatibility(StrEnum):
         return self.endswith("TRANSITIVE")
 
 
-def check(subject: str, new: str, versions: Sequence[tuple[int, str]], rule: Compatibility) -> None:
-    """Checks a new schema against `versions`, (number, text), the oldest first. Raises `SchemaError`, which names the
-    version, the field and the rule.
+def check(subject: str, new: str, versions: Sequence[tuple[int, str | SchemaError]], rule: Compatibility) -> None:
+    """Checks a new schema against `versions`, the oldest first: number, and text or why it cannot be read. Raises
+    `SchemaError`, which names the version, the field and the rule.
     """
     from .parsing import parse  # imports fastavro, which a caller that only needs the rules' names does not load
     from .resolution import refusals, resolve
@@ -48,6 +48,8 @@ def check(subject: str, new: str, versions: Sequence[tuple[int, str]], rule: Com
     asked = versions if rule.transitive else versions[-1:]
     for number, old in asked:
         try:
+            if isinstance(old, SchemaError):
+                raise old
             theirs = parse(old).root
         except SchemaError as error:  # another program wrote it to the topic
             raise _refusal(subject, rule, f"version {number} cannot be checked", str(error)) from error

@@ -1,8 +1,7 @@
-"""The names of a schema: the MD5 of its text, and CRC-64-AVRO of its parsing canonical form."""
+"""The names of an Avro schema: the MD5 of its text, and CRC-64-AVRO of its parsing canonical form."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from fastavro.schema import fingerprint as avro_fingerprint
@@ -10,7 +9,8 @@ from fastavro.schema import fingerprint as avro_fingerprint
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema
 
-from .parsing import identity, parse
+from .parsing import parse
+from .store.schema import text_md5
 
 
 def registered(schema_id: int, text: str, references: Sequence[str] = ()) -> RegisteredSchema:
@@ -18,12 +18,7 @@ def registered(schema_id: int, text: str, references: Sequence[str] = ()) -> Reg
     text is not an Avro schema.
     """
     parsed = parse(text, references)
-    return RegisteredSchema(schema_id, parsed.text, md5(text), _crc(parsed.canonical))
-
-
-def md5(text: str) -> bytes:
-    """Returns 16 bytes, of the text as registered; others may have registered one that is no UTF-8."""
-    return hashlib.md5(text.encode(errors="surrogatepass"), usedforsecurity=False).digest()
+    return RegisteredSchema(schema_id, parsed.text, text_md5(text), _crc(parsed.canonical))
 
 
 def fingerprint(text: str) -> bytes:
@@ -36,9 +31,3 @@ def _crc(canonical: str) -> bytes:
         return bytes.fromhex(avro_fingerprint(canonical, "CRC-64-AVRO"))
     except UnicodeEncodeError as error:
         raise SchemaError(f"not an Avro schema: a name cannot be UTF-8: {error.reason}") from error
-
-
-def identity_digest(text: str) -> str:
-    """Returns a hex digest that is equal for equivalent texts (see `parsing.identity`)."""
-    parse(text)
-    return hashlib.sha256(identity(text).encode()).hexdigest()

@@ -1,20 +1,11 @@
-"""The topic that stores schemas: one partition of JSON records, as Confluent's registry writes them.
-
-A record's key is `{"keytype": "SCHEMA", "subject": …, "version": …, "magic": 1}`, its value the subject, version, id
-and text. A record may be stored twice: both copies are equal, and compaction keeps one. Confluent's registry withdraws
-a version by the same record with `"deleted": true`, all versions of a subject by a DELETE_SUBJECT, and removes a
-version by a tombstone; each of them is an entry here that is `deleted`.
-"""
+"""The topic that stores schemas: one partition, compacted, read into a `SchemaStore`."""
 
 from __future__ import annotations
 
-import json
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.reader.topic_table import TopicTable
@@ -23,56 +14,30 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 
 from .options import SCHEMA_TOPIC
+from .store.records import Record, encode
+from .store.schema_store import SchemaStore
 
-TOPIC_CONFIGS = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaEntry:
-    """One version of a subject. `references` are (name, subject, version) of the schemas whose types the text names."""
-
-    subject: str
-    version: int
-    schema_id: int
-    text: str
-    references: tuple[tuple[str, str, int], ...] = ()
-    deleted: bool = False
-    schema_type: str = "AVRO"
-
-    def key(self) -> bytes:
-        return json.dumps(
-            {"keytype": "SCHEMA", "subject": self.subject, "version": self.version, "magic": 1}, separators=(",", ":")
-        ).encode()
-
-    def value(self) -> bytes:
-        said: dict[str, Any] = {"subject": self.subject, "version": self.version, "id": self.schema_id}
-        if self.schema_type != "AVRO":
-            said["schemaType"] = self.schema_type
-        if self.references:
-            said["references"] = [
-                dict(zip(("name", "subject", "version"), one, strict=True)) for one in self.references
-            ]
-        return json.dumps({**said, "schema": self.text, "deleted": self.deleted}, separators=(",", ":")).encode()
+TOPIC_CONFIGS: Final = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class SchemaLog(Protocol):
-    """The store of entries; thread-safe."""
+    """The records of schemas; thread-safe."""
 
-    def append(self, entry: SchemaEntry) -> None:
-        """Appends an entry; returns when it is stored."""
+    def append(self, records: Sequence[Record]) -> None:
+        """Appends records together; returns when they are stored."""
         ...
 
-    def read(self) -> list[SchemaEntry]:
-        """Returns all entries in the order of the log, up to its end as of now."""
+    def read(self) -> SchemaStore:
+        """Returns the table of all records up to the log's end as of now. It is the same object each time: the next
+        `read` changes it."""
         ...
 
     def close(self) -> None: ...
 
 
 class TopicSchemaLog:
-    """The log in a topic of a cluster, created when the first schema is registered. Each `read` fetches only what was
-    appended since the one before. Owns the client."""
+    """The log in a topic of a cluster, created with its first records. Each `read` fetches only what was appended since
+    the one before. Owns the client."""
 
     def __init__(
         self, client: ClusterClient, topic: str = SCHEMA_TOPIC, now_s: Callable[[], float] = time.time
@@ -81,93 +46,49 @@ class TopicSchemaLog:
         self._partition = TopicPartition(topic, 0)
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._contents = _Entries()
-        self._table = TopicTable(client, self._contents, timeout_s=client.request_timeout_s)
+        self._store = SchemaStore()
+        self._table = TopicTable(client, _Contents(self._store), timeout_s=client.request_timeout_s)
 
-    def append(self, entry: SchemaEntry) -> None:
+    def append(self, records: Sequence[Record]) -> None:
         if not self._exists():
             topic = NewTopic(partitions=1, configs=TOPIC_CONFIGS)
             self._client.create_topics({self._partition.topic: topic}, exists_ok=True)
-        batch = encode_batch([(round(self._now_s() * 1000), entry.key(), entry.value(), ())])
+        now_ms = round(self._now_s() * 1000)
+        batch = encode_batch([(now_ms, *encode(record), ()) for record in records])
         self._client.produce({self._partition: batch})
 
     def _exists(self) -> bool:
         found = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
         return found is not None and found.error != ErrorCode.unknown_topic_or_partition
 
-    def read(self) -> list[SchemaEntry]:
+    def read(self) -> SchemaStore:
         exists = self._exists()
         with self._lock:
-            if not exists:
+            if exists:
+                self._table.catch_up([self._partition])
+            else:
                 self._table.start_over()  # a topic created later under this name is another topic
-                return []
-            self._table.catch_up([self._partition])
-            return list(self._contents.entries)
+            return self._store
 
     def close(self) -> None:
         self._client.close()
 
 
-class _Entries:
+class _Contents:
     """`klamm.core.client.reader.topic_table.TableContents`."""
 
-    def __init__(self) -> None:
-        self.clear()
+    def __init__(self, store: SchemaStore) -> None:
+        self._store = store
 
     def clear(self) -> None:
-        self.entries: list[SchemaEntry] = []
-        self._last: dict[tuple[str, int], SchemaEntry] = {}
+        self._store.clear()
 
     def apply(
         self,
-        partition: TopicPartition,
+        partition: TopicPartition,  # noqa: ARG002 - there is one
         offset: int,
-        timestamp_ms: int,  # noqa: ARG002 - an entry has none
+        timestamp_ms: int,
         key: bytes | None,
         value: bytes | None,
     ) -> None:
-        for entry in read_entries(key, value, f"{partition}@{offset}", list(self._last.values())):
-            self.entries.append(entry)
-            self._last[entry.subject, entry.version] = entry
-
-
-def read_entries(key: bytes | None, value: bytes | None, where: str, known: list[SchemaEntry]) -> Iterator[SchemaEntry]:
-    """Yields the entries of a record; those that it deletes are among `known`, the last of each version. Records of
-    other kinds (Confluent's CONFIG, NOOP) have none; one that cannot be read is logged and skipped, since a stray
-    record would otherwise stop every consumer.
-    """
-    try:
-        said = json.loads(key or b"null")
-        kind = said.get("keytype") if isinstance(said, dict) else None
-        if kind == "SCHEMA" and value is not None:
-            yield _entry(json.loads(value))
-            return
-        if kind == "SCHEMA":
-            versions = range(_number(said, "version"), _number(said, "version") + 1)
-        elif kind == "DELETE_SUBJECT" and value is not None:
-            versions = range(_number(json.loads(value), "version") + 1)
-        else:
-            return
-        gone = [one for one in known if one.subject == said["subject"] and one.version in versions and not one.deleted]
-        yield from (replace(one, deleted=True) for one in gone)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _log.warning("%s: a record that is no schema: %r", where, error)
-
-
-def _entry(said: dict[str, Any]) -> SchemaEntry:
-    references = tuple(
-        (str(one["name"]), str(one["subject"]), _number(one, "version")) for one in said.get("references") or ()
-    )
-    return SchemaEntry(
-        str(said["subject"]), _number(said, "version"), _number(said, "id"), str(said["schema"]), references,
-        said.get("deleted") is True, str(said.get("schemaType") or "AVRO"),
-    )  # fmt: skip
-
-
-def _number(said: dict[str, Any], name: str) -> int:
-    """Returns an id or a version. Raises `ValueError` for a number that no record and no registry can have: an id would
-    be taken for the last one."""
-    number = said[name]
-    if not isinstance(number, int) or isinstance(number, bool) or abs(number) >= 2**31:
-        raise ValueError(f"{name} is {number!r:.100}, not a number of 32 bits")
-    return number
+        self._store.apply(offset, timestamp_ms, key, value)

@@ -18,7 +18,11 @@ SCHEMA_TOPIC = "_schemas"
 class AvroOptions(Section):
     """A topic's values as Avro."""
 
-    compatibility: Compatibility = key(Compatibility.BACKWARD, "What a new version of the schema must keep.")
+    compatibility: Compatibility | None = key(
+        None,
+        "What a new version of the schema must keep. It is stored with the subject's first version, and what is stored "
+        "counts; when not set, the registry's level, BACKWARD unless it has another.",
+    )
     record_class: str | None = key(None, "Values are read as this dataclass, module:Class; as dicts when not set.")
     subject: str | None = key(None, "The name under which versions are counted; TOPIC-value when not set.")
     schemas_topic: str = key(SCHEMA_TOPIC, "The topic in which schemas live; one per cluster.")
@@ -29,6 +33,9 @@ class AvroOptions(Section):
         if value is not None and not all(value.partition(":")):
             raise ValueError(f"should be module:Class, got {value!r}")
         return value
+
+    def subject_of(self, topic: str) -> str:
+        return self.subject or f"{topic}-value"
 
     def load_class(self, topic: str) -> type | None:
         """Returns the class; raises `ConfigError` if `record.class` does not name a dataclass."""

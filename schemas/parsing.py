@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,8 +23,15 @@ MAX_TEXT: Final = 256 * 1024
 """Characters of a new schema's text: the coordination takes nodes of 1 MB."""
 MAX_DEPTH: Final = 64
 """Types within each other in a schema: a program that reads or writes values needs several calls for each."""
+_ORDERS: Final = ("ascending", "descending", "ignore")
 _MAX_SIZE: Final = 2**31 - 1
 """Bytes of a `fixed`, as in Java's Avro."""
+_DEFINED: Final = ("record", "error", "enum", "fixed")
+RESERVED: Final = frozenset(
+    {"type", "name", "namespace", "doc", "fields", "symbols", "size", "items", "values", "aliases"}
+)
+"""Avro's own attributes of a type; all others are properties. An enum has `default`, too."""
+RESERVED_IN_FIELDS: Final = frozenset({"name", "type", "doc", "default", "order", "aliases"})
 _LOGICAL: Final = {
     "date": "int",
     "time-millis": "int",
@@ -59,7 +67,7 @@ def _parse(text: str, references: tuple[str, ...]) -> ParsedSchema:
     try:
         for index, other in enumerate(references):
             parser.refer(parse(other, references[:index]).root)
-        root = parser.type_of(_json(text), "", "")
+        root = parser.whole(parse_json(text))
         _check_depth(root, 1, {}, set())
         return ParsedSchema(root, json.dumps(rendered(root)) if references else text)
     except RecursionError as error:
@@ -83,11 +91,22 @@ def _check_depth(avro: AvroType, level: int, heights: dict[int, int], inside: se
     return height
 
 
-def _json(text: str) -> Any:
+_COMMENT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
+
+
+def parse_json(text: str) -> Any:
+    """Returns the JSON of a text, which may have comments, but not at its end, as Java's Avro allows."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number)
     except ValueError as error:
-        raise SchemaError(f"not an Avro schema: not JSON: {error}") from error
+        bare = _COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text) if "/" in text else text
+        if bare == text or len(bare.rstrip()) < len(bare) - (len(text) - len(text.rstrip())):
+            raise SchemaError(f"not an Avro schema: not JSON: {error}") from error
+        return parse_json(bare)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
 def _wrong(at: str, what: str) -> SchemaError:
@@ -102,10 +121,19 @@ class _Parser:
         self._strict = strict
         self._named: dict[str, AvroType] = {}
         self._referenced: dict[str, AvroType] = {}
+        self._later: dict[str, tuple[Mapping[str, Any], str]] | None = None
+        self._made: dict[int, AvroType] = {}
+        """Types that were named before their definition, by the identity of this."""
+        self._words: dict[str, dict[str, Any]] = {}
 
     def refer(self, root: AvroType) -> None:
         """Makes the named types of another schema known. A text may define them again."""
         self._referenced |= {avro.name: avro for avro in types_of(root) if avro.name}
+
+    def whole(self, raw: Any) -> AvroType:
+        """Returns the type of a whole text."""
+        self._raw = raw
+        return self.type_of(raw, "", "")
 
     def type_of(self, raw: Any, space: str, at: str) -> AvroType:
         if isinstance(raw, str):
@@ -120,12 +148,8 @@ class _Parser:
         if "type" not in raw:
             raise _wrong(at, "'type' is missing")
         kind = raw["type"]
-        if kind in ("record", "error"):
-            return self._record(raw, space, at)
-        if kind == "enum":
-            return self._enum(raw, space, at)
-        if kind == "fixed":
-            return self._fixed(raw, space, at)
+        if kind in _DEFINED:
+            return self._definition(raw, kind, space, at)
         if kind in ("array", "map"):
             part, sign = ("items", "[]") if kind == "array" else ("values", "{}")
             return AvroType(kind, item=self.type_of(_attribute(raw, part, at), space, under(at, sign)))
@@ -133,7 +157,19 @@ class _Parser:
             return AvroType(kind, **_logical(raw, kind, 0))
         if self._strict and not isinstance(kind, str):
             raise _wrong(at, "'type' is no name; write its content in its place")
-        return self.type_of(kind, space, at)
+        return self.type_of(kind, space, at)  # attributes beside a type's name are ignored
+
+    def _definition(self, raw: dict[str, Any], kind: str, space: str, at: str) -> AvroType:
+        """Returns a named type. It may be defined again in the same words, but for `doc` and aliases."""
+        if id(raw) in self._made:
+            return self._made[id(raw)]
+        space, name = _full_name(raw, space, at)
+        if name in self._named and self._words.get(name) == _words(raw):
+            return self._named[name]
+        make = {"enum": self._enum, "fixed": self._fixed}.get(kind, self._record)
+        made = make(raw, space, name, at)
+        self._words[name] = _words(raw)
+        return made
 
     def _by_name(self, name: str, space: str, at: str) -> AvroType:
         if name in PRIMITIVES:
@@ -143,10 +179,16 @@ class _Parser:
             found = known.get(full) or known.get(name)
             if found is not None:
                 return found
+        if self._later is None:
+            self._later = dict(definitions(self._raw, ""))
+        for candidate in (full, name):
+            if candidate in self._later:
+                definition, around = self._later[candidate]
+                self._made[id(definition)] = self.type_of(definition, around, at)
+                return self._made[id(definition)]
         raise _wrong(at, f"unknown type {full!r}")
 
-    def _record(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
-        space, name = _full_name(raw, space, at)
+    def _record(self, raw: Mapping[str, Any], space: str, name: str, at: str) -> AvroType:
         made = AvroType("record", name, self._aliases(raw, space, at))
         self._define(made, at)
         fields: dict[str, AvroField] = {}
@@ -158,12 +200,13 @@ class _Parser:
                 raise _wrong(where, f"occurs twice in {name}")
             kind = self.type_of(_attribute(part, "type", where), space, where)
             aliases = self._aliases(part, "", where)
+            if self._strict and str(part.get("order", "ignore")).lower() not in _ORDERS:
+                raise _wrong(where, f"'order' is {part['order']!r:.100}, not ascending, descending or ignore")
             fields[part["name"]] = AvroField(part["name"], kind, aliases, part.get("default", MISSING))
         object.__setattr__(made, "fields", tuple(fields.values()))  # last, since a field may have the record's type
         return made
 
-    def _enum(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
-        space, name = _full_name(raw, space, at)
+    def _enum(self, raw: Mapping[str, Any], space: str, name: str, at: str) -> AvroType:
         symbols = tuple(_list(raw, "symbols", at))
         if not all(isinstance(symbol, str) for symbol in symbols):
             raise _wrong(at, f"a symbol of {name} is no text")
@@ -171,8 +214,7 @@ class _Parser:
         given = default if isinstance(default, str) else None
         return self._define(AvroType("enum", name, self._aliases(raw, space, at), symbols=symbols, default=given), at)
 
-    def _fixed(self, raw: Mapping[str, Any], space: str, at: str) -> AvroType:
-        space, name = _full_name(raw, space, at)
+    def _fixed(self, raw: Mapping[str, Any], space: str, name: str, at: str) -> AvroType:
         size = _attribute(raw, "size", at)
         if not _is_int(size) or not 0 <= size <= _MAX_SIZE:
             raise _wrong(at, f"the size of {name} is {size!r:.100}")
@@ -193,6 +235,28 @@ class _Parser:
             raise _wrong(at, f"{avro.name} is defined twice")
         self._named[avro.name] = avro
         return avro
+
+
+def _words(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if name not in ("doc", "aliases")}
+
+
+def definitions(raw: Any, space: str) -> Iterator[tuple[str, tuple[Mapping[str, Any], str]]]:
+    """Yields the full name of each type that a text defines, with its definition and the namespace around it."""
+    if isinstance(raw, list):
+        for part in raw:
+            yield from definitions(part, space)
+    if not isinstance(raw, dict):
+        return
+    inner = space
+    if raw.get("type") in _DEFINED and isinstance(raw.get("name"), str):
+        inner, full = _full_name(raw, space, "")
+        yield full, (raw, space)
+    for part in (raw.get("items"), raw.get("values"), raw.get("type")):
+        yield from definitions(part, inner)
+    fields = raw.get("fields")
+    for field in fields if isinstance(fields, list) else ():
+        yield from definitions(field.get("type") if isinstance(field, dict) else None, inner)
 
 
 def _attribute(raw: Mapping[str, Any], name: str, at: str) -> Any:
@@ -325,7 +389,7 @@ def check_new(text: str) -> ParsedSchema:
     if len(text) > MAX_TEXT:
         raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
     parsed = parse(text)
-    _Parser(strict=True).type_of(_json(text), "", "")
+    _Parser(strict=True).whole(parse_json(text))
     for problem in _problems(parsed.root):
         raise SchemaError(f"not an Avro schema: {problem}")
     return parsed
@@ -378,23 +442,3 @@ def _bad_union(avro: AvroType) -> Iterator[str]:
         if branch.branch_name in seen:
             yield f"a union with two branches {branch.branch_name}"
         seen.add(branch.branch_name)
-
-
-def identity(text: str) -> str:
-    """Returns a text that is equal for equivalent schemas: white space, the order of keys and `doc` do not count."""
-    return json.dumps(_without_doc(json.loads(text)), sort_keys=True, separators=(",", ":"))
-
-
-def _without_doc(node: Any) -> Any:
-    """Removes `doc` where it is Avro's attribute; a default that has such a key keeps it."""
-    if isinstance(node, list):
-        return [_without_doc(part) for part in node]
-    if not isinstance(node, dict):
-        return node
-    kept = {}
-    for name, value in node.items():
-        if name in ("type", "items", "values", "fields"):
-            kept[name] = _without_doc(value)
-        elif name != "doc":
-            kept[name] = value
-    return kept

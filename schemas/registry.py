@@ -1,12 +1,11 @@
-"""The registry: schemas by id, by MD5 and by fingerprint; new ones registered so that all processes agree.
+"""The registry as a client uses it: schemas by the keys of the envelopes, and new ones registered so that all processes
+agree.
 
-Ids are immutable in one topic: a result is not looked up again. An unknown key is looked up in the topic, then among
-the claims (if a process claimed an id and died before it wrote the schema, the finder completes it), and is then
-treated as unknown for `UNKNOWN_FOR_S`.
+Ids are immutable in one topic: a result is not looked up again. An unknown key is looked up in the topic, then in the
+coordination (a write that another process left undone is done), and is then treated as unknown for `UNKNOWN_FOR_S`.
 
 The topic may be deleted and created again, or lose its end. A registration and a look-up of an unknown key read the
-topic; when it lacks an entry that it had, all that is known of it is dropped, and what only the claims still have is
-written again. A process that knows all its keys does not notice.
+topic; when it was created again, all that is known of it is dropped. A process that knows all its keys does not notice.
 """
 
 from __future__ import annotations
@@ -14,25 +13,31 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from klamm.core.errors import CoordinationError, SchemaError
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 
-from .claims import SchemaIdClaims
+from .canonical import canonical_text
 from .compatibility import Compatibility, check
-from .fingerprint import registered
-from .log import SchemaEntry, SchemaLog
+from .log import SchemaLog
 from .parsing import check_new
-from .table import SchemaTable, describe
+from .store.config import Config
+from .store.registration import DEFAULTS, Registration, register
+from .store.schema import Schema
+from .store.schema_store import SchemaStore, SchemaVersion
+from .subject_schemas import SubjectSchemas, describe
+from .write_order import WriteOrder
 
 _log = logging.getLogger(__name__)
-UNKNOWN_FOR_S = 5.0
-MAX_UNKNOWN = 1000
-MAX_RACES = 200
+UNKNOWN_FOR_S: Final = 5.0
+MAX_UNKNOWN: Final = 1000
+MAX_RACES: Final = 200
 """Lost races after which a registration fails; each loss is another process's success."""
+_Key = tuple[str, SchemaKey]
+"""A subject and the key of one of its values."""
 
 
 class SchemaRegistry:
@@ -49,168 +54,115 @@ class SchemaRegistry:
         self._coordination = coordination
         self._clock = clock
         self._lock = threading.Lock()
-        self._read: list[SchemaEntry] = []
-        self._unread: set[SchemaEntry] = set()
-        self._table = SchemaTable()
-        self._found: dict[SchemaKey, RegisteredSchema] = {}
-        self._unknown: dict[SchemaKey, float] = {}
+        self._generation = 0
+        self._schemas: dict[str, SubjectSchemas] = {}
+        self._found: dict[_Key, RegisteredSchema] = {}
+        self._unknown: dict[_Key, float] = {}
 
     def close(self) -> None:
         self._log.close()
 
-    def lookup(self, key: SchemaKey) -> RegisteredSchema:
-        """Returns the schema; raises `SchemaError` if none has this key, or if it cannot be read."""
-        found = self._found.get(key)
+    def lookup(self, key: SchemaKey, subject: str = "") -> RegisteredSchema:
+        """Returns the schema that a value of the subject names; raises `SchemaError` if none has this key, or if it
+        cannot be read.
+        """
+        found = self._found.get((subject, key))
         if found is not None:
             return found
         with self._lock:
-            found = self._table.find(key)
-            if found is None and self._unknown.get(key, 0.0) <= self._clock():
-                self._refresh()
-                found = self._table.find(key) or self._complete(key)
+            found = self._schemas[subject].find(key) if subject in self._schemas else None
+            if found is None and self._unknown.get((subject, key), 0.0) <= self._clock():
+                found = self._of(self._read(), subject).find(key) or self._complete(key, subject)
             if found is None:
-                self._remember_unknown(key)
+                self._remember_unknown((subject, key))
                 raise SchemaError(f"unknown schema {describe(key)}")
-            self._found[key] = found
+            if key.fingerprint is None:  # a later version may have the same one
+                self._found[subject, key] = found
             return found
 
-    def register(
-        self, subject: str, text: str, compatibility: Compatibility = Compatibility.BACKWARD
-    ) -> RegisteredSchema:
-        """Returns the registered schema, new or existing, once it is in the topic. Raises `SchemaError` when the text
-        is not a schema, breaks the compatibility rule, or shares its fingerprint with another schema."""
+    def register(self, subject: str, text: str, compatibility: Compatibility | None = None) -> RegisteredSchema:
+        """Returns the registered schema, new or existing, once it is in the topic. `compatibility` becomes the
+        subject's level with its first version, if it has no configuration; else what the registry has counts. Raises
+        `SchemaError` when the text is not a schema, or is not compatible.
+        """
         check_new(text)
-        claims = SchemaIdClaims(self._coordination())
+        schema = Schema(canonical_text(text))
         with self._lock:
+            store = self._read()
+            known = store.find(subject, schema)
+            if known is not None:
+                return self._of(store, subject).read(known)
+            order = WriteOrder(self._coordination(), self._log)
             for _ in range(MAX_RACES):
-                entry = self._claim(claims, subject, text, compatibility)
-                if entry is not None:
-                    self._write(entry)
-                    return self._stored(entry)
+                store = self._use(order.read())
+                made = self._plan(store, subject, schema, compatibility)
+                if made.records and not order.write(made.records):
+                    continue
+                stored = self._use(self._log.read() if made.records else store).find(subject, schema)
+                if stored is not None and stored.schema_id == made.schema_id:
+                    return self._of(store, subject).read(stored)
         raise SchemaError(f"{subject}: {MAX_RACES} other registrations came first; try again")
 
-    def versions(self, subject: str) -> list[SchemaEntry]:
-        """Returns all versions of a subject, the oldest first."""
-        claims = SchemaIdClaims(self._coordination())
-        return _entries(claims, subject)
+    def versions(self, subject: str) -> list[SchemaVersion]:
+        """Returns the live versions of a subject, the oldest first."""
+        with self._lock:
+            return self._read().versions(subject)
 
     def subjects(self) -> list[str]:
-        return SchemaIdClaims(self._coordination()).subjects()
+        with self._lock:
+            return self._read().subjects()
 
-    def _claim(self, claims: SchemaIdClaims, subject: str, text: str, rule: Compatibility) -> SchemaEntry | None:
-        """Makes one attempt to claim; returns None if another process was faster."""
-        known = claims.id_of(text)
-        versions = _entries(claims, subject)
-        self._refresh()
-        valid = [entry for entry in versions if not self._deleted(entry)]
-        for entry in valid:
-            if entry.schema_id == known:
-                return entry
-        if self._restore(claims, subject):
-            return None  # read again, with the claims that the coordination had lost
-        check(subject, text, [(entry.version, entry.text) for entry in valid], rule)
-        version = versions[-1].version + 1 if versions else 1
-        schema_id = claims.claim(subject, version, text, known)
-        if schema_id is None:
-            return None
-        first = claims.entry(schema_id)
-        return SchemaEntry(subject, version, schema_id, first.text if first else text)
+    def _plan(
+        self, store: SchemaStore, subject: str, schema: Schema, compatibility: Compatibility | None
+    ) -> Registration:
+        own = Config(compatibility_level=compatibility) if compatibility is not None else None
 
-    def _deleted(self, entry: SchemaEntry) -> bool:
-        held = self._table.entry(entry.subject, entry.version)
-        return held is not None and held.deleted
+        def compare(versions: Sequence[SchemaVersion], config: Config) -> None:
+            level = config.compatibility_level or Compatibility.BACKWARD
+            if compatibility not in (None, level):
+                _log.warning(
+                    "%s: compatibility is %s in the registry, which counts; the topic's %s is not used",
+                    subject, level, compatibility,
+                )  # fmt: skip
+            asked = versions if level.transitive else versions[-1:]
+            check(subject, schema.text, [(one.version, self._text(store, one)) for one in asked], level)
 
-    def _restore(self, claims: SchemaIdClaims, subject: str) -> bool:
-        """Claims the schemas that the topic has and the coordination lacks; returns whether there were any. New ids and
-        versions are allocated only above those of the topic."""
-        ids, versions = set(claims.ids()), claims.versions(subject)
-        lacking = [
-            entry
-            for entry in self._table.entries()
-            if entry.schema_id not in ids or (entry.subject == subject and entry.version not in versions)
-        ]
-        restored = []
-        for entry in sorted(lacking, key=lambda entry: entry.schema_id):
-            try:
-                text = self._table.read(entry).text
-            except SchemaError:
-                restored.append(claims.restore(entry, readable=False))
-            else:
-                restored.append(claims.restore(replace(entry, text=text), readable=True))
-        return any(restored)
+        return register(store, subject, schema, compare, config=own, defaults=DEFAULTS)
 
-    def _write(self, entry: SchemaEntry) -> None:
-        """Writes the schema to the topic unless it is there; a second copy would be harmless. The topic is always read
-        before: it may have lost the schema since."""
-        self._refresh()
-        if self._table.entry(entry.subject, entry.version) is None:
-            self._log.append(entry)
-            self._unread.add(entry)
-            self._table.add(entry)
-
-    def _stored(self, entry: SchemaEntry) -> RegisteredSchema:
-        """Returns the schema of an entry that is in the topic. Raises `SchemaError` if the topic, made with another
-        coordination, has another one in its place: values written under this id would be read by the wrong schema.
-        """
-        found = self._table.find(SchemaKey(schema_id=entry.schema_id))
-        if found is not None and found.fingerprint == registered(entry.schema_id, entry.text).fingerprint:
-            return found
-        if found is not None:
-            problem = f"schema {entry.schema_id} is another one in the schemas topic"
-        else:
-            held = self._table.entry(entry.subject, entry.version)
-            other = f"whose version {entry.version} is schema {held.schema_id}" if held else "which has no such version"
-            problem = f"schema {entry.schema_id} is not in the schemas topic, {other}"
-        raise SchemaError(
-            f"{entry.subject}: {problem}; the topic and the coordination are not of one cluster's history"
-        )
-
-    def _complete(self, key: SchemaKey) -> RegisteredSchema | None:
-        """Writes schemas that were claimed and never written; then looks the key up again."""
+    def _text(self, store: SchemaStore, version: SchemaVersion) -> str | SchemaError:
         try:
-            claims = SchemaIdClaims(self._coordination())
-            for schema_id in claims.ids():
-                entry = None if schema_id in self._table else claims.entry(schema_id)
-                if entry is not None:
-                    self._write(entry)
+            return self._of(store, version.subject).read(version).text
+        except SchemaError as error:
+            return error
+
+    def _complete(self, key: SchemaKey, subject: str) -> RegisteredSchema | None:
+        """Does a write that was left undone; then looks the key up again."""
+        try:
+            store = WriteOrder(self._coordination(), self._log).read()
         except CoordinationError:  # a reader without a coordination has only the topic
             return None
-        return self._table.find(key)
+        return self._of(self._use(store), subject).find(key)
 
-    def _refresh(self) -> None:
-        entries = self._log.read()
-        known, self._read = self._read, entries
-        new = entries[len(known) :]
-        if entries[: len(known)] != known or not self._unread <= set(new):
-            _log.warning("the schemas topic lacks entries that it had (was it created again?): it is read again")
-            self._forget()
-            new = entries
-        self._unread.clear()
-        for entry in new:
-            self._table.add(entry)
+    def _read(self) -> SchemaStore:
+        return self._use(self._log.read())
 
-    def _forget(self) -> None:
-        """Forgets everything known about the topic."""
-        self._table = SchemaTable()
-        self._found.clear()
-        self._unknown.clear()
+    def _use(self, store: SchemaStore) -> SchemaStore:
+        """Forgets what was read from a topic of the same name before."""
+        if store.generation != self._generation:
+            _log.warning("the schemas topic was created again, or lost its end: it is read again")
+            self._generation = store.generation
+            self._found.clear()
+            self._unknown.clear()
+        return store
 
-    def _remember_unknown(self, key: SchemaKey) -> None:
+    def _of(self, store: SchemaStore, subject: str) -> SubjectSchemas:
+        if subject not in self._schemas:
+            self._schemas[subject] = SubjectSchemas(store, subject)
+        return self._schemas[subject]
+
+    def _remember_unknown(self, key: _Key) -> None:
         if len(self._unknown) >= MAX_UNKNOWN:
             self._unknown.clear()
         self._unknown.setdefault(key, 0.0)
         if self._unknown[key] <= self._clock():
             self._unknown[key] = self._clock() + UNKNOWN_FOR_S
-
-
-def _entries(claims: SchemaIdClaims, subject: str) -> list[SchemaEntry]:
-    """Returns a subject's versions with the text of their ids."""
-    found = []
-    for version, schema_id in claims.versions(subject).items():
-        first = claims.entry(schema_id)
-        if first is None:
-            raise SchemaError(
-                f"{subject}: version {version} names schema {schema_id}, which is not in the coordination"
-            )
-        found.append(SchemaEntry(subject, version, schema_id, first.text))
-    return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from klamm.core.client.factory import ClusterAccess, open_client
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
-from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer
+from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer, TopicFormat
 from klamm.core.plugins import plugin_host
 
 from .dataclass import field_names, from_plain
@@ -108,9 +108,11 @@ class AvroSerde:
 
         said = self._context.formats(topic)
 
+        subject = _options(said).subject_of(topic)
+
         def schema_text(prefix: bytes) -> str:
             try:
-                return self.registry.lookup(said.envelope.parse(prefix)).text
+                return self.registry.lookup(said.envelope.parse(prefix), subject).text
             except SchemaError as error:
                 raise SchemaError(f"topic {topic}: {error}") from error
 
@@ -124,24 +126,30 @@ class AvroSerde:
         said = self._context.formats(topic)
         if said.schema is None:
             raise SchemaError(f"topic {topic}: no schema to write with; name its file in topics.{topic}.schema")
-        options = AvroOptions.model_validate(dict(said.options))
-        subject = options.subject or f"{topic}-value"
+        options = _options(said)
+        subject = options.subject_of(topic)
         try:
-            return self.registry.register(subject, said.schema, options.compatibility), said.envelope
+            registered = self.registry.register(subject, said.schema, options.compatibility)
+            self.registry.lookup(said.envelope.parse(said.envelope.prefix(registered)), subject)
+            return registered, said.envelope
         except SchemaError as error:
             raise SchemaError(f"topic {topic}: {error}") from error
 
     def deserializer(self, topic: str) -> Deserializer:
         said = self._context.formats(topic)
-        kind = AvroOptions.model_validate(dict(said.options)).load_class(topic)
+        kind = _options(said).load_class(topic)
         reader = None if said.schema is None else parse(said.schema)
-        return _Reader(topic, said.envelope, self, reader, kind)
+        return _Reader(topic, _options(said).subject_of(topic), said.envelope, self, reader, kind)
 
     def json_deserializer(self, topic: str) -> Deserializer:
         """Returns the deserializer to JSON (`json_values`); `record.class` is ignored."""
         said = self._context.formats(topic)
         reader = None if said.schema is None else parse(said.schema)
-        return _Reader(topic, said.envelope, self, reader, None, json_writer)
+        return _Reader(topic, _options(said).subject_of(topic), said.envelope, self, reader, None, json_writer)
+
+
+def _options(said: TopicFormat) -> AvroOptions:
+    return AvroOptions.model_validate(dict(said.options))
 
 
 def row_writer(topic: str, schema: ParsedSchema, prefix: bytes, convert: Convert | None = None) -> Serializer:
@@ -170,6 +178,7 @@ class _Reader:
     def __init__(
         self,
         topic: str,
+        subject: str,
         envelope: Envelope,
         serde: AvroSerde,
         reader: ParsedSchema | None,
@@ -177,6 +186,7 @@ class _Reader:
         finish: Callable[[AvroType], Convert] | None = None,
     ) -> None:
         self._topic = topic
+        self._subject = subject
         self._envelope = envelope
         self._size = envelope.prefix_size
         self._serde = serde
@@ -204,7 +214,7 @@ class _Reader:
 
     def _look_up(self, data: bytes) -> Decode:
         try:
-            schema = self._serde.registry.lookup(self._envelope.parse(data))
+            schema = self._serde.registry.lookup(self._envelope.parse(data), self._subject)
         except SchemaError as error:
             raise SchemaError(f"topic {self._topic}: {error}") from error
         decode = self._decoder(schema)

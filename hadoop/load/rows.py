@@ -21,7 +21,7 @@ from klamm.core.plugins import plugin_host
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
-from klamm.schemas.table import describe
+from klamm.schemas.subject_schemas import describe
 
 from ..lake.layout import INVALID
 from .record_type import check
@@ -47,7 +47,7 @@ RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt
 
 
 class Writers(Protocol):
-    """`klamm.schemas.table.SchemaTable`, or a dict."""
+    """`klamm.schemas.subject_schemas.SubjectSchemas`, or a dict."""
 
     def get(self, key: SchemaKey, /) -> str | None:
         """Returns a schema's text; None if there is none. Raises `SchemaError` if it cannot be read."""

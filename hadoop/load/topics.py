@@ -19,7 +19,7 @@ from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.options import AvroOptions
-from klamm.schemas.table import SchemaTable
+from klamm.schemas.subject_schemas import SubjectSchemas
 
 from ..columnar.job import ReadTasks
 from ..lake.config import LakeConfig
@@ -40,10 +40,10 @@ _SAMPLES: Final = 8
 
 @dataclass(frozen=True)
 class TopicSchemas:
-    """`reader` determines the lake's columns; `writers` has all schemas of the cluster."""
+    """`reader` determines the lake's columns; `writers` has all schemas of the cluster, for this topic."""
 
     reader: str
-    writers: SchemaTable
+    writers: SubjectSchemas
 
 
 class ClusterTopics:
@@ -121,8 +121,9 @@ class ClusterTopics:
             raise ConfigError(f"topics.{topic}.serde: a load reads avro, or raw bytes without a serde; not {serde}")
         said = self._settings.topic_format(topic)
         options = AvroOptions.model_validate(dict(said.options))
-        table = SchemaTable(TopicSchemaLog(self._client, options.schemas_topic).read())
-        return TopicSchemas(said.schema or _latest(topic, options, table), table)
+        store = TopicSchemaLog(self._client, options.schemas_topic).read()
+        writers = SubjectSchemas(store, options.subject_of(topic))
+        return TopicSchemas(said.schema or _latest(topic, options, writers), writers)
 
     def tasks(self, ranges: list[OffsetRange]) -> ReadTasks:
         options = ReadOptions(
@@ -147,14 +148,14 @@ def _density(headers: Sequence[BatchHeader]) -> float | None:
     return sum(h.size for h in headers) / (headers[-1].next_offset - headers[0].base_offset)
 
 
-def _latest(topic: str, options: AvroOptions, table: SchemaTable) -> str:
-    subject = options.subject or f"{topic}-value"
-    versions = table.newest_first(subject)
+def _latest(topic: str, options: AvroOptions, schemas: SubjectSchemas) -> str:
+    versions = schemas.newest_first()
     if not versions:
         raise SchemaError(
-            f"topic {topic}: no schema is registered as {subject}; name its file in topics.{topic}.schema"
+            f"topic {topic}: no schema is registered as {options.subject_of(topic)}; name its file in "
+            f"topics.{topic}.schema"
         )
     try:
-        return table.read(versions[0]).text
+        return schemas.read(versions[0]).text
     except SchemaError as error:
         raise SchemaError(f"topic {topic}: {error}; name a schema that can be read in topics.{topic}.schema") from error

@@ -8,6 +8,7 @@ version that has this type, so that a stream survives a version that is register
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -28,7 +29,8 @@ from klamm.schemas.columns.writer import ColumnWriter
 from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.parsing import parse
 from klamm.schemas.serde import row_writer
-from klamm.schemas.table import SchemaTable, describe
+from klamm.schemas.store.schema_store import SchemaStore
+from klamm.schemas.subject_schemas import SubjectSchemas, describe
 
 from ..options import SourceOptions, Typing
 from .cluster import connect_source, find_partitions
@@ -39,35 +41,42 @@ class RegisteredSchemas:
 
     def __init__(self, client: ClusterClient, typing: Typing, plugins: tuple[str, ...]) -> None:
         self._log = TopicSchemaLog(client, typing.schemas_topic)
-        self._table: SchemaTable | None = None
+        self._store: SchemaStore | None = None
+        self._topics: dict[str, SubjectSchemas] = {}
         self.envelope: Envelope = plugin_host(plugins).envelopes.create(typing.envelope)
 
     def versions(self, topic: str) -> Iterator[RegisteredSchema]:
         """Yields the schemas of the topic's values that can be read, newest first. Raises `SchemaError` if there is
         none, or the newest cannot be read.
         """
-        table = self._table or self._read()
-        found = table.newest_first(f"{topic}-value")
+        schemas = self._of(topic)
+        found = schemas.newest_first()
         if not found:
             raise SchemaError(f"topic {topic}: no schema is registered as {topic}-value; klamm.typed needs one")
-        for entry in found:
+        for version in found:
             try:
-                yield table.read(entry)
+                yield schemas.read(version)
             except SchemaError as error:
-                if entry is found[0]:
+                if version is found[0]:
                     raise SchemaError(f"topic {topic}: {error}") from error
 
-    def writer_of(self, prefix: bytes) -> str:
+    def writer_of(self, topic: str, prefix: bytes) -> str:
         """Returns the text of the schema that a payload was written with."""
         key = self.envelope.parse(prefix)
-        text = (self._table or self._read()).get(key) or self._read().get(key)
+        text = self._of(topic).get(key)
+        if text is None:
+            self._store = self._log.read()
+            text = self._of(topic).get(key)
         if text is None:
             raise SchemaError(f"no schema is registered as {describe(key)}")
         return text
 
-    def _read(self) -> SchemaTable:
-        self._table = SchemaTable(self._log.read())
-        return self._table
+    def _of(self, topic: str) -> SubjectSchemas:
+        if self._store is None:
+            self._store = self._log.read()
+        if topic not in self._topics:
+            self._topics[topic] = SubjectSchemas(self._store, f"{topic}-value")
+        return self._topics[topic]
 
 
 def spark_type(topic: str, avro: AvroType) -> DataType:
@@ -105,7 +114,7 @@ class ValueReader:
         self._partition = partition
         self._reader = ColumnReader(
             schemas.envelope.prefix_size,
-            schemas.writer_of,
+            partial(schemas.writer_of, partition.topic),
             _reader(schemas, partition.topic, columns["value"].dataType),
         )
 

@@ -1,11 +1,10 @@
-"""Ids: one per schema, whoever registers first; immutable; completed when left unwritten."""
+"""Ids: one per schema, whoever registers first; immutable; a write that was left undone is done."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ import pytest
 from klamm.core.errors import CoordinationError, SchemaError
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.schemas.claims import SchemaIdClaims
+from klamm.schemas.canonical import canonical_text
 from klamm.schemas.compatibility import Compatibility
-from klamm.schemas.log import SchemaEntry, read_entries
 from klamm.schemas.registry import SchemaRegistry
-from klammtest.schemas import MemoryLog, embedded, registry
+from klamm.schemas.store.config import Config
+from klamm.schemas.store.records import ConfigRecord, SchemaTombstone
+from klamm.schemas.write_order import WriteOrder
+from klammtest.schemas import MemoryLog, MemoryTopic, embedded, registry, stored
 
 
 def schema(*names: str, record: str = "R", **more: Any) -> str:
@@ -32,14 +33,23 @@ def coordination(tmp_path: Path) -> Iterator[Coordination]:
     made.close()
 
 
-def test_same_schema_same_id_and_the_first_text_stays(coordination: Coordination) -> None:
-    log = MemoryLog()
-    first = registry(coordination, log).register("t-value", schema("a"))
-    again = registry(coordination, log).register("t-value", schema("a").replace(" ", ""))
+def without_coordination() -> Coordination:
+    raise CoordinationError("away")
+
+
+def test_same_schema_same_id_and_the_text_is_the_canonical_one(coordination: Coordination) -> None:
+    topic = MemoryTopic()
+    first = registry(coordination, topic).register("t-value", schema("a"))
+    again = registry(coordination, topic).register("t-value", schema("a").replace(" ", "\n"))
     assert first == again
-    assert again.text == schema("a")
-    assert again.schema_id == 1
-    assert [e.version for e in log.entries] == [1]
+    assert again.text == canonical_text(schema("a")) == schema("a").replace(" ", "")
+    assert topic.versions() == [("t-value", 1, 1)]
+
+
+def test_a_known_schema_needs_no_coordination(coordination: Coordination) -> None:
+    topic = MemoryTopic()
+    first = registry(coordination, topic).register("t-value", schema("a"))
+    assert SchemaRegistry(MemoryLog(topic), without_coordination).register("t-value", schema("a")) == first
 
 
 def test_one_schema_may_belong_to_two_subjects(coordination: Coordination) -> None:
@@ -49,154 +59,171 @@ def test_one_schema_may_belong_to_two_subjects(coordination: Coordination) -> No
 
 
 def test_lookup_by_each_key_reads_the_topic_once(coordination: Coordination) -> None:
-    log = MemoryLog()
-    written = registry(coordination, log).register("t-value", schema("a"))
-    reader = registry(coordination, log)
-    log.reads = 0
+    topic = MemoryTopic()
+    written = registry(coordination, topic).register("t-value", schema("a"))
+    reader = registry(coordination, topic)
+    topic.reads = 0
     for _ in range(3):
         assert reader.lookup(SchemaKey(schema_id=1)) == written
         assert reader.lookup(SchemaKey(md5=written.md5)) == written
         assert reader.lookup(SchemaKey(fingerprint=written.fingerprint)) == written
-    assert log.reads == 1
+    assert topic.reads == 1
 
 
 def test_an_unknown_key_is_an_error_and_not_looked_for_at_once_again(coordination: Coordination) -> None:
     now = [0.0]
-    log = MemoryLog()
-    reader = SchemaRegistry(log, lambda: coordination, lambda: now[0])
+    topic = MemoryTopic()
+    reader = SchemaRegistry(MemoryLog(topic), lambda: coordination, lambda: now[0])
     for key in (SchemaKey(schema_id=7), SchemaKey(md5=b"m" * 16), SchemaKey(fingerprint=b"f" * 8)):
         with pytest.raises(SchemaError, match="unknown schema"):
             reader.lookup(key)
-    reads = log.reads
+    reads = topic.reads
     with pytest.raises(SchemaError, match="unknown schema id 7"):
         reader.lookup(SchemaKey(schema_id=7))
-    assert log.reads == reads
-    log.append(SchemaEntry("t-value", 1, 7, schema("a")))
+    assert topic.reads == reads
+    topic.records.append(stored("t-value", 1, 7, schema("a")))
     now[0] = 60.0
     assert reader.lookup(SchemaKey(schema_id=7)).text == schema("a")
 
 
 def test_a_reader_without_coordination_has_the_topic_alone() -> None:
-    def away() -> Coordination:
-        raise CoordinationError("away")
-
-    log = MemoryLog()
-    log.append(SchemaEntry("t-value", 1, 3, schema("a")))
-    reader = SchemaRegistry(log, away)
+    reader = SchemaRegistry(MemoryLog(MemoryTopic(stored("t-value", 1, 3, schema("a")))), without_coordination)
     assert reader.lookup(SchemaKey(schema_id=3)).schema_id == 3
     with pytest.raises(SchemaError, match="unknown schema id 4"):
         reader.lookup(SchemaKey(schema_id=4))
 
 
-def test_a_claimed_id_that_was_never_written_is_completed_by_a_reader(coordination: Coordination) -> None:
-    assert SchemaIdClaims(coordination).claim("t-value", 1, schema("a"), None) == 1
-    log = MemoryLog()
-    assert registry(coordination, log).lookup(SchemaKey(schema_id=1)).text == schema("a")
-    assert log.entries == [SchemaEntry("t-value", 1, 1, schema("a"))]
+class LostAppends(MemoryLog):
+    """A process that ends before it appends."""
+
+    def append(self, records: object) -> None:
+        raise KeyboardInterrupt
 
 
-def test_a_claimed_id_that_was_never_written_is_completed_by_a_writer(coordination: Coordination) -> None:
-    SchemaIdClaims(coordination).claim("t-value", 1, schema("a"), None)
-    log = MemoryLog()
-    assert registry(coordination, log).register("t-value", schema("a")).schema_id == 1
-    assert log.entries == [SchemaEntry("t-value", 1, 1, schema("a"))]
+def left_undone(coordination: Coordination, topic: MemoryTopic) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        SchemaRegistry(LostAppends(topic), lambda: coordination).register("t-value", schema("a"))
+    assert topic.records == []
+
+
+def test_a_write_that_was_left_undone_is_done_by_a_reader(coordination: Coordination) -> None:
+    topic = MemoryTopic()
+    left_undone(coordination, topic)
+    assert json.loads(registry(coordination, topic).lookup(SchemaKey(schema_id=1)).text) == json.loads(schema("a"))
+    assert topic.versions() == [("t-value", 1, 1)]
+
+
+def test_a_write_that_was_left_undone_is_done_by_a_writer_once(coordination: Coordination) -> None:
+    topic = MemoryTopic()
+    left_undone(coordination, topic)
+    assert registry(coordination, topic).register("u-value", schema("b", record="S")).schema_id == 2
+    assert registry(coordination, topic).register("t-value", schema("a")).schema_id == 1
+    assert topic.versions() == [("t-value", 1, 1), ("u-value", 1, 2)]
+
+
+def test_a_write_is_decided_on_all_that_was_written_before(coordination: Coordination) -> None:
+    topic = MemoryTopic()
+    slow, fast = (WriteOrder(coordination, MemoryLog(topic)) for _ in range(2))
+    slow.read()
+    fast.read()
+    assert fast.write([stored("t-value", 1, 1, schema("a"))])
+    assert not slow.write([stored("t-value", 1, 1, schema("b"))])
+    assert slow.read().next_version("t-value") == 2
+    assert slow.write([stored("t-value", 2, 2, schema("b"))])
+    assert topic.versions() == [("t-value", 1, 1), ("t-value", 2, 2)]
 
 
 def test_an_incompatible_version_is_refused_and_leaves_nothing(coordination: Coordination) -> None:
-    log = MemoryLog()
-    made = registry(coordination, log)
+    topic = MemoryTopic()
+    made = registry(coordination, topic)
     made.register("t-value", schema("a"))
     with pytest.raises(SchemaError, match=r"t-value: not BACKWARD compatible: .* version 1: field b"):
         made.register("t-value", schema("a", "b"))
-    assert SchemaIdClaims(coordination).ids() == [1]
-    assert made.register("t-value", schema("a", "b"), Compatibility.FORWARD).schema_id == 2
-    assert [(e.version, e.schema_id) for e in made.versions("t-value")] == [(1, 1), (2, 2)]
+    assert topic.versions() == [("t-value", 1, 1)]
+    topic.records.append(ConfigRecord("t-value", Config(compatibility_level=Compatibility.FORWARD)))
+    assert made.register("t-value", schema("a", "b")).schema_id == 2
+    assert [(one.version, one.schema_id) for one in made.versions("t-value")] == [(1, 1), (2, 2)]
 
 
-def test_a_fingerprint_that_would_name_two_schemas_is_refused(coordination: Coordination) -> None:
+def test_the_level_of_the_first_registration_is_the_subjects(
+    coordination: Coordination, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = MemoryTopic()
+    made = registry(coordination, topic)
+    made.register("t-value", schema("a"), Compatibility.FORWARD)
+    assert topic.records[0] == ConfigRecord("t-value", Config(compatibility_level=Compatibility.FORWARD))
+    made.register("t-value", schema("a", "b"), Compatibility.BACKWARD)
+    assert "t-value: compatibility is FORWARD in the registry" in caplog.text
+    with pytest.raises(SchemaError, match="not FORWARD compatible"):
+        made.register("t-value", schema("c"))
+
+
+def test_a_changed_default_is_another_schema_of_the_same_fingerprint(coordination: Coordination) -> None:
+    """Issue 32: it was refused, and is how schemas change most often."""
     made = registry(coordination)
-    made.register("t-value", schema("a"))
-    with pytest.raises(SchemaError, match=r"same fingerprint as schema 1: .*default, aliases, logicalType"):
-        made.register("t-value", schema("a", default=3))
-    with pytest.raises(SchemaError, match="same fingerprint"):
-        made.register("u-value", schema("a", aliases=["b"]))
-    assert SchemaIdClaims(coordination).ids() == [1]
+    first = made.register("t-value", schema("a"))
+    second = made.register("t-value", schema("a", default=3))
+    third = made.register("u-value", schema("a", aliases=["b"]))
+    assert [one.schema_id for one in (first, second, third)] == [1, 2, 3]
+    assert first.fingerprint == second.fingerprint == third.fingerprint
+    key = SchemaKey(fingerprint=first.fingerprint)
+    assert made.lookup(key, "t-value") == second
+    assert made.lookup(key, "u-value") == third
+    assert made.lookup(key) == third
 
 
-def test_stray_records_are_logged_and_passed_over(coordination: Coordination, caplog: pytest.LogCaptureFixture) -> None:
-    assert list(read_entries(b"{", b"{", "_schemas-0@0", [])) == []
-    assert list(read_entries(b'{"keytype":"SCHEMA"}', b'{"id": 1}', "_schemas-0@1", [])) == []
-    assert "_schemas-0@0" in caplog.text
-    assert "_schemas-0@1" in caplog.text
-    key = SchemaEntry("t-value", 1, 1, "").key()
-    for value in (
-        b"[" * 100_000,
-        b'{"subject":"t-value","version":1,"id":Infinity,"schema":""}',
-        b'{"subject":"t-value","version":1,"id":2147483648,"schema":""}',  # the next id would be none
-        b'{"subject":"t-value","version":1.5,"id":1,"schema":""}',
-    ):
-        caplog.clear()
-        assert list(read_entries(key, value, "_schemas-0@3", [])) == []
-        assert "_schemas-0@3: a record that is no schema" in caplog.text
-    for key, value in ((None, b"x"), (b'{"keytype":"NOOP"}', b""), (b'{"keytype":"SCHEMA"}', None)):
-        assert list(read_entries(key, value, "_schemas-0@2", [])) == []
-
-
-def test_an_entry_is_what_it_is_read_back_as() -> None:
-    for more in ((), ((("n.R", "other", 3),), True, "PROTOBUF")):
-        entry = SchemaEntry("a/b-value", 3, 12, schema("a"), *more)
-        assert list(read_entries(entry.key(), entry.value(), "", [])) == [entry]
+def test_a_fingerprint_of_two_schemas_that_are_read_differently_is_refused(coordination: Coordination) -> None:
+    made = registry(coordination)
+    first = made.register("t-value", schema("a"))
+    dates = schema("a").replace('"type": "int"', '"type": {"type": "int", "logicalType": "date"}')
+    made.register("t-value", dates)
+    with pytest.raises(SchemaError, match=r"names the schemas 1, 2, which differ in their logical types"):
+        made.lookup(SchemaKey(fingerprint=first.fingerprint), "t-value")
 
 
 def test_a_schema_that_cannot_be_read_stops_nothing_else(coordination: Coordination) -> None:
     """Issue 29, A1."""
-    log = MemoryLog()
-    log.append(SchemaEntry("orders-value", 1, 1, '"no type"'))
-    log.append(SchemaEntry("t-value", 1, 2, schema("a")))
-    made = registry(coordination, log)
+    topic = MemoryTopic(stored("orders-value", 1, 1, '"no type"'), stored("t-value", 1, 2, schema("a")))
+    made = registry(coordination, topic)
     assert made.lookup(SchemaKey(schema_id=2)).schema_id == 2
     with pytest.raises(SchemaError, match=r"^schema 1 \(orders-value, version 1\) cannot be read: .*unknown type"):
         made.lookup(SchemaKey(schema_id=1))
-    assert made.register("t-value", schema("a", record="S"), Compatibility.NONE).schema_id == 3  # 1 is not given again
-    with pytest.raises(SchemaError, match="orders-value: not BACKWARD compatible: version 1 cannot be checked"):
+    topic.records.append(ConfigRecord(None, Config(compatibility_level=Compatibility.NONE)))
+    assert made.register("t-value", schema("a", record="S")).schema_id == 3  # 1 is not given again
+    topic.records.append(ConfigRecord(None, None))
+    with pytest.raises(SchemaError, match="not BACKWARD compatible: version 1 cannot be checked: schema 1"):
         made.register("orders-value", schema("b"))
-    assert made.register("orders-value", schema("b"), Compatibility.NONE).schema_id == 4
-    assert [(e.version, e.schema_id) for e in made.versions("orders-value")] == [(1, 1), (2, 4)]
-
-
-def test_a_subject_that_is_no_utf_8_stops_nothing_else(
-    coordination: Coordination, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("CRITICAL", "klamm.schemas")  # pytest-xdist cannot pass the subject on
-    log = MemoryLog()
-    log.append(SchemaEntry("\ud800", 1, 1, '"\ud800"'))
-    made = registry(coordination, log)
-    assert made.register("t-value", schema("a")).schema_id == 2
-    assert made.subjects() == ["t-value", "\ud800"]
+    topic.records.append(ConfigRecord("orders-value", Config(compatibility_level=Compatibility.NONE)))
+    assert made.register("orders-value", schema("b")).schema_id == 4
+    assert [(one.version, one.schema_id) for one in made.versions("orders-value")] == [(1, 1), (2, 4)]
 
 
 def test_a_deleted_version_is_not_compared_and_may_be_registered_again(coordination: Coordination) -> None:
     """Issue 29, A11."""
-    log = MemoryLog()
-    made = registry(coordination, log)
+    topic = MemoryTopic(ConfigRecord(None, Config(compatibility_level=Compatibility.NONE)))
+    made = registry(coordination, topic)
     made.register("t-value", schema("a"))
-    made.register("t-value", schema("a", "b"), Compatibility.NONE)
-    log.append(replace(log.entries[-1], deleted=True))
-    made.register("t-value", schema("a", record="R"), Compatibility.FULL)  # as version 1
-    assert made.lookup(SchemaKey(schema_id=2)).text == schema("a", "b")
-    again = made.register("t-value", schema("a", "b"), Compatibility.NONE)
-    assert (again.schema_id, [entry.version for entry in made.versions("t-value")]) == (2, [1, 2, 3])
+    second = made.register("t-value", schema("a", "b"))
+    topic.records.append(stored("t-value", 2, 2, second.text, deleted=True))
+    topic.records.append(ConfigRecord(None, Config(compatibility_level=Compatibility.FULL)))
+    assert made.register("t-value", schema("a")).schema_id == 1
+    made.register("t-value", schema("a", aliases=["c"]))
+    assert made.lookup(SchemaKey(schema_id=2)) == second
+    topic.records.append(ConfigRecord(None, Config(compatibility_level=Compatibility.NONE)))
+    again = made.register("t-value", schema("a", "b"))
+    assert (again.schema_id, [one.version for one in made.versions("t-value")]) == (2, [1, 3, 4])
+    assert topic.records[-1] == SchemaTombstone("t-value", 2)
 
 
 def test_threads_at_once_agree(coordination: Coordination) -> None:
     """Eight registrars of the same and of different schemas."""
-    log = MemoryLog()
+    topic = MemoryTopic()
     found: list[tuple[str, int]] = []
     errors: list[BaseException] = []
     barrier = threading.Barrier(8)
 
     def register(number: int) -> None:
-        made = registry(coordination, log)
+        made = registry(coordination, topic)
         try:
             barrier.wait(60)
             for name in ("a", "b", "c", f"own{number}"):

@@ -1,4 +1,4 @@
-"""A coordination that is older than the schemas topic: what it lost is claimed again before anything new is."""
+"""A coordination, or a topic of schemas, that is older than the other: no id is given again."""
 
 from __future__ import annotations
 
@@ -9,55 +9,62 @@ import pytest
 
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.schemas.claims import SchemaIdClaims
-from klamm.schemas.registry import SchemaRegistry
+from klamm.schemas.store.schema_store import SchemaStore
 from klammtest.guarantees import guarantee
-from klammtest.schemas import MemoryLog, embedded, registry
+from klammtest.schemas import MemoryTopic, embedded, registry
 
 
 def schema(name: str) -> str:
     field = {"name": name, "type": ["null", "int"], "default": None}
-    return json.dumps({"type": "record", "name": "R", "fields": [field]})
+    return json.dumps({"type": "record", "name": "R", "fields": [field]}, separators=(",", ":"))
 
 
 def believe_the_coordination(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SchemaRegistry, "_restore", lambda *_: False)
+    patch.setattr(SchemaStore, "next_version", lambda *_: 2)
+    patch.setattr(SchemaStore, "last_id", lambda *_: 1)
 
 
 @guarantee("D14", "a coordination from an older backup gives no schema id again", plant=believe_the_coordination)
 def test_ids_and_versions_of_the_topic_are_not_given_again(tmp_path: Path) -> None:
-    log = MemoryLog()
+    topic = MemoryTopic()
     for folder, names in (("lost", "abc"), ("restored", "a")):
         (tmp_path / folder).mkdir()
         coordination = embedded(tmp_path / folder)
-        log_then = log if folder == "lost" else MemoryLog()
-        made = registry(coordination, log_then)
+        topic_then = topic if folder == "lost" else MemoryTopic()
+        made = registry(coordination, topic_then)
         for name in names:
             made.register("t-value", schema(name))
         coordination.close()
     restored = embedded(tmp_path / "restored")
     try:
-        made = registry(restored, log)
+        made = registry(restored, topic)
         assert made.register("t-value", schema("d")).schema_id == 4
         assert made.register("u-value", schema("c")).schema_id == 3
-        assert [(e.version, e.schema_id) for e in made.versions("t-value")] == [(1, 1), (2, 2), (3, 3), (4, 4)]
-        found = {i: registry(restored, log).lookup(SchemaKey(schema_id=i)).text for i in range(1, 5)}
+        assert [(one.version, one.schema_id) for one in made.versions("t-value")] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+        found = {i: registry(restored, topic).lookup(SchemaKey(schema_id=i)).text for i in range(1, 5)}
         assert found == {i: schema(name) for i, name in enumerate("abcd", 1)}
     finally:
         restored.close()
 
 
-def test_an_id_that_was_given_again_before_is_said(tmp_path: Path) -> None:
-    log = MemoryLog()
-    (tmp_path / "lost").mkdir()
-    lost = embedded(tmp_path / "lost")
-    for name in "ab":
-        registry(lost, log).register("t-value", schema(name))
-    lost.close()
-    restored = embedded(tmp_path)
+def believe_the_topic(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SchemaStore, "raise_last_id", lambda *_: None)
+
+
+@guarantee("D14", "a schemas topic that lost its records gives no schema id again", plant=believe_the_topic)
+def test_ids_of_a_lost_topic_are_not_given_again(tmp_path: Path) -> None:
+    topic = MemoryTopic()
+    coordination = embedded(tmp_path)
     try:
-        assert SchemaIdClaims(restored).claim("other-value", 1, schema("x"), None) == 1
-        with pytest.raises(SchemaError, match=r"id 1 is another schema's in the coordination, of other-value.*backup"):
-            registry(restored, log).register("t-value", schema("c"))
+        for name in "abc":
+            registry(coordination, topic).register("t-value", schema(name))
+        topic.records[1:] = []
+        made = registry(coordination, topic)
+        with pytest.raises(SchemaError, match="unknown schema id 2"):
+            made.lookup(SchemaKey(schema_id=2))
+        assert made.register("t-value", schema("d")).schema_id == 4
+        topic.records.clear()
+        assert made.register("t-value", schema("d")).schema_id == 5
+        assert topic.versions() == [("t-value", 1, 5)]
     finally:
-        restored.close()
+        coordination.close()

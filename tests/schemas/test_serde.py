@@ -217,7 +217,16 @@ def test_the_topics_rule_is_kept(schemas: SchemaRegistry) -> None:
     second = text(("a", "int"), ("b", "int"))
     with pytest.raises(SchemaError, match="topic t: t-value: not BACKWARD compatible"):
         serde(schemas, {"t": (second, "confluent", {})}).serializer("t")
-    serde(schemas, {"t": (second, "confluent", {"compatibility": "FORWARD"})}).serializer("t")
+    serde(schemas, {"u": (text(("a", "int")), "confluent", {"compatibility": "FORWARD"})}).serializer("u")
+    serde(schemas, {"u": (second, "confluent", {"compatibility": "FORWARD"})}).serializer("u")
+
+
+def test_an_envelope_by_fingerprint_is_refused_where_it_would_name_two_schemas(schemas: SchemaRegistry) -> None:
+    formats = [text(("a", "int")), text(("a", {"type": "int", "logicalType": "date"}))]
+    serde(schemas, {"t": (formats[0], "single-object", {})}).serializer("t")
+    with pytest.raises(SchemaError, match=r"topic t: fingerprint .* names the schemas 1, 2, which differ in"):
+        serde(schemas, {"t": (formats[1], "single-object", {})}).serializer("t")
+    serde(schemas, {"t": (formats[1], "confluent", {})}).serializer("t")
 
 
 def test_a_class_that_does_not_fit_is_said_once_and_clearly(schemas: SchemaRegistry) -> None:
@@ -227,10 +236,10 @@ def test_a_class_that_does_not_fit_is_said_once_and_clearly(schemas: SchemaRegis
     made = serde(schemas, {"t": (text(("a", "int")), "confluent", {"record.class": "no.such:Thing"})})
     with pytest.raises(ConfigError, match="cannot be loaded"):
         made.deserializer("t")
-    wrong = {"record.class": "klamm.schemas.log:SchemaEntry"}
+    wrong = {"record.class": "klamm.schemas.store.schema:Reference"}
     made = serde(schemas, {"t": (text(("a", "int")), "confluent", wrong)})
     data = made.serializer("t")({"a": 1})
-    with pytest.raises(SchemaError, match="topic t: SchemaEntry has no field a"):
+    with pytest.raises(SchemaError, match="topic t: Reference has no field a"):
         made.deserializer("t")(data)
 
 

@@ -18,17 +18,17 @@ from klamm.core.records.codecs import CodecTable
 from klamm.hadoop.lake.config import LakeConfig
 from klamm.hadoop.load.rows import RowMaker
 from klamm.hadoop.load.topics import ClusterTopics
-from klamm.schemas.log import SchemaEntry, TopicSchemaLog
+from klamm.schemas.log import TopicSchemaLog
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.schemas import avro_bytes
+from klammtest.schemas import avro_bytes, stored
 
 TRIP = {"type": "record", "name": "Trip", "fields": [{"name": "id", "type": "long"}]}
 LATER = {**TRIP, "fields": [*TRIP["fields"], {"name": "secret", "type": "string", "default": ""}]}  # type: ignore[misc]
 ENTRIES = [
-    SchemaEntry("trips-value", 1, 1, json.dumps(TRIP)),
-    SchemaEntry("trips-value", 2, 2, json.dumps(LATER)),
-    SchemaEntry("orders-value", 1, 3, '{"type": "record", "name": "Order"}'),
-    replace(SchemaEntry("trips-value", 2, 2, json.dumps(LATER)), deleted=True),
+    stored("trips-value", 1, 1, json.dumps(TRIP)),
+    stored("trips-value", 2, 2, json.dumps(LATER)),
+    stored("orders-value", 1, 3, '{"type": "record", "name": "Order"}'),
+    replace(stored("trips-value", 2, 2, json.dumps(LATER)), deleted=True),
 ]
 
 
@@ -41,9 +41,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 @pytest.fixture
 def topics(broker: RunningBroker, tmp_path: Path) -> Iterator[ClusterTopics]:
     log = TopicSchemaLog(ClusterClient(broker.bootstrap, codecs=CodecTable()))
-    if not log.read():
-        for entry in ENTRIES:
-            log.append(entry)
+    if not log.read().position:
+        log.append(ENTRIES)
     log.close()
     formats = {name: {"envelope": "confluent", "serde": "avro"} for name in ("trips", "orders")}
     consumer = {"bootstrap.servers": broker.bootstrap}

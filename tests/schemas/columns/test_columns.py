@@ -103,7 +103,7 @@ class Registry:
         self.found[number] = RegisteredSchema(number, text, b"", b"")
         return self.found[number]
 
-    def lookup(self, key: SchemaKey) -> RegisteredSchema:
+    def lookup(self, key: SchemaKey, _subject: str) -> RegisteredSchema:
         if key.schema_id not in self.found:
             raise SchemaError(f"there is no schema {key.schema_id}")
         return self.found[key.schema_id]

@@ -1,10 +1,11 @@
-"""A schema log in memory, and serdes over it."""
+"""A log of schemas in memory, and serdes over it."""
 
 from __future__ import annotations
 
 import io
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +14,79 @@ import fastavro
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.serde import SerdeContext, TopicFormat
 from klamm.core.plugins import plugin_host
-from klamm.schemas.log import SchemaEntry
 from klamm.schemas.options import AvroOptions
 from klamm.schemas.registry import SchemaRegistry
 from klamm.schemas.serde import AvroSerde
+from klamm.schemas.store.records import KeyValue, Record, SchemaRecord, encode
+from klamm.schemas.store.schema import Reference, Schema
+from klamm.schemas.store.schema_store import SchemaStore
+
+
+def stored(
+    subject: str, version: int, schema_id: int, text: str, *references: tuple[str, str, int], **more: Any
+) -> SchemaRecord:
+    """Makes the record of a version; `references`: (name, subject, version); `more`: `deleted`, `schema_type`."""
+    deleted = more.pop("deleted", False)
+    return SchemaRecord(
+        subject,
+        version,
+        schema_id,
+        Schema(text, references=tuple(Reference(*one) for one in references), **more),
+        deleted,
+    )
+
+
+def foreign(subject: str, version: int, schema_id: int, text: str) -> KeyValue:
+    """Makes the record of a version as a program may write it that escapes all text beyond ASCII."""
+    key = {"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1}
+    value = {"subject": subject, "version": version, "id": schema_id, "schema": text, "deleted": False}
+    return json.dumps(key).encode(), json.dumps(value).encode()
+
+
+def store_of(*records: Record | KeyValue) -> SchemaStore:
+    """Returns the table of a topic with these records."""
+    store = SchemaStore()
+    for offset, record in enumerate(records):
+        store.apply(offset, 1_000 + offset, *(record if isinstance(record, tuple) else encode(record)))
+    return store
+
+
+class MemoryTopic:
+    """The records of a topic of schemas; `reads` counts reads. They may be replaced: as if it was created again."""
+
+    def __init__(self, *records: Record) -> None:
+        self.records: list[Record] = list(records)
+        self.reads = 0
+        self.lock = threading.Lock()
+
+    def versions(self) -> list[tuple[str, int, int]]:
+        """Returns subject, version and id of each version that was written."""
+        return [(one.subject, one.version, one.schema_id) for one in self.records if isinstance(one, SchemaRecord)]
 
 
 class MemoryLog:
-    """A `SchemaLog` in memory; `reads` counts its reads."""
+    """A `SchemaLog` of one registry over a topic in memory."""
 
-    def __init__(self) -> None:
-        self.entries: list[SchemaEntry] = []
-        self.reads = 0
-        self._lock = threading.Lock()
+    def __init__(self, topic: MemoryTopic) -> None:
+        self._topic = topic
+        self._applied: list[Record] = []
+        self._store = SchemaStore()
 
-    def append(self, entry: SchemaEntry) -> None:
-        with self._lock:
-            self.entries.append(entry)
+    def append(self, records: Sequence[Record]) -> None:
+        with self._topic.lock:
+            self._topic.records += records
 
-    def read(self) -> list[SchemaEntry]:
-        with self._lock:
-            self.reads += 1
-            return list(self.entries)
+    def read(self) -> SchemaStore:
+        with self._topic.lock:
+            self._topic.reads += 1
+            records = list(self._topic.records)
+        if records[: len(self._applied)] != self._applied:
+            self._store.clear()
+            self._applied = []
+        for offset in range(len(self._applied), len(records)):
+            self._store.apply(offset, 1_000 + offset, *encode(records[offset]))
+        self._applied = records
+        return self._store
 
     def close(self) -> None:
         return
@@ -47,8 +99,8 @@ def embedded(folder: Path) -> Coordination:
     return coordination
 
 
-def registry(coordination: Coordination, log: MemoryLog | None = None) -> SchemaRegistry:
-    return SchemaRegistry(log or MemoryLog(), lambda: coordination)
+def registry(coordination: Coordination, topic: MemoryTopic | None = None) -> SchemaRegistry:
+    return SchemaRegistry(MemoryLog(topic or MemoryTopic()), lambda: coordination)
 
 
 def serde(registry: SchemaRegistry, formats: Mapping[str, tuple[str | None, str, dict[str, Any]]]) -> AvroSerde:

@@ -57,7 +57,7 @@ class _OneWriter:
     def __init__(self, writer: str) -> None:
         self._writer = registered(1, writer)
 
-    def lookup(self, key: SchemaKey) -> RegisteredSchema:
+    def lookup(self, key: SchemaKey, subject: str) -> RegisteredSchema:
         assert key == _WRITER
         return self._writer
 
@@ -75,7 +75,7 @@ class _Versions:
     def versions(self, topic: str) -> Iterator[RegisteredSchema]:
         return iter([registered(1, self._text)])
 
-    def writer_of(self, prefix: bytes) -> str:
+    def writer_of(self, topic: str, prefix: bytes) -> str:
         assert prefix == PREFIX
         return self._writer
 

@@ -40,6 +40,8 @@ NO_FIELDS: Final = "records without fields"
 DEFAULTS: Final = "defaults of enum, fixed and bytes"
 OTHER_DEFAULT: Final = "defaults of another branch"
 ASCII: Final = "names beyond ASCII"
+AHEAD: Final = "names before their definition"
+TWICE: Final = "names defined twice"
 
 RULES: Final[dict[str, str]] = {
     UNITS: "A reader's unit of time that is not the writer's: Klamm converts the number, Java takes it for one of the "
@@ -84,6 +86,9 @@ RULES: Final[dict[str, str]] = {
     "record's fields yet; Klamm accepts it.",
     ASCII: "Names with letters beyond ASCII, and empty parts of a namespace: Klamm refuses the schema, as the "
     "specification does; the parser of Java's Avro 1.12 accepts them unless it is asked to be strict.",
+    AHEAD: "A name that stands before its definition: Klamm accepts it, and registers the definition where the name "
+    "stood; Java's parser does so, too, but fails where the field has a default.",
+    TWICE: "A name that is defined twice in words that mean the same: Java accepts it, Klamm only in the same words.",
 }
 
 _LOGICAL: Final = re.compile(r"\([a-z-]+[^ ]*\) cannot be read as .*\([a-z-]+[^ ]*\)")
@@ -97,7 +102,7 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
     if isinstance(ours, Refused) and not ours.expected:
         return None
     if difference.path == "schema":
-        return INSIDE if "Schema fields not set yet" in str(difference.java) else _schema(ours)
+        return of_java(str(difference.java)) or of_schema(ours)
     if isinstance(ours, Refused):
         return _refusal(case, difference, ours.why)
     if difference.path == "compatibility":
@@ -130,12 +135,21 @@ def _branch_of(java: Any) -> tuple[Any, ...]:
     return tuple(java[1:]) if isinstance(java, list) else ()
 
 
-def _schema(ours: Any) -> str | None:
+def of_java(error: str) -> str | None:
+    """Returns the rule of a schema that Java's parser refuses and Klamm accepts."""
+    if "Schema fields not set yet" in error:
+        return INSIDE
+    return AHEAD if "UnresolvedSchema" in error else None
+
+
+def of_schema(ours: Any) -> str | None:
     why = ours.why if isinstance(ours, Refused) else ""
     if "the default of" in why and re.search(
-        r"is no enum|bytes, not the|is in no branch|so it is no bytes|is no float", why
+        r"is no enum|bytes, not the|is in no branch|so it is no (bytes|fixed)|is no float", why
     ):
         return DEFAULTS
+    if "is defined twice" in why:
+        return TWICE
     if "is no Avro name" in why and re.search(r"'é'|: '' is no Avro name", why):
         return ASCII
     return None

@@ -20,9 +20,10 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.session import start_session
 from klamm.hadoop.source import KlammDataSource
-from klamm.schemas.log import SchemaEntry, TopicSchemaLog
+from klamm.schemas.log import TopicSchemaLog
 from klammtest.clients.numbered import START_MS, Topics, number_topics
 from klammtest.hadoop.hdfs_client import SPARK
+from klammtest.schemas import stored
 
 from .cases import Case
 from .comparison import Difference, Judged
@@ -85,7 +86,7 @@ class SparkSample:
         first = self._ids + 1
         for version, text in enumerate(versions, start=1):
             self._ids += 1
-            self._log.append(SchemaEntry(f"{name}-value", version, self._ids, text))
+            self._log.append([stored(f"{name}-value", version, self._ids, text)])
         if payloads:
             prefix = PREFIX[:1] + first.to_bytes(4, "big")
             rows = [(START_MS, None, prefix + raw, ()) for raw in payloads]

@@ -47,6 +47,8 @@ import org.apache.avro.io.EncoderFactory;
  * Answers, by Apache Avro, one line of JSON for each line of JSON on stdin: {"writer": text, "reader": text, "values": [value, ...],
  * "payloads": [hex, ...]}. `values` are written with the writer's schema; they and `payloads` are read with the reader's.
  *
+ * <p>The answer has `writer_text` and `reader_text`, each schema as Java prints it, or `writer_error` and `reader_error`.
+ *
  * <p>A value is its schema's: numbers as they are stored; float and double their bits in hex; bytes and fixed in hex; an enum's symbol;
  * a map as pairs [key, value]; a record as its fields in order; a union as [branch, value]. In what is read, a logical type that has a
  * class in Java is an object of one name: instant, local, date, time, decimal, uuid.
@@ -117,9 +119,20 @@ public final class AvroJudge {
 
     private static Schema parse(String text, ObjectNode answer, String problem) {
         try {
-            return new Schema.Parser().parse(text);
+            Schema schema = new Schema.Parser().parse(text);
+            answer.put(problem.replace("error", "text"), print(schema));
+            return schema;
         } catch (RuntimeException | StackOverflowError error) {
             answer.put(problem, String.valueOf(error));
+            return null;
+        }
+    }
+
+    /** Null where Java cannot print it: a property is null. */
+    private static String print(Schema schema) {
+        try {
+            return schema.toString();
+        } catch (NullPointerException error) {
             return null;
         }
     }

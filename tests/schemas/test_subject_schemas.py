@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.core.records.partition import TopicPartition
-from klamm.schemas.fingerprint import fingerprint, md5
-from klamm.schemas.log import SchemaEntry, _Entries
+from klamm.schemas.fingerprint import fingerprint
 from klamm.schemas.parsing import parse
-from klamm.schemas.table import SchemaTable
+from klamm.schemas.store.records import SchemaRecord, SchemaTombstone, SubjectDeletion, encode
+from klamm.schemas.store.schema import text_md5 as md5
+from klamm.schemas.subject_schemas import SubjectSchemas
+from klammtest.schemas import foreign, store_of, stored
 
 
 def record(*fields: dict[str, Any], name: str = "Order", **more: Any) -> str:
@@ -63,7 +65,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("text", READABLE.values(), ids=READABLE)
 def test_what_avro_lets_a_reader_ignore_is_read(text: str) -> None:
     """Issue 29, A1."""
-    table = SchemaTable([SchemaEntry("orders-value", 1, 7, text)])
+    table = SubjectSchemas(store_of(foreign("orders-value", 1, 7, text)))
     found = table.find(SchemaKey(schema_id=7))
     assert found is not None
     assert found.text == text
@@ -74,7 +76,7 @@ def test_what_avro_lets_a_reader_ignore_is_read(text: str) -> None:
 def test_an_entry_fails_only_where_it_is_named(text: str, why: str) -> None:
     """Issue 29, A1: `writers_by_key` failed for every topic, without subject and id."""
     good = record({"name": "a", "type": "int"})
-    table = SchemaTable([SchemaEntry("orders-value", 2, 7, text), SchemaEntry("t-value", 1, 8, good)])
+    table = SubjectSchemas(store_of(foreign("orders-value", 2, 7, text), foreign("t-value", 1, 8, good)))
     for one in (table, pickle.loads(pickle.dumps(table))):
         for key in (SchemaKey(schema_id=8), SchemaKey(md5=md5(good)), SchemaKey(fingerprint=fingerprint(good))):
             assert one.get(key) == good
@@ -88,15 +90,15 @@ MONEY = json.dumps({"type": "fixed", "name": "Money", "namespace": "shop", "size
 ITEM = record({"name": "price", "type": "Money"}, {"name": "next", "type": ["null", "Item"]}, name="shop.Item")
 CART = record({"name": "items", "type": {"type": "array", "items": "shop.Item"}}, {"name": "tip", "type": "shop.Money"})
 REFERRING = [
-    SchemaEntry("money", 3, 1, MONEY),
-    SchemaEntry("item", 1, 2, ITEM, (("shop.Money", "money", 3),)),
-    SchemaEntry("cart-value", 1, 3, CART, (("shop.Item", "item", 1), ("shop.Money", "money", 3))),
+    stored("money", 3, 1, MONEY),
+    stored("item", 1, 2, ITEM, ("shop.Money", "money", 3)),
+    stored("cart-value", 1, 3, CART, ("shop.Item", "item", 1), ("shop.Money", "money", 3)),
 ]
 
 
 def test_references_are_written_out() -> None:
     """Issue 29, A1: Confluent's schema references."""
-    table = SchemaTable(REFERRING)
+    table = SubjectSchemas(store_of(*REFERRING))
     text = table.get(SchemaKey(schema_id=3))
     assert text is not None
     root = parse(text).root  # it needs no other text
@@ -108,46 +110,54 @@ def test_references_are_written_out() -> None:
 
 def test_a_reference_that_is_missing_is_named() -> None:
     with pytest.raises(SchemaError, match=r"schema 2 .*: its reference shop.Money \(money, version 3\) is not in the"):
-        SchemaTable(REFERRING[1:]).get(SchemaKey(schema_id=2))
-    mutual = [SchemaEntry(a, 1, i, '"X"', (("X", b, 1),)) for i, (a, b) in enumerate([("a", "b"), ("b", "a")], 1)]
-    with pytest.raises(SchemaError, match=r"its references contain a, version 1, itself"):
-        SchemaTable(mutual).get(SchemaKey(schema_id=1))
+        SubjectSchemas(store_of(*REFERRING[1:])).get(SchemaKey(schema_id=2))
+    mutual = [stored(a, 1, i, f'"X{i}"', ("X", b, 1)) for i, (a, b) in enumerate([("a", "b"), ("b", "a")], 1)]
+    with pytest.raises(SchemaError, match=r"its references contain [ab], version 1, itself"):
+        SubjectSchemas(store_of(*mutual)).get(SchemaKey(schema_id=1))
 
 
-def confluent(kind: str, number: int | None = None, **value: Any) -> tuple[bytes, bytes | None]:
-    key = {"keytype": kind, "subject": "t-value", **({} if number is None else {"version": number}), "magic": 1}
-    return json.dumps(key).encode(), json.dumps({"subject": "t-value", **value}).encode() if value else None
-
-
-def registered(version: int, text: str = '"int"', **more: Any) -> tuple[bytes, bytes | None]:
-    return confluent("SCHEMA", version, version=version, id=version, schema=text, **more)
-
-
-THREE = [registered(1), registered(2, '"long"'), registered(3, '"string"')]
+THREE = [stored("t-value", 1, 1, '"int"'), stored("t-value", 2, 2, '"long"'), stored("t-value", 3, 3, '"string"')]
 
 
 @pytest.mark.parametrize(
-    ("records", "left"),
+    ("records", "left", "found"),
     [
-        (THREE, [3, 2, 1]),
-        ([*THREE, registered(3, '"string"', deleted=True)], [2, 1]),
-        ([*THREE, confluent("DELETE_SUBJECT", None, version=2)], [3]),
-        ([*THREE, confluent("SCHEMA", 3)], [2, 1]),
-        ([*THREE, registered(2, '"long"', deleted=True), registered(2, '"long"')], [3, 2, 1]),
-        ([*THREE, registered(4, 'syntax = "proto3";', schemaType="PROTOBUF")], [4, 3, 2, 1]),
+        ([], [3, 2, 1], [1, 2, 3]),
+        ([replace(THREE[2], deleted=True)], [2, 1], [1, 2, 3]),
+        ([SubjectDeletion("t-value", 2)], [3], [1, 2, 3]),
+        ([replace(THREE[2], deleted=True), SchemaTombstone("t-value", 3)], [2, 1], [1, 2]),
+        ([replace(THREE[1], deleted=True), THREE[1]], [3, 2, 1], [1, 2, 3]),
+        ([stored("t-value", 4, 4, 'syntax = "proto3";', schema_type="PROTOBUF")], [4, 3, 2, 1], [1, 2, 3]),
     ],
     ids=["none", "deleted", "subject", "tombstone", "registered again", "protobuf"],
 )
 def test_a_deleted_version_is_never_the_newest_and_is_found_by_its_id(
-    records: list[tuple[bytes, bytes | None]], left: list[int]
+    records: list[SchemaRecord], left: list[int], found: list[int]
 ) -> None:
     """Issue 29, A11: a lake got the withdrawn column."""
-    entries = _Entries()
-    for offset, (key, value) in enumerate(records):
-        entries.apply(TopicPartition("_schemas", 0), offset, 0, key, value)
-    table = SchemaTable(entries.entries)
-    assert [entry.version for entry in table.newest_first("t-value")] == left
-    assert [table.get(SchemaKey(schema_id=i)) for i in (1, 2, 3)] == ['"int"', '"long"', '"string"']
+    schemas = SubjectSchemas(store_of(*THREE, *records), "t-value")
+    assert [one.version for one in schemas.newest_first()] == left
+    assert [i for i in (1, 2, 3) if schemas.get(SchemaKey(schema_id=i)) is not None] == found
     if 4 in left:
         with pytest.raises(SchemaError, match=r"schema 4 .*: it is PROTOBUF, not Avro"):
-            table.get(SchemaKey(schema_id=4))
+            schemas.get(SchemaKey(schema_id=4))
+
+
+def test_ids_are_of_the_context_of_the_subject() -> None:
+    store = store_of(stored("t-value", 1, 1, '"int"'), stored(":.c:t-value", 1, 1, '"long"'))
+    for subject, text in (("t-value", '"int"'), (":.c:t-value", '"long"')):
+        schemas = SubjectSchemas(store, subject)
+        assert schemas.get(SchemaKey(schema_id=1)) == schemas.get(SchemaKey(md5=md5(text))) == text
+        assert schemas.get(SchemaKey(fingerprint=fingerprint(text))) == text
+    assert SubjectSchemas(store, ":.d:t-value").get(SchemaKey(schema_id=1)) is None
+
+
+def test_what_is_registered_later_is_found() -> None:
+    store = store_of(*REFERRING[1:])
+    schemas = SubjectSchemas(store)
+    assert schemas.get(SchemaKey(fingerprint=fingerprint(MONEY))) is None
+    store.apply(store.position, 0, *encode(REFERRING[0]))
+    assert schemas.get(SchemaKey(fingerprint=fingerprint(MONEY))) == MONEY
+    cart = schemas.find(SchemaKey(schema_id=3))
+    assert cart is not None
+    assert schemas.find(SchemaKey(fingerprint=cart.fingerprint)) == cart

@@ -1,0 +1,139 @@
+"""The records by which a new version is registered, from what the store has (Confluent's rules; no I/O)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from klamm.core.errors import SchemaError
+
+from ..compatibility import Compatibility
+from .config import Config, Mode
+from .records import ConfigRecord, ContextRecord, Record, SchemaRecord, SchemaTombstone
+from .schema import Schema
+from .schema_store import SchemaStore, SchemaVersion, Which
+from .subjects import context_of, is_valid
+
+DEFAULTS: Final = Config(compatibility_level=Compatibility.BACKWARD)
+"""What holds where no record sets anything."""
+_MAX_ID: Final = 2**31 - 1
+
+Check = Callable[[Sequence[SchemaVersion], Config], None]
+"""Raises an error if the schema is not compatible with a subject's live versions, the oldest first, by its
+configuration."""
+
+
+class RefusedError(SchemaError):
+    """A request that a registry refuses; `error_code` is Confluent's."""
+
+    def __init__(self, error_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.error_code = error_code
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """`records` are to be appended together; there are none if the version exists."""
+
+    version: int
+    schema_id: int
+    schema: Schema
+    records: tuple[Record, ...] = ()
+
+
+def register(
+    store: SchemaStore,
+    subject: str,
+    schema: Schema,
+    check: Check,
+    *,
+    schema_id: int | None = None,
+    number: int | None = None,
+    config: Config | None = None,
+    defaults: Config = DEFAULTS,
+    force: bool = False,
+) -> Registration:
+    """Returns how a schema, in its canonical form, becomes a version of a subject. `schema_id` and `number` are those
+    that the request names. `config` becomes the subject's with its first version, if it has none. `force`: `check` is
+    not called. Raises `RefusedError`, or what `check` raises.
+    """
+    if not is_valid(subject):
+        raise RefusedError(42208, f"The specified subject '{subject}' is not a valid.")
+    mode = store.mode_in_scope(subject)
+    _refuse_by_mode(subject, mode, schema_id)
+    schema = with_numbers(store, subject, schema)
+    equal = store.find(subject, schema)
+    if equal is not None and schema_id in (None, equal.schema_id) and number in (None, equal.version):
+        return Registration(equal.version, equal.schema_id, equal.schema)
+    first = store.next_version(subject) == 1
+    new_config = config if config is not None and first and store.config(subject) is None else None
+    if mode is not Mode.IMPORT and not force:
+        in_force = store.config_in_scope(subject, defaults) if new_config is None else new_config.over(defaults)
+        check(store.versions(subject), in_force)
+    version = _version(store, subject, number, mode)
+    new_id = _id(store, subject, schema, schema_id)
+    context = context_of(subject)
+    records: list[Record] = []
+    if context not in store.contexts():
+        records.append(ContextRecord(context))
+    if new_config is not None:
+        records.append(ConfigRecord(subject, new_config))
+    records.append(SchemaRecord(subject, version, new_id, schema))
+    records += (
+        SchemaTombstone(subject, old.version)
+        for old in store.versions(subject, Which.DELETED)
+        if old.schema_id == new_id
+        and old.version != version
+        and not store.referenced_by(subject, old.version, Which.ALL)
+    )
+    return Registration(version, new_id, schema, tuple(records))
+
+
+def with_numbers(store: SchemaStore, subject: str, schema: Schema) -> Schema:
+    """Returns the schema with the number of the newest version in the place of -1 in its references. Raises
+    `RefusedError` for a reference that is not live."""
+    if not schema.references:
+        return schema
+    try:
+        found = store.resolve(subject, schema.references, Which.LIVE)
+    except SchemaError as error:
+        raise RefusedError(42201, f"Invalid schema: {error}") from error
+    numbers = {reference: version.version for reference, version in found}
+    references = tuple(
+        replace(one, version=numbers[one]) if one.version == -1 and one in numbers else one for one in schema.references
+    )
+    return replace(schema, references=references)
+
+
+def _refuse_by_mode(subject: str, mode: Mode, schema_id: int | None) -> None:
+    where = f"Subject {subject} in context {context_of(subject)}"
+    if mode.read_only:
+        raise RefusedError(42205, f"{where} is in read-only mode")
+    if schema_id is not None and mode not in (Mode.IMPORT, Mode.FORWARD):
+        raise RefusedError(42205, f"{where} is not in import mode")
+    if schema_id is None and mode is not Mode.READWRITE:
+        raise RefusedError(42205, f"{where} is not in read-write mode")
+
+
+def _version(store: SchemaStore, subject: str, number: int | None, mode: Mode) -> int:
+    following = store.next_version(subject)
+    if number is None or number == following:
+        return following
+    if mode is not Mode.IMPORT:
+        raise RefusedError(42201, "Version is not one more than previous version")
+    return number
+
+
+def _id(store: SchemaStore, subject: str, schema: Schema, schema_id: int | None) -> int:
+    context = context_of(subject)
+    if schema_id is None:
+        known = store.id_of(schema, context)
+        new = store.last_id(context) + 1 if known is None else known
+        if new > _MAX_ID:
+            raise RefusedError(50001, f"context {context} has no id left")
+        return new
+    holder = store.schema(schema_id, context)
+    if holder is not None and holder.guid != schema.guid():
+        raise RefusedError(42205, f"Overwrite new schema with id {schema_id} is not permitted.")
+    return schema_id
