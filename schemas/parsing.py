@@ -248,15 +248,17 @@ def definitions(raw: Any, space: str) -> Iterator[tuple[str, tuple[Mapping[str, 
             yield from definitions(part, space)
     if not isinstance(raw, dict):
         return
-    inner = space
-    if raw.get("type") in _DEFINED and isinstance(raw.get("name"), str):
+    kind, inner = raw.get("type"), space
+    if kind in _DEFINED and isinstance(raw.get("name"), str):
         inner, full = _full_name(raw, space, "")
         yield full, (raw, space)
-    for part in (raw.get("items"), raw.get("values"), raw.get("type")):
-        yield from definitions(part, inner)
-    fields = raw.get("fields")
-    for field in fields if isinstance(fields, list) else ():
-        yield from definitions(field.get("type") if isinstance(field, dict) else None, inner)
+    if kind in ("record", "error") and isinstance(raw.get("fields"), list):
+        for field in raw["fields"]:
+            yield from definitions(field.get("type") if isinstance(field, dict) else None, inner)
+    elif not isinstance(kind, str):
+        yield from definitions(kind, space)
+    else:
+        yield from definitions(raw.get({"array": "items", "map": "values"}.get(kind, "")), space)
 
 
 def _attribute(raw: Mapping[str, Any], name: str, at: str) -> Any:

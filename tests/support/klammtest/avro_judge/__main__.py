@@ -1,5 +1,5 @@
 """`make avro-judge`: generated schemas and values, read and written by Klamm's records, columns, Spark tasks and loads,
-and by Apache Avro for Java.
+and by Apache Avro for Java; and as many texts of schemas, good and bad, parsed and printed by both.
 
 Prints how many cases had each type, logical type and change, how many checks there were on each path, and the rules by
 which differences are wanted. A difference without a rule is printed with the case in its smallest form and the command
@@ -23,11 +23,12 @@ from .cases import Case, make_case
 from .comparison import Judged, judge
 from .java_avro import JavaAvro, java_avro
 from .page import TARGET, write_figures
-from .plants import PLANTS, Plant
+from .plants import PLANTED_TEXTS, PLANTS, Plant
 from .rules import RULES
 from .score import Score
 from .shrinking import shrink
 from .spark_sample import spark_sample, suits
+from .texts import judge_texts
 
 CASES: Final = 20_000
 QUICK: Final = 2_500
@@ -53,6 +54,13 @@ def run(
         if enough is not None and len(score.failed) >= enough:
             break
     return score
+
+
+def run_texts(java: JavaAvro, seed: int, numbers: Sequence[int], score: Score) -> None:
+    """Judges the texts of these numbers."""
+    for first in range(0, len(numbers), AT_A_TIME):
+        for judged in judge_texts(java, seed, numbers[first : first + AT_A_TIME]):
+            score.add_text(judged)
 
 
 def smallest(java: JavaAvro, judged: Judged) -> Judged:
@@ -106,6 +114,11 @@ def campaign(java: JavaAvro, given: Given, numbers: Sequence[int], say: Callable
     for judged in score.failed[:_SHOWN]:
         for line in failure(judged, smallest(java, judged)):
             say(line)
+    run_texts(java, given.seed, numbers, score)
+    for text in score.failed_texts[:_SHOWN]:
+        say(f"text {text.number} of seed {given.seed}: {text.difference}")
+        say(f"  {text.text}")
+        say(f"  replay: make avro-judge SEED={given.seed} AT={text.number}")
     if given.spark:
         first = len(score.failed)
         through_spark(java, given.seed, numbers, given.spark, score)
@@ -121,7 +134,7 @@ def campaign(java: JavaAvro, given: Given, numbers: Sequence[int], say: Callable
         if problem is not None:
             say(problem)
             return 2
-    return 1 if score.failed else 0
+    return 1 if score.failed or score.failed_texts else 0
 
 
 def planted(java: JavaAvro, given: Given, numbers: Sequence[int], say: Callable[[str], None]) -> int:
@@ -131,6 +144,11 @@ def planted(java: JavaAvro, given: Given, numbers: Sequence[int], say: Callable[
         score = run(java, given.seed, numbers, plant, enough=1)
         say(f"planted: {plant.what}: {'found' if score.failed else 'NOT FOUND'} within {score.cases} cases")
         if not score.failed:
+            status = 3
+    for name, canonical in PLANTED_TEXTS.items():
+        found = any(one.difference and not one.rule for one in judge_texts(java, given.seed, numbers, canonical))
+        say(f"planted: {name}: {'found' if found else 'NOT FOUND'} within {len(numbers)} texts")
+        if not found:
             status = 3
     return status
 

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from klamm.schemas.canonical import canonical_text
+from klamm.schemas.parsing import parse_json
+
 Json = Any
 
 
@@ -55,3 +58,19 @@ PLANTS: Final = (
     Plant("text is read as bytes", _bytes_for_text),
     Plant("the branches of a union are reversed", _last_branch_first),
 )
+
+
+def _without(*names: str) -> Callable[[str], str]:
+    def drop(node: Json) -> None:
+        for name in names:
+            node.pop(name, None)
+
+    return lambda text: canonical_text(json.dumps(_changed(parse_json(text), drop)))
+
+
+PLANTED_TEXTS: Final[dict[str, Callable[[str], str]]] = {
+    "a text loses doc": _without("doc"),
+    "a text loses a property": _without("extra"),
+    "a text loses its order": _without("order"),
+    "a text keeps white space": lambda text: text,
+}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .comparison import Judged
+from .texts import JudgedText
 
 _TITLES: Final = {
     "types": "type: ",
@@ -14,6 +15,7 @@ _TITLES: Final = {
     "logical types": "logical type: ",
     "defaults of": "default: ",
     "changes": "change: ",
+    "texts": "text: ",
 }
 
 
@@ -24,6 +26,7 @@ class Score:
         self.checks: Counter[str] = Counter()
         self.rules: Counter[str] = Counter()
         self.failed: list[Judged] = []
+        self.failed_texts: list[JudgedText] = []
 
     def add(self, judged: Judged) -> None:
         """Adds a case."""
@@ -38,6 +41,14 @@ class Score:
         if judged.unexplained:
             self.failed.append(judged)
 
+    def add_text(self, judged: JudgedText) -> None:
+        self.kinds[f"text: {'accepted' if judged.accepted else 'refused'} by Java"] += 1
+        self.checks["texts"] += 1
+        if judged.rule is not None:
+            self.rules[judged.rule] += 1
+        elif judged.difference is not None:
+            self.failed_texts.append(judged)
+
     def coverage(self) -> Iterator[tuple[str, list[tuple[str, int]]]]:
         """Yields what the cases had, each with the number of cases, and the checks on each path."""
         for title, prefix in _TITLES.items():
@@ -47,4 +58,5 @@ class Score:
 
     def summary(self) -> str:
         checks = sum(self.checks.values())
-        return f"{self.cases:,} cases, {checks:,} checks, {len(self.failed)} cases with other differences"
+        failed = len(self.failed) + len(self.failed_texts)
+        return f"{self.cases:,} cases, {checks:,} checks, {failed} cases with other differences"

@@ -7,7 +7,7 @@ then lost, doubled, moved, or replaced by something that may not stand there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -114,8 +114,9 @@ def _written(rng: Random, tree: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """`difference` is None where Klamm does as Java does, or by `rule`."""
+    """`difference` is None where Klamm does as Java does; a difference is wanted by `rule`."""
 
+    number: int
     text: str
     accepted: bool
     difference: str | None = None
@@ -123,22 +124,24 @@ class JudgedText:
 
 
 def judge_texts(
-    java: JavaAvro, texts: Sequence[str], canonical: Callable[[str], str] = canonical_text
+    java: JavaAvro, seed: int, numbers: Iterable[int], canonical: Callable[[str], str] = canonical_text
 ) -> list[JudgedText]:
-    asked = ({"writer": text, "reader": '"null"', "values": [], "payloads": []} for text in texts)
-    return [_judged(text, answer, canonical) for text, answer in zip(texts, java.ask(asked), strict=True)]
+    """Judges the texts of these numbers. `canonical` prints a text that Klamm accepts."""
+    texts = {number: make_text(seed, number) for number in numbers}
+    asked = ({"writer": text, "reader": '"null"', "values": [], "payloads": []} for text in texts.values())
+    return [_judged(*one, answer, canonical) for one, answer in zip(texts.items(), java.ask(asked), strict=True)]
 
 
-def _judged(text: str, java: dict[str, Any], canonical: Callable[[str], str]) -> JudgedText:
+def _judged(number: int, text: str, java: dict[str, Any], canonical: Callable[[str], str]) -> JudgedText:
     error = java.get("writer_error")
     ours = attempt(lambda: canonical(check_new(text).text))
     if isinstance(ours, Refused):
         if error is not None and ours.expected:
-            return JudgedText(text, accepted=False)
+            return JudgedText(number, text, accepted=False)
         rule = rules.of_schema(ours) if ours.expected else None
-        return JudgedText(text, error is None, f"Java accepts it, Klamm: {ours.why}", rule)
+        return JudgedText(number, text, error is None, f"Java accepts it, Klamm: {ours.why}", rule)
     if error is not None:
-        return JudgedText(text, False, f"Klamm accepts it, Java: {error}", rules.of_java(error))
+        return JudgedText(number, text, False, f"Klamm accepts it, Java: {error}", rules.of_java(error))
     if ours != java["writer_text"]:
-        return JudgedText(text, True, f"Java prints {java['writer_text']}, Klamm {ours}")
-    return JudgedText(text, accepted=True)
+        return JudgedText(number, text, True, f"Java prints {java['writer_text']}, Klamm {ours}")
+    return JudgedText(number, text, accepted=True)
