@@ -15,6 +15,8 @@ from ...transport.plaintext_transport import connect_plaintext
 if TYPE_CHECKING:  # a broker that has no others need not import the clients' code
     from ...client.network.connection import Build, ClientConnection, Decode
 
+__all__ = ["BrokerLink"]
+
 _LARGEST: Final = 1 << 30
 
 
