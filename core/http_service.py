@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -17,9 +18,9 @@ from .transport.address import Address, listen, why_not
 
 if TYPE_CHECKING:
     import uvicorn
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["AsgiServer", "HttpServer", "HttpService"]
+__all__ = ["AsgiServer", "CountedApp", "HttpServer", "HttpService"]
 
 log = logging.getLogger(__name__)
 
@@ -128,3 +129,19 @@ class AsgiServer:
 
     def stop(self) -> None:
         self._server.should_exit = True
+
+
+class CountedApp:
+    """An ASGI application that counts the answers of another one by their status."""
+
+    def __init__(self, app: ASGIApp, requests: Counter[int]) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._requests[message["status"]] += 1
+            await send(message)
+
+        await self._app(scope, receive, counted)

@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
+from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
 
 if TYPE_CHECKING:
-    from klamm.plugin import Serde, SerdeContext
+    from klamm.plugin import BrokerContext, Serde, SerdeContext, Service
 
     from .options import AvroOptions
+    from .service.config import RegistryConfig
 
-__all__ = ["klamm_serdes"]
+__all__ = ["klamm_commands", "klamm_serdes", "klamm_services"]
 
 
 def _avro(options: AvroOptions, context: SerdeContext) -> Serde:
@@ -28,3 +30,40 @@ def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
     from .options import AvroOptions  # here, so that `klamm --help` does not load it
 
     return [Provider("avro", _avro, AvroOptions, "Avro by a registered schema: dicts or dataclasses")]
+
+
+def _registry(config: RegistryConfig, context: BrokerContext) -> Service:
+    from klamm.core.client.factory import open_client
+
+    from .service.last_ids import kept_ids
+    from .service.service import RegistryService
+    from .service.topic import REQUEST_S
+
+    client = open_client(context, "registry", request_timeout_s=REQUEST_S)
+    return RegistryService(config, client, kept_ids(context.coordination))
+
+
+@hookimpl
+def klamm_services() -> Iterable[Provider[[BrokerContext], Service]]:
+    """Registers the schema registry, which runs beside a broker."""
+    from .service.config import RegistryConfig
+
+    return [Provider("registry", _registry, RegistryConfig, "the schema registry: Confluent's REST API")]
+
+
+@hookimpl
+def klamm_commands() -> Iterable[Command]:
+    """Registers `klamm schemas` and `klamm registry`."""
+    return [
+        Command(
+            "schemas",
+            "klamm.schemas.service.commands:app",
+            "List, show, register, compare, delete, export and import schemas.",
+        ),
+        Command(
+            "registry",
+            "klamm.schemas.service.cli:registry",
+            "Run a schema registry beside a cluster, for any Avro, JSON Schema and Protobuf client.",
+            "klamm[registry]",
+        ),
+    ]

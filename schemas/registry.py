@@ -25,8 +25,8 @@ from .compatibility import Compatibility, check
 from .log import SchemaLog
 from .parsing import check_new
 from .store.config import Config
-from .store.registration import DEFAULTS, Registration, register
-from .store.schema import Schema
+from .store.registration import DEFAULTS, NewVersion, register
+from .store.schema import SchemaText
 from .store.schema_store import SchemaStore, SchemaVersion
 from .subject_schemas import SubjectSchemas, describe
 from .write_order import WriteOrder
@@ -86,7 +86,7 @@ class SchemaRegistry:
         `SchemaError` when the text is not a schema, or is not compatible.
         """
         check_new(text)
-        schema = Schema(canonical_text(text))
+        schema = SchemaText(canonical_text(text))
         with self._lock:
             store = self._read()
             known = store.find(subject, schema)
@@ -113,8 +113,8 @@ class SchemaRegistry:
             return self._read().subjects()
 
     def _plan(
-        self, store: SchemaStore, subject: str, schema: Schema, compatibility: Compatibility | None
-    ) -> Registration:
+        self, store: SchemaStore, subject: str, schema: SchemaText, compatibility: Compatibility | None
+    ) -> NewVersion:
         own = Config(compatibility_level=compatibility) if compatibility is not None else None
 
         def compare(versions: Sequence[SchemaVersion], config: Config) -> None:

@@ -38,6 +38,7 @@ class LocalBrokerContext:
         self._loop = asyncio.get_running_loop()
         self.host = address.host
         self.bootstrap_servers = str(address)
+        self.coordination = coordination
         self._offsets = offsets
         self._commits = LeaderCommits(
             coordination,

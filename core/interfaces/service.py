@@ -17,6 +17,7 @@ from uuid import UUID
 from ..records.codecs import CodecTable
 from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.partition import TopicPartition
+from .coordination import Coordination
 from .offsets import CommittedOffset
 
 __all__ = ["AppendListener", "BrokerContext", "Service", "ServiceMetric", "ServiceRead"]
@@ -70,6 +71,11 @@ class BrokerContext(Protocol):
 
     @property
     def codecs(self) -> CodecTable: ...
+
+    @property
+    def coordination(self) -> Coordination:
+        """The broker's own; a service keeps small states there, below a path of its own."""
+        ...
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         """Returns the partitions that this broker leads now, with the ids of their topics. A partition that another

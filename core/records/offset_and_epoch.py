@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+__all__ = ["ANY_EPOCH", "OffsetAndEpoch"]
+
 ANY_EPOCH: Final = -1
 
 

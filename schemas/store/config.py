@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ..compatibility import Compatibility
+from ..differences import CompatibilityPolicy
 from .schema import Metadata, RuleSet
 
 
@@ -23,13 +24,6 @@ class Mode(StrEnum):
     @property
     def read_only(self) -> bool:
         return self.startswith("READONLY")
-
-
-class CompatibilityPolicy(StrEnum):
-    """How JSON schemas are compared."""
-
-    STRICT = "STRICT"
-    LENIENT = "LENIENT"
 
 
 @dataclass(frozen=True, slots=True)

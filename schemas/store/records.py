@@ -15,7 +15,7 @@ from klamm.core.errors import SchemaError
 
 from ..java_json import dumps
 from .config import Config, Mode
-from .schema import AVRO, Metadata, Reference, RuleSet, Schema
+from .schema import AVRO, Metadata, Reference, RuleSet, SchemaText
 from .subjects import context_of
 
 KeyValue = tuple[bytes, bytes | None]
@@ -30,7 +30,7 @@ class SchemaRecord:
     subject: str
     version: int
     schema_id: int
-    schema: Schema
+    schema: SchemaText
     deleted: bool = False
 
     @property
@@ -155,7 +155,7 @@ def _schema_value(record: SchemaRecord) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlace:
     """What is known of a record that cannot be read."""
 
     subject: str | None = None
@@ -166,15 +166,15 @@ class Place:
 class StrayRecordError(SchemaError):
     """A record that is none of a registry's, or a damaged one; `place` is what it was to be."""
 
-    def __init__(self, reason: str, place: Place = Place()) -> None:
+    def __init__(self, reason: str, place: RecordPlace = RecordPlace()) -> None:
         super().__init__(reason)
         self.place = place
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record:
     """Returns a record of the topic. Raises `StrayRecordError`, in one line."""
-    given = _object(key, "key", Place())
-    place = Place(_known(given.get("subject"), str), _known(given.get("version"), int))
+    given = _object(key, "key", RecordPlace())
+    place = RecordPlace(_known(given.get("subject"), str), _known(given.get("version"), int))
     try:
         return _decode(given, value, place)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -182,7 +182,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record:
         raise StrayRecordError(why, place) from error
 
 
-def _decode(key: Mapping[str, Any], value: bytes | None, place: Place) -> Record:
+def _decode(key: Mapping[str, Any], value: bytes | None, place: RecordPlace) -> Record:
     kind = key["keytype"]
     if kind in _NO_CONTENT:
         return Noop()
@@ -207,14 +207,14 @@ def _decode(key: Mapping[str, Any], value: bytes | None, place: Place) -> Record
     return SubjectDeletion(subject, _number(_object(value, "value", place), "version", 0))
 
 
-def _schema(subject: str, version: int, value: bytes, place: Place) -> SchemaRecord:
+def _schema(subject: str, version: int, value: bytes, place: RecordPlace) -> SchemaRecord:
     given = _object(value, "value", place)
-    place = Place(subject, version, _known(given.get("id"), int))
+    place = RecordPlace(subject, version, _known(given.get("id"), int))
     try:
         if (given["subject"], given["version"]) != (subject, version):
             raise ValueError(f"the value is of {given['subject']!r:.100}, version {given['version']!r:.20}")
         metadata, rule_set = given.get("metadata"), given.get("ruleSet")
-        schema = Schema(
+        schema = SchemaText(
             _subject(given, "schema"),
             given.get("schemaType") or AVRO,
             tuple(map(Reference.from_json, given.get("references") or ())),
@@ -229,7 +229,7 @@ def _schema(subject: str, version: int, value: bytes, place: Place) -> SchemaRec
         raise StrayRecordError(why, place) from error
 
 
-def _object(data: bytes | None, what: str, place: Place) -> dict[str, Any]:
+def _object(data: bytes | None, what: str, place: RecordPlace) -> dict[str, Any]:
     try:
         found = json.loads(data or b"null")
     except (ValueError, RecursionError) as error:
@@ -264,8 +264,8 @@ __all__ = [
     "KeyValue",
     "ModeRecord",
     "Noop",
-    "Place",
     "Record",
+    "RecordPlace",
     "SchemaRecord",
     "SchemaTombstone",
     "StrayRecordError",

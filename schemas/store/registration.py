@@ -11,7 +11,7 @@ from klamm.core.errors import SchemaError
 from ..compatibility import Compatibility
 from .config import Config, Mode
 from .records import ConfigRecord, ContextRecord, Record, SchemaRecord, SchemaTombstone
-from .schema import Schema
+from .schema import SchemaText
 from .schema_store import SchemaStore, SchemaVersion, Which
 from .subjects import context_of, is_valid
 
@@ -33,19 +33,19 @@ class RefusedError(SchemaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class NewVersion:
     """`records` are to be appended together; there are none if the version exists."""
 
     version: int
     schema_id: int
-    schema: Schema
+    schema: SchemaText
     records: tuple[Record, ...] = ()
 
 
 def register(
     store: SchemaStore,
     subject: str,
-    schema: Schema,
+    schema: SchemaText,
     check: Check,
     *,
     schema_id: int | None = None,
@@ -53,7 +53,7 @@ def register(
     config: Config | None = None,
     defaults: Config = DEFAULTS,
     force: bool = False,
-) -> Registration:
+) -> NewVersion:
     """Returns how a schema, in its canonical form, becomes a version of a subject. `schema_id` and `number` are those
     that the request names. `config` becomes the subject's with its first version, if it has none. `force`: `check` is
     not called. Raises `RefusedError`, or what `check` raises.
@@ -65,7 +65,7 @@ def register(
     schema = with_numbers(store, subject, schema)
     equal = store.find(subject, schema)
     if equal is not None and schema_id in (None, equal.schema_id) and number in (None, equal.version):
-        return Registration(equal.version, equal.schema_id, equal.schema)
+        return NewVersion(equal.version, equal.schema_id, equal.schema)
     first = store.next_version(subject) == 1
     new_config = config if config is not None and first and store.config(subject) is None else None
     if mode is not Mode.IMPORT and not force:
@@ -87,10 +87,10 @@ def register(
         and old.version != version
         and not store.referenced_by(subject, old.version, Which.ALL)
     )
-    return Registration(version, new_id, schema, tuple(records))
+    return NewVersion(version, new_id, schema, tuple(records))
 
 
-def with_numbers(store: SchemaStore, subject: str, schema: Schema) -> Schema:
+def with_numbers(store: SchemaStore, subject: str, schema: SchemaText) -> SchemaText:
     """Returns the schema with the number of the newest version in the place of -1 in its references. Raises
     `RefusedError` for a reference that is not live."""
     if not schema.references:
@@ -125,7 +125,7 @@ def _version(store: SchemaStore, subject: str, number: int | None, mode: Mode) -
     return number
 
 
-def _id(store: SchemaStore, subject: str, schema: Schema, schema_id: int | None) -> int:
+def _id(store: SchemaStore, subject: str, schema: SchemaText, schema_id: int | None) -> int:
     context = context_of(subject)
     if schema_id is None:
         known = store.id_of(schema, context)

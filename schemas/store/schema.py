@@ -147,7 +147,7 @@ class RuleSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class SchemaText:
     """A schema, in no subject. `text` is as it is stored: of a new schema in its canonical form."""
 
     text: str

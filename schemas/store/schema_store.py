@@ -28,8 +28,8 @@ from .records import (
     ConfigRecord,
     ContextRecord,
     ModeRecord,
-    Place,
     Record,
+    RecordPlace,
     SchemaRecord,
     SchemaTombstone,
     StrayRecordError,
@@ -37,7 +37,7 @@ from .records import (
     SubjectDeletion,
     decode,
 )
-from .schema import Reference, Schema, text_md5
+from .schema import Reference, SchemaText, text_md5
 from .subjects import ALL_CONTEXTS, DEFAULT_CONTEXT, GLOBAL, GLOBAL_CONTEXT, beside, context_of, in_scope, qualified
 from .subjects import split as split_subject
 
@@ -68,7 +68,7 @@ class SchemaVersion:
     subject: str
     version: int
     schema_id: int
-    schema: Schema
+    schema: SchemaText
     guid: str
     deleted: bool
     offset: int
@@ -159,7 +159,7 @@ class SchemaStore:
             self._report(offset, str(error), error.place)
         self.position = offset + 1
 
-    def _report(self, offset: int, reason: str, place: Place) -> None:
+    def _report(self, offset: int, reason: str, place: RecordPlace) -> None:
         self.stray_count += 1
         stray = StrayRecord(offset, reason, place.subject, place.version, place.schema_id)
         self._stray.append(stray)
@@ -192,7 +192,7 @@ class SchemaStore:
         other = next(iter(context.versions.get(schema_id, {}).values()), None)
         if other is not None and other.schema.text != schema.text:
             owner = f"version {other.version} of {other.subject}"
-            raise StrayRecordError(f"its id is that of another text, {owner}", Place(subject, number, schema_id))
+            raise StrayRecordError(f"its id is that of another text, {owner}", RecordPlace(subject, number, schema_id))
         guid = schema.guid()
         self._put(SchemaVersion(subject, number, schema_id, schema, guid, record.deleted, offset, timestamp_ms))
 
@@ -323,12 +323,12 @@ class SchemaStore:
         found = self._contexts.get(context)
         return [] if found is None else sorted(found.by_md5.get(digest, ()))
 
-    def id_of(self, schema: Schema, context: str = DEFAULT_CONTEXT) -> int | None:
+    def id_of(self, schema: SchemaText, context: str = DEFAULT_CONTEXT) -> int | None:
         """Returns the id of an equal schema in a context."""
         found = self._contexts.get(context)
         return None if found is None else min(found.by_guid.get(schema.guid(), ()), default=None)
 
-    def find(self, subject: str, schema: Schema, which: Which = Which.LIVE) -> SchemaVersion | None:
+    def find(self, subject: str, schema: SchemaText, which: Which = Which.LIVE) -> SchemaVersion | None:
         """Returns the newest version of a subject that has an equal schema."""
         guid = schema.guid()
         return next((one for one in reversed(self.versions(subject, which)) if one.guid == guid), None)

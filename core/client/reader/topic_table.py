@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from ...errors import BrokerError, ErrorCode
 from ...records.codecs import CodecTable
 from ...records.isolation import IsolationLevel
+from ...records.offset_and_epoch import OffsetAndEpoch
 from ...records.partition import TopicPartition
 from ..cluster_client import EARLIEST, LATEST, EpochEnd, FetchedPartition, Lineage
 from ..errors import DataLossError
@@ -219,6 +220,12 @@ class TopicTable:
         self._readers.clear()
         self._known_ends.clear()
         self._contents.clear()
+
+    def end(self, partition: TopicPartition) -> OffsetAndEpoch:
+        """Returns the position in a partition that was caught up, with the leader epoch of the record before it: what a
+        conditional append compares. The epoch is -1 if it is not known."""
+        cursor = self._readers[partition].cursor
+        return OffsetAndEpoch(cursor.offset, cursor.leader_epoch)
 
     def _read_to_ends(
         self, partitions: list[TopicPartition], at_least: Mapping[TopicPartition, int], deadline_s: float | None

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from klamm import ClusterClient
 from klamm.core.client.factory import open_client
 from klamm.core.extras import missing_package
-from klamm.core.http_service import AsgiServer, HttpService
+from klamm.core.http_service import AsgiServer, CountedApp, HttpService
 from klamm.core.transport.address import Address
 from klamm.plugin import BrokerContext, PluginError, ServiceMetric
 
 from ..config import AuditConfig
 from ..query import AuditQuery
 from .source import ClusterSource, Source
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 GRACE_S: Final = 5
 """Seconds that requests may take to end after `stop`."""
@@ -53,7 +50,7 @@ class AuditPages:
         try:
             from .app import make_app
 
-            server = AsgiServer(_Counted(make_app(self._source), self._requests), GRACE_S)
+            server = AsgiServer(CountedApp(make_app(self._source), self._requests), GRACE_S)
         except ImportError as error:
             line = missing_package("the audit's page", error, "klamm[web]")
             if line is None:
@@ -85,22 +82,6 @@ class AuditPages:
             ServiceMetric("audit_pages_requests", doc, count, {"status": str(status)}, is_counter=True)
             for status, count in sorted(self._requests.copy().items())
         ]
-
-
-class _Counted:
-    """An ASGI application that counts the responses of the wrapped one by their status."""
-
-    def __init__(self, app: ASGIApp, requests: Counter[int]) -> None:
-        self._app = app
-        self._requests = requests
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._requests[message["status"]] += 1
-            await send(message)
-
-        await self._app(scope, receive, counted)
 
 
 def pages_of_broker(config: AuditConfig, context: BrokerContext) -> AuditPages:

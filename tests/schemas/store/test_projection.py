@@ -22,7 +22,7 @@ from klamm.schemas.store.records import (
     encode,
 )
 from klamm.schemas.store.registration import register
-from klamm.schemas.store.schema import Metadata, Reference, Schema
+from klamm.schemas.store.schema import Metadata, Reference, SchemaText
 from klamm.schemas.store.schema_store import SchemaStore, Which
 
 SUBJECTS = ("a", "b", ":.c:a")
@@ -47,7 +47,7 @@ class Model:
     def __init__(self) -> None:
         self.store = SchemaStore()
         self.log: list[KeyValue] = []
-        self.versions: dict[tuple[str, int], tuple[Schema, int, bool]] = {}
+        self.versions: dict[tuple[str, int], tuple[SchemaText, int, bool]] = {}
         """Schema, id and whether it is withdrawn, by subject and version."""
 
     def write(self, *records: Record) -> None:
@@ -60,9 +60,9 @@ class Model:
         live = [version for version, (_, _, withdrawn) in own.items() if not withdrawn]
         target = sorted(own)[number % len(own)] if own else 0
         if name == "register":
-            self._register(subject, Schema(TEXTS[number % 4], metadata=Metadata() if number > 3 else None))
+            self._register(subject, SchemaText(TEXTS[number % 4], metadata=Metadata() if number > 3 else None))
         elif name == "refer" and live:
-            self._register("b", Schema(f'"of {target}"', references=(Reference("n.R", subject, live[-1]),)))
+            self._register("b", SchemaText(f'"of {target}"', references=(Reference("n.R", subject, live[-1]),)))
         elif name == "withdraw" and target in live:
             schema, schema_id, _ = own[target]
             self.versions[subject, target] = schema, schema_id, True
@@ -89,7 +89,7 @@ class Model:
         elif name == "noop":
             self.write(Noop())
 
-    def _register(self, subject: str, schema: Schema) -> None:
+    def _register(self, subject: str, schema: SchemaText) -> None:
         made = register(self.store, subject, schema, lambda *_: None)
         for record in made.records:
             if isinstance(record, SchemaTombstone):

@@ -15,8 +15,8 @@ from klamm.schemas.store.records import (
     ContextRecord,
     ModeRecord,
     Noop,
-    Place,
     Record,
+    RecordPlace,
     SchemaRecord,
     SchemaTombstone,
     StrayRecordError,
@@ -25,15 +25,15 @@ from klamm.schemas.store.records import (
     decode,
     encode,
 )
-from klamm.schemas.store.schema import Metadata, Reference, Rule, RuleSet, Schema
+from klamm.schemas.store.schema import Metadata, Reference, Rule, RuleSet, SchemaText
 
 METADATA = Metadata((("**.ssn", ("PII", "é")),), (("application.version", "1"), ("owner", "ann")), ("owner",))
 RULES = RuleSet(domain_rules=(Rule("r", kind="CONDITION", mode="WRITE", type="CEL", expr="size(m.x) > 0"),))
-FULL = Schema('{"a":"\\u001f/é"}', "JSON", (Reference("n.R", ":.c:s", 3),), METADATA, RULES)
+FULL = SchemaText('{"a":"\\u001f/é"}', "JSON", (Reference("n.R", ":.c:s", 3),), METADATA, RULES)
 
 WRITTEN: list[tuple[Record, str, str | None]] = [
     (
-        SchemaRecord("t-value", 1, 7, Schema('"int"')),
+        SchemaRecord("t-value", 1, 7, SchemaText('"int"')),
         '{"keytype":"SCHEMA","subject":"t-value","version":1,"magic":1}',
         '{"subject":"t-value","version":1,"id":7,"schema":"\\"int\\"","deleted":false}',
     ),
@@ -92,47 +92,64 @@ def test_bytes_are_confluents(record: Record, key: str, value: str | None) -> No
 def test_other_forms_are_read() -> None:
     redpanda = {"keytype": "SCHEMA", "subject": "t", "version": 1, "magic": 1, "seq": 4, "node": 0}
     value = {"subject": "t", "version": 1, "id": 7, "schema": '"int"', "deleted": False, "md5": "x", "more": {}}
-    assert decode(json.dumps(redpanda).encode(), json.dumps(value).encode()) == SchemaRecord("t", 1, 7, Schema('"int"'))
+    assert decode(json.dumps(redpanda).encode(), json.dumps(value).encode()) == SchemaRecord(
+        "t", 1, 7, SchemaText('"int"')
+    )
     for kind, wanted in (("CONFIG", ConfigRecord(None, None)), ("MODE", ModeRecord(None, None))):
         assert decode(json.dumps({"keytype": kind, "subject": None, "magic": 0}).encode(), None) == wanted
     assert decode(b'{"keytype":"NOOP"}', b"") == decode(b'{"keytype":"ASSOC"}', b"{}") == Noop()
 
 
 KEY = encode(WRITTEN[0][0])[0]
-STRAY: list[tuple[bytes | None, bytes | None, str, Place]] = [
-    (None, b"x", "the key is None", Place()),
-    (b"{", b"{", "the key is not JSON", Place()),
-    (b"[1]", b"{}", "not a JSON object", Place()),
-    (b"{}", None, "'keytype' is missing", Place()),
-    (b'{"keytype":"OTHER","subject":"t"}', b"{}", "keytype 'OTHER' is not known", Place("t")),
-    (b'{"keytype":"SCHEMA"}', b'{"id": 1}', "'subject' is missing", Place()),
-    (b'{"keytype":"SCHEMA","subject":"t","version":0}', b"{}", "version is 0, not a number from 1", Place("t", 0)),
-    (KEY, b"[" * 100_000, "the value is not JSON", Place("t-value", 1)),
-    (KEY, b"{}", "'subject' is missing", Place("t-value", 1)),
-    (KEY, b'{"subject":"u","version":1,"id":1,"schema":""}', "the value is of 'u', version 1", Place("t-value", 1, 1)),
-    (KEY, b'{"subject":"t-value","version":1,"id":Infinity,"schema":""}', "id is inf", Place("t-value", 1)),
+STRAY: list[tuple[bytes | None, bytes | None, str, RecordPlace]] = [
+    (None, b"x", "the key is None", RecordPlace()),
+    (b"{", b"{", "the key is not JSON", RecordPlace()),
+    (b"[1]", b"{}", "not a JSON object", RecordPlace()),
+    (b"{}", None, "'keytype' is missing", RecordPlace()),
+    (b'{"keytype":"OTHER","subject":"t"}', b"{}", "keytype 'OTHER' is not known", RecordPlace("t")),
+    (b'{"keytype":"SCHEMA"}', b'{"id": 1}', "'subject' is missing", RecordPlace()),
+    (
+        b'{"keytype":"SCHEMA","subject":"t","version":0}',
+        b"{}",
+        "version is 0, not a number from 1",
+        RecordPlace("t", 0),
+    ),
+    (KEY, b"[" * 100_000, "the value is not JSON", RecordPlace("t-value", 1)),
+    (KEY, b"{}", "'subject' is missing", RecordPlace("t-value", 1)),
+    (
+        KEY,
+        b'{"subject":"u","version":1,"id":1,"schema":""}',
+        "the value is of 'u', version 1",
+        RecordPlace("t-value", 1, 1),
+    ),
+    (KEY, b'{"subject":"t-value","version":1,"id":Infinity,"schema":""}', "id is inf", RecordPlace("t-value", 1)),
     (
         KEY,
         b'{"subject":"t-value","version":1,"id":2147483648,"schema":""}',
         "to 2\\^31 - 1",
-        Place("t-value", 1, 2**31),
+        RecordPlace("t-value", 1, 2**31),
     ),
-    (KEY, b'{"subject":"t-value","version":1,"id":-1,"schema":""}', "id is -1", Place("t-value", 1, -1)),
-    (KEY, b'{"subject":"t-value","version":1,"id":1,"schema":3}', "schema is 3, not text", Place("t-value", 1, 1)),
+    (KEY, b'{"subject":"t-value","version":1,"id":-1,"schema":""}', "id is -1", RecordPlace("t-value", 1, -1)),
+    (
+        KEY,
+        b'{"subject":"t-value","version":1,"id":1,"schema":3}',
+        "schema is 3, not text",
+        RecordPlace("t-value", 1, 1),
+    ),
     (
         KEY,
         b'{"subject":"t-value","version":1,"id":1,"schema":"","metadata":{"tags":{"a":3}}}',
         "tags.a is 3, not a list",
-        Place("t-value", 1, 1),
+        RecordPlace("t-value", 1, 1),
     ),
-    (b'{"keytype":"MODE","subject":"t"}', b'{"mode":"FAST"}', "'FAST' is not a valid Mode", Place("t")),
-    (b'{"keytype":"CONFIG"}', b'{"compatibilityLevel":"BEST"}', "'BEST' is not a valid", Place()),
-    (b'{"keytype":"DELETE_SUBJECT","subject":"t"}', b'{"version":"x"}', "version is 'x'", Place("t")),
+    (b'{"keytype":"MODE","subject":"t"}', b'{"mode":"FAST"}', "'FAST' is not a valid Mode", RecordPlace("t")),
+    (b'{"keytype":"CONFIG"}', b'{"compatibilityLevel":"BEST"}', "'BEST' is not a valid", RecordPlace()),
+    (b'{"keytype":"DELETE_SUBJECT","subject":"t"}', b'{"version":"x"}', "version is 'x'", RecordPlace("t")),
 ]
 
 
 @pytest.mark.parametrize(("key", "value", "why", "place"), STRAY)
-def test_a_stray_record_is_one_line(key: bytes | None, value: bytes | None, why: str, place: Place) -> None:
+def test_a_stray_record_is_one_line(key: bytes | None, value: bytes | None, why: str, place: RecordPlace) -> None:
     with pytest.raises(StrayRecordError, match=why) as caught:
         decode(key, value)
     assert caught.value.place == place
@@ -147,19 +164,19 @@ def test_text_that_is_no_utf_8_is_not_written() -> None:
 
 def test_the_guid_is_of_everything_that_a_schema_says() -> None:
     """An MD5 of the parts, in the order of Confluent's `Schema.updateHash`."""
-    plain = Schema('"int"')
+    plain = SchemaText('"int"')
     assert plain.guid() == "ef524ea1-b91e-7317-3d93-8ade36c1db32"  # MD5 of the six bytes
     others = [
-        Schema('"int" '),
-        Schema('"int"', references=(Reference("a", "b", 1),)),
-        Schema('"int"', references=(Reference("a", "b", 2),)),
-        Schema('"int"', metadata=Metadata()),
-        Schema('"int"', metadata=METADATA),
-        Schema('"int"', rule_set=RULES),
-        Schema('"int"', rule_set=RuleSet(domain_rules=(Rule("r", disabled=True),))),
+        SchemaText('"int" '),
+        SchemaText('"int"', references=(Reference("a", "b", 1),)),
+        SchemaText('"int"', references=(Reference("a", "b", 2),)),
+        SchemaText('"int"', metadata=Metadata()),
+        SchemaText('"int"', metadata=METADATA),
+        SchemaText('"int"', rule_set=RULES),
+        SchemaText('"int"', rule_set=RuleSet(domain_rules=(Rule("r", disabled=True),))),
     ]
     assert len({one.guid() for one in (plain, *others)}) == len(others) + 1
-    assert Schema('"int"', "JSON").guid() == plain.guid()  # Confluent's does not hash the type
+    assert SchemaText('"int"', "JSON").guid() == plain.guid()  # Confluent's does not hash the type
 
 
 def test_sets_and_maps_are_sorted_as_in_java() -> None:

@@ -20,11 +20,11 @@ from klamm.schemas.store.records import (
     encode,
 )
 from klamm.schemas.store.registration import RefusedError, register
-from klamm.schemas.store.schema import Reference, Schema
+from klamm.schemas.store.schema import Reference, SchemaText
 from klamm.schemas.store.schema_store import SchemaStore, SchemaVersion
 from klammtest.schemas import store_of, stored
 
-INT, LONG = Schema('"int"'), Schema('"long"')
+INT, LONG = SchemaText('"int"'), SchemaText('"long"')
 
 
 class Compared:
@@ -40,14 +40,14 @@ class Compared:
             raise SchemaError("not compatible")
 
 
-def written(store: SchemaStore, subject: str, schema: Schema, **more: Any) -> list[Record]:
+def written(store: SchemaStore, subject: str, schema: SchemaText, **more: Any) -> list[Record]:
     return list(register(store, subject, schema, Compared(), **more).records)
 
 
 def test_ids_are_of_the_schema_and_versions_of_the_subject() -> None:
     store = SchemaStore()
     for subject, schema, version, schema_id in [
-        ("t", INT, 1, 1), ("t", LONG, 2, 2), ("u", LONG, 1, 2), ("t", INT, 1, 1), ("u", Schema('"x"'), 2, 3)
+        ("t", INT, 1, 1), ("t", LONG, 2, 2), ("u", LONG, 1, 2), ("t", INT, 1, 1), ("u", SchemaText('"x"'), 2, 3)
     ]:  # fmt: skip
         made = register(store, subject, schema, Compared())
         assert (made.version, made.schema_id) == (version, schema_id)
@@ -68,7 +68,7 @@ def test_live_versions_are_compared_by_the_level_in_scope() -> None:
     assert check.asked == [([2, 3], Compatibility.FULL_TRANSITIVE), ([], Compatibility.BACKWARD)]
     with pytest.raises(SchemaError, match="not compatible"):
         register(store, "t", INT, Compared(refuses=True))
-    assert register(store, "t", Schema('"c"'), Compared(refuses=True)).records == ()
+    assert register(store, "t", SchemaText('"c"'), Compared(refuses=True)).records == ()
 
 
 def test_a_first_version_brings_context_and_configuration() -> None:
@@ -90,11 +90,11 @@ def test_a_withdrawn_version_of_the_same_schema_is_removed_unless_it_is_needed()
 
 def test_references_get_numbers_and_must_be_live() -> None:
     store = store_of(stored("a", 1, 1, '"a"'), stored("a", 2, 2, '"b"'), stored("a", 3, 3, '"c"', deleted=True))
-    made = register(store, "t", Schema('"int"', references=(Reference("n.A", "a", -1),)), Compared())
+    made = register(store, "t", SchemaText('"int"', references=(Reference("n.A", "a", -1),)), Compared())
     assert made.schema.references == (Reference("n.A", "a", 2),)
     for version in (3, 4):
         with pytest.raises(RefusedError, match=rf"reference n.A \(a, version {version}\)") as caught:
-            register(store, "t", Schema('"int"', references=(Reference("n.A", "a", version),)), Compared())
+            register(store, "t", SchemaText('"int"', references=(Reference("n.A", "a", version),)), Compared())
         assert caught.value.error_code == 42201
 
 

@@ -21,7 +21,7 @@ from klamm.schemas.store.records import (
     encode,
 )
 from klamm.schemas.store.registration import DEFAULTS
-from klamm.schemas.store.schema import Metadata, Reference, Schema, text_md5
+from klamm.schemas.store.schema import Metadata, Reference, SchemaText, text_md5
 from klamm.schemas.store.schema_store import MAX_DEPTH, SchemaStore, Which
 from klammtest.schemas import foreign, store_of, stored
 
@@ -45,12 +45,12 @@ def test_versions_ids_and_guids() -> None:
     assert (latest.version, latest.schema_id, latest.offset, latest.timestamp_ms) == (2, 2, 1, 1_001)
     assert [(one.subject, one.version) for one in store.by_id(1)] == [("t", 1), ("u", 1)]
     assert store.schema(1) == store.version("t", 1)
-    assert [store.schema(9), store.version("t", 9), store.latest("x"), store.id_of(Schema('"x"'))] == [None] * 4
+    assert [store.schema(9), store.version("t", 9), store.latest("x"), store.id_of(SchemaText('"x"'))] == [None] * 4
     assert store.by_guid(latest.guid) == [(".", 2)]
-    assert store.id_of(Schema('"long"')) == 2
+    assert store.id_of(SchemaText('"long"')) == 2
     assert store.by_md5(text_md5('"long"')) == [2]
-    assert store.find("u", Schema('"int"')) == store.version("u", 1)
-    assert store.find("t", Schema('"null"')) is None
+    assert store.find("u", SchemaText('"int"')) == store.version("u", 1)
+    assert store.find("t", SchemaText('"null"')) is None
     assert (store.next_version("u"), store.next_version("x"), store.last_id(), store.ids()) == (4, 1, 3, [1, 2, 3])
 
 
@@ -63,8 +63,8 @@ def test_a_withdrawn_version_is_not_the_newest_and_its_id_resolves() -> None:
     latest, held = store.latest("t"), store.schema(2)
     assert latest == store.version("t", 1)
     assert held == store.version("t", 2, Which.DELETED)
-    assert store.find("t", Schema('"long"')) is None
-    assert store.find("t", Schema('"long"'), Which.ALL) == held
+    assert store.find("t", SchemaText('"long"')) is None
+    assert store.find("t", SchemaText('"long"'), Which.ALL) == held
     assert store.next_version("t") == 3
 
 
@@ -87,7 +87,7 @@ def test_a_subject_is_withdrawn_by_position() -> None:
 def test_a_removed_version_is_gone_and_its_id_is_not_given_again() -> None:
     store = store_of(stored("t", 1, 1, '"int"'), stored("t", 2, 2, '"long"'), WITHDRAWN, SchemaTombstone("t", 2))
     assert (numbers(store, which=Which.ALL), store.schema(2), store.by_md5(text_md5('"long"'))) == ([1], None, [])
-    assert (store.id_of(Schema('"long"')), store.last_id(), store.next_version("t")) == (None, 2, 2)
+    assert (store.id_of(SchemaText('"long"')), store.last_id(), store.next_version("t")) == (None, 2, 2)
     store.apply(store.position, 0, *encode(SchemaTombstone("t", 1)))
     assert (store.subjects(which=Which.ALL), store.next_version("t"), store.last_id()) == ([], 1, 2)
 
@@ -111,7 +111,7 @@ def test_contexts_count_their_own_ids() -> None:
     assert (store.last_id(), store.last_id(".c"), store.last_id(".d"), store.last_id(".e")) == (1, 1, 5, 0)
     assert store.schema(1, ".c") == store.version(":.c:t", 1)
     assert (store.schema(1, ".e"), store.by_id(1, ".e"), store.by_md5(b"", ".e")) == (None, [], [])
-    assert store.by_guid(Schema('"int"').guid()) == [(".", 1), (".d", 5)]
+    assert store.by_guid(SchemaText('"int"').guid()) == [(".", 1), (".d", 5)]
     assert store.subjects() == [":.c:t", ":.d:tt", "t"]
     assert store.subjects("t") == ["t"]
     assert store.subjects(":.c:") == [":.c:t"]
@@ -130,7 +130,7 @@ def test_a_list_of_schemas() -> None:
 def test_the_newest_version_with_metadata() -> None:
     store = SchemaStore()
     for number, owner in enumerate(("ann", "bob", "ann"), 1):
-        schema = Schema(f'"{number}"', metadata=Metadata(properties=(("owner", owner), ("v", str(number)))))
+        schema = SchemaText(f'"{number}"', metadata=Metadata(properties=(("owner", owner), ("v", str(number)))))
         store.apply(number, 0, *encode(replace(stored("t", number, number, ""), schema=schema)))
     for wanted, version in (
         ({"owner": "ann"}, 3),

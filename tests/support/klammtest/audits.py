@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import AppendListener, ServiceRead
 from klamm.core.plugins import plugin_host
@@ -85,6 +86,7 @@ class MemoryLogs:
     host = "host"
     bootstrap_servers = "127.0.0.1:1"
     codecs = CODECS
+    coordination: Coordination  # the audit uses none
 
     def __init__(self) -> None:
         self.offsets = MemoryOffsets()

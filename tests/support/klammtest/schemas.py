@@ -18,7 +18,7 @@ from klamm.schemas.options import AvroOptions
 from klamm.schemas.registry import SchemaRegistry
 from klamm.schemas.serde import AvroSerde
 from klamm.schemas.store.records import KeyValue, Record, SchemaRecord, encode
-from klamm.schemas.store.schema import Reference, Schema
+from klamm.schemas.store.schema import Reference, SchemaText
 from klamm.schemas.store.schema_store import SchemaStore
 
 
@@ -31,7 +31,7 @@ def stored(
         subject,
         version,
         schema_id,
-        Schema(text, references=tuple(Reference(*one) for one in references), **more),
+        SchemaText(text, references=tuple(Reference(*one) for one in references), **more),
         deleted,
     )
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.audit import NO_WINDOW, AuditIdentity
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import AppendListener, ServiceRead
 from klamm.core.plugins import plugin_host
@@ -264,6 +265,7 @@ class Broker:
     host = "host"
     bootstrap_servers = "127.0.0.1:1"
     codecs = CODECS
+    coordination: Coordination  # the audit uses none
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world

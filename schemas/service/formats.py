@@ -1,0 +1,120 @@
+"""The three kinds of schemas: what a text says, in its canonical form, and how two versions differ.
+
+JSON Schema and Protobuf need the packages of the extra `registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from klamm.core.errors import SchemaError
+
+from ..avro_differences import differences as avro_differences
+from ..canonical import canonical_text
+from ..differences import CompatibilityPolicy, Difference
+from ..normalized import normalized_text
+from ..parsing import ParsedSchema, check_new, parse
+from ..store.schema import AVRO, JSON, PROTOBUF
+from . import refusals
+
+__all__ = ["FORMATS", "Text", "differences", "parsed"]
+
+
+class Text(Protocol):
+    """A schema's text that was read."""
+
+    @property
+    def canonical(self) -> str:
+        """What is stored and compared."""
+        ...
+
+    @property
+    def normalized(self) -> str:
+        """The canonical form of all texts that mean the same."""
+        ...
+
+
+@dataclass(frozen=True)
+class AvroText:
+    """An Avro schema; `references` are the texts of the types that it names, in the order in which they build on each
+    other."""
+
+    text: str
+    references: tuple[str, ...]
+    new: bool
+
+    def __post_init__(self) -> None:
+        (check_new if self.new else parse)(self.text, self.references)
+
+    @property
+    def parsed(self) -> ParsedSchema:
+        return parse(self.text, self.references)
+
+    @property
+    def canonical(self) -> str:
+        return canonical_text(self.text, self._names())
+
+    @property
+    def normalized(self) -> str:
+        return normalized_text(self.text, self._names())
+
+    @property
+    def resolved(self) -> str:
+        """The text with its references written out."""
+        return self.parsed.text
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(field.name for field in self.parsed.root.fields)
+
+    def _names(self) -> list[str]:
+        return [parse(text, self.references[:at]).root.name for at, text in enumerate(self.references)]
+
+
+def parsed(schema_type: str, text: str, references: Mapping[str, str], *, new: bool) -> Text:
+    """Reads a text. `references`: the texts by the names that it uses, what others refer to first. `new`: it is checked
+    as one that is to be registered. Raises `RefusedError` 42201 if it is none of its kind."""
+    try:
+        if schema_type == AVRO:
+            return AvroText(text, tuple(dict.fromkeys(references.values())), new)
+        if schema_type == JSON:
+            from ..json_schema.schema import parse as parse_json_schema
+
+            return parse_json_schema(text, references, new=new)
+        if schema_type == PROTOBUF:
+            from ..protobuf.schema import parse as parse_protobuf
+
+            return parse_protobuf(text, references, new=new)
+    except SchemaError as error:
+        raise refusals.invalid_schema(str(error)) from error
+    raise refusals.invalid_schema(f"Invalid schema type {schema_type}")
+
+
+def differences(
+    schema_type: str, original: Text, update: Text, policy: CompatibilityPolicy = CompatibilityPolicy.STRICT
+) -> list[Difference]:
+    """Returns how data written with `original` and read with `update` differ: what is incompatible among it has
+    `compatible` False. Raises `SchemaError` if the two cannot be compared within the limits."""
+    if schema_type == AVRO:
+        assert isinstance(original, AvroText)
+        assert isinstance(update, AvroText)
+        return avro_differences(original.parsed.root, update.parsed.root)
+    if schema_type == JSON:
+        from ..json_schema.comparison import differences as json_differences
+        from ..json_schema.schema import JsonSchema
+
+        assert isinstance(original, JsonSchema)
+        assert isinstance(update, JsonSchema)
+        return json_differences(original, update, policy)
+    from ..protobuf.comparison import differences as protobuf_differences
+    from ..protobuf.schema import ProtobufSchema
+
+    assert isinstance(original, ProtobufSchema)
+    assert isinstance(update, ProtobufSchema)
+    return protobuf_differences(original, update)
+
+
+FORMATS: Final = (JSON, PROTOBUF, AVRO)
+"""In the order in which Confluent lists them."""

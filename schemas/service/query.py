@@ -1,0 +1,55 @@
+"""The query of a request: the last value of a name counts, an empty one is none."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+from ..store.registration import RefusedError
+from ..store.subjects import DEFAULT_CONTEXT, context_of, qualified
+
+__all__ = ["Query"]
+
+T = TypeVar("T")
+_SUBJECTS = ("subject", "subjectPrefix")
+
+
+class Query:
+    def __init__(self, raw: bytes = b"", context: str = DEFAULT_CONTEXT) -> None:
+        """`context`: that of the path, for subjects that name none."""
+        self._pairs = parse_qsl(raw.decode("ascii", "replace"), keep_blank_values=True)
+        if context != DEFAULT_CONTEXT:
+            given = dict(self._pairs)
+            for name in _SUBJECTS:
+                value = given.get(name, "")
+                if context_of(value) == DEFAULT_CONTEXT and not value.startswith(":"):
+                    self._pairs.append((name, qualified(context, value)))
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self._pairs if key == name]
+
+    def get(self, name: str, default: str) -> str:
+        found = self.all(name)
+        return found[-1] if found else default
+
+    def text(self, name: str) -> str:
+        return self.get(name, "")
+
+    def flag(self, name: str) -> bool:
+        """Returns True for `true` in any case."""
+        return self.text(name).lower() == "true"
+
+    def page(self, rows: list[T], limit: int = -1) -> list[T]:
+        """Returns the rows from `offset` on, `limit` of them; -1 is all. Raises `RefusedError` 422 for what is no
+        number."""
+        offset, asked = self._number("offset", 0), self._number("limit", -1)
+        most = min(limit, asked) if limit >= 0 and asked >= 0 else max(limit, asked)
+        start = max(offset, 0)
+        return rows[start:] if most < 0 else rows[start : start + most]
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.text(name)
+        try:
+            return int(text) if text else default
+        except ValueError:
+            raise RefusedError(422, f"{name} is {text!r:.50}, not a number") from None

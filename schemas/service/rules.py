@@ -1,0 +1,93 @@
+"""Metadata and rules of a new schema: what the configuration and the version before add, and what is wrong in them.
+
+The registry stores rules and runs none: clients do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from ..store.config import Config
+from ..store.schema import Metadata, Rule, RuleSet, SchemaText
+from . import refusals
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_MIGRATION: Final = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})
+_DOMAIN: Final = frozenset({"WRITE", "READ", "WRITEREAD"})
+_BOTH: Final = frozenset({"WRITEREAD", "UPDOWN"})
+
+
+def completed(schema: SchemaText, before: SchemaText | None, config: Config) -> SchemaText:
+    """Returns the schema with the configuration's defaults, its own or the version before's, and what the
+    configuration puts over them."""
+    metadata, rule_set = schema.metadata, schema.rule_set
+    if before is not None:
+        metadata = before.metadata if metadata is None else metadata
+        rule_set = before.rule_set if rule_set is None else rule_set
+    return replace(
+        schema,
+        metadata=_metadata(_metadata(config.default_metadata, metadata), config.override_metadata),
+        rule_set=_rule_set(_rule_set(config.default_rule_set, rule_set), config.override_rule_set),
+    )
+
+
+def _metadata(under: Metadata | None, over: Metadata | None) -> Metadata | None:
+    if under is None or over is None:
+        return over if under is None else under
+    tags = {path: set(names) for path, names in under.tags}
+    for path, names in over.tags:
+        tags.setdefault(path, set()).update(names)
+    return Metadata.from_json(
+        {
+            "tags": {path: list(names) for path, names in tags.items()},
+            "properties": dict(under.properties) | dict(over.properties),
+            "sensitive": [*under.sensitive, *over.sensitive],
+        }
+    )
+
+
+def _rule_set(under: RuleSet | None, over: RuleSet | None) -> RuleSet | None:
+    if under is None or over is None:
+        return over if under is None else under
+    return RuleSet(
+        _by_name(under.migration_rules, over.migration_rules),
+        _by_name(under.domain_rules, over.domain_rules),
+        _by_name(under.encoding_rules, over.encoding_rules),
+        over.enable_at or under.enable_at,
+    )
+
+
+def _by_name(under: Iterable[Rule], over: Iterable[Rule]) -> tuple[Rule, ...]:
+    added = list(over)
+    names = {rule.name for rule in added}
+    return (*(rule for rule in under if rule.name not in names), *added)
+
+
+def check_rules(rule_set: RuleSet | None) -> None:
+    """Raises `RefusedError` 42210 for the first fault."""
+    if rule_set is None:
+        return
+    names: set[str] = set()
+    groups = (
+        (rule_set.migration_rules, _MIGRATION),
+        (rule_set.domain_rules, _DOMAIN),
+        (rule_set.encoding_rules, _DOMAIN),
+    )
+    for rules, modes in groups:
+        for rule in rules:
+            name = rule.name or ""
+            if not _NAME.fullmatch(name):
+                raise refusals.invalid_rules(f"rule name '{name}' is not a letter or _, then letters, digits, _ and -")
+            if name in names:
+                raise refusals.invalid_rules(f"rule name '{name}' occurs twice")
+            names.add(name)
+            if not rule.type:
+                raise refusals.invalid_rules(f"rule '{name}' has no type")
+            if rule.mode not in modes:
+                raise refusals.invalid_rules(f"rule '{name}' has mode {rule.mode}, not {', '.join(sorted(modes))}")
+            actions = (rule.on_success or "", rule.on_failure or "")
+            if any("," in action for action in actions) and rule.mode not in _BOTH:
+                raise refusals.invalid_rules(f"rule '{name}' has two actions, and mode {rule.mode} has one")
