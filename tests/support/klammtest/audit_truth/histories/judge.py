@@ -254,9 +254,10 @@ class Judge:
         elif state == "late":
             right = want.late + want.untold + want.short > 0 or bool(self.known.world.audit.lost)
             right = right or start in self.excused.get(tier, ())  # its next range shows the gap
+            if not self.final or self.known.world.ended:  # it began inside a range of which it has not read the rest
+                right = right or start in self.partial.get(tier, ())
             if not self.final:
-                counting = tier in self.recounting or start in self.partial.get(tier, ())
-                right = right or counting or bool(self.known.causes.cut)
+                right = right or tier in self.recounting or bool(self.known.causes.cut)
         elif state == "not compared":
             right = not want.held or start in self.partial.get(tier, ())
             right = right or (not self.final and start in self.known.too_late)
