@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Final
+from uuid import UUID
 
 from klamm.plugins.audit.comparison.tiers import TierKey
 from klamm.plugins.audit.event import BROKER, TIERS, AuditEvent
@@ -60,6 +61,8 @@ class History:
         self._traced = traced
         self._shown = 0
         self.expect: set[TierKey] = set()
+        self.cut_epochs: dict[tuple[UUID, int], int] = {}
+        """The leader epochs of unclean elections that have cut off records."""
         self.names = 0
         for _ in range(chance.choice((1, 1, 2))):
             self._begin_producer()
@@ -416,6 +419,8 @@ class History:
             return
         if self.chance.random() < 0.7:
             self._turns(all_of_them=True)
+        if not all(map(self._cut_is_told, world.parts)):  # nobody can publish it afterwards
+            return
         for part in world.parts:
             found = world.store.get(part.place)
             counted = found.offset if found is not None and found.topic_id == world.topic_id else 0
@@ -423,6 +428,12 @@ class History:
                 self.known.causes.uncounted.append((world.topic_id, part.number, counted, part.log.end))
                 self.known.deleted[world.topic_id, part.number] = counted
         world.create_again()
+
+    def _cut_is_told(self, part: Part) -> bool:
+        """Returns True unless the partition's leader has yet to publish that an unclean election cut its log (R11)."""
+        key = self.world.topic_id, part.number
+        since = self.cut_epochs.get(key, -1)
+        return since < 0 or any(event.epoch >= since for event in self.known.ranges(*key))
 
     def elect_unclean(self) -> None:
         part = self._part()
@@ -439,6 +450,7 @@ class History:
         cut = part.log.end
         if cut < end:
             self.known.causes.cut.append((*key, cut, end))
+            self.cut_epochs[key] = part.epoch
             for group in self.known.groups:
                 group.cut(part, cut)
 
