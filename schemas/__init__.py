@@ -35,7 +35,7 @@ def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
 def _registry(config: RegistryConfig, context: BrokerContext) -> Service:
     from klamm.core.client.factory import open_client
 
-    from .service.last_ids import kept_ids
+    from .last_ids import kept_ids
     from .service.service import RegistryService
     from .service.topic import REQUEST_S
 

@@ -9,12 +9,13 @@ from typing import Final, Protocol
 
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.reader.topic_table import TopicTable
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import ErrorCode, LogEndMovedError
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.offset_and_epoch import ANY_EPOCH, OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
 
 from .options import SCHEMA_TOPIC
-from .store.records import Record, encode
+from .store.records import Noop, Record, encode
 from .store.schema_store import SchemaStore
 
 TOPIC_CONFIGS: Final = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -23,13 +24,14 @@ TOPIC_CONFIGS: Final = {"cleanup.policy": "compact", "retention.ms": "-1", "rete
 class SchemaLog(Protocol):
     """The records of schemas; thread-safe."""
 
-    def append(self, records: Sequence[Record]) -> None:
-        """Appends records together; returns when they are stored."""
-        ...
-
     def read(self) -> SchemaStore:
         """Returns the table of all records up to the log's end as of now. It is the same object each time: the next
         `read` changes it."""
+        ...
+
+    def append(self, records: Sequence[Record]) -> bool:
+        """Appends records together, if the log still ends where the last `read` has ended, and returns when they are
+        stored; else appends none and returns False."""
         ...
 
     def close(self) -> None: ...
@@ -37,51 +39,77 @@ class SchemaLog(Protocol):
 
 class TopicSchemaLog:
     """The log in a topic of a cluster, created with its first records. Each `read` fetches only what was appended since
-    the one before. Owns the client."""
+    the one before. Owns the client. `lock` guards the table while records are applied.
+
+    An append that may have succeeded is found by the next `read`: `append` returns False for one whose first attempt
+    was stored and whose answer was lost.
+    """
 
     def __init__(
         self, client: ClusterClient, topic: str = SCHEMA_TOPIC, now_s: Callable[[], float] = time.time
     ) -> None:
+        self.lock = threading.Lock()
         self._client = client
         self._partition = TopicPartition(topic, 0)
         self._now_s = now_s
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._store = SchemaStore()
-        self._table = TopicTable(client, _Contents(self._store), timeout_s=client.request_timeout_s)
+        self._table = TopicTable(client, _Contents(self._store, self.lock), timeout_s=client.request_timeout_s)
 
-    def append(self, records: Sequence[Record]) -> None:
-        if not self._exists():
-            topic = NewTopic(partitions=1, configs=TOPIC_CONFIGS)
-            self._client.create_topics({self._partition.topic: topic}, exists_ok=True)
-        now_ms = round(self._now_s() * 1000)
-        batch = encode_batch([(now_ms, *encode(record), ()) for record in records])
-        self._client.produce({self._partition: batch})
-
-    def _exists(self) -> bool:
-        found = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
-        return found is not None and found.error != ErrorCode.unknown_topic_or_partition
+    def create(self) -> bool:
+        """Creates the topic if it does not exist; returns whether it did."""
+        if self._exists():
+            return True
+        topic = NewTopic(partitions=1, configs=TOPIC_CONFIGS)
+        self._client.create_topics({self._partition.topic: topic}, exists_ok=True)
+        return False
 
     def read(self) -> SchemaStore:
         exists = self._exists()
-        with self._lock:
+        with self._reading:
             if exists:
                 self._table.catch_up([self._partition])
             else:
                 self._table.start_over()  # a topic created later under this name is another topic
             return self._store
 
+    def append(self, records: Sequence[Record]) -> bool:
+        with self._reading:
+            end = self._table.end(self._partition)
+        if end is None and self.create():  # it was created since it was read
+            return False
+        after = end or OffsetAndEpoch(0)
+        if after.offset and after.leader_epoch == ANY_EPOCH:  # compaction has removed the record before the end
+            self._client.produce({self._partition: self._batch([Noop()])})
+            return False
+        try:
+            self._client.produce({self._partition: self._batch(records)}, after={self._partition: after})
+        except LogEndMovedError:
+            return False
+        return True
+
     def close(self) -> None:
         self._client.close()
+
+    def _batch(self, records: Sequence[Record]) -> bytes:
+        now_ms = round(self._now_s() * 1000)
+        return encode_batch([(now_ms, *encode(record), ()) for record in records])
+
+    def _exists(self) -> bool:
+        found = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
+        return found is not None and found.error != ErrorCode.unknown_topic_or_partition
 
 
 class _Contents:
     """`klamm.core.client.reader.topic_table.TableContents`."""
 
-    def __init__(self, store: SchemaStore) -> None:
+    def __init__(self, store: SchemaStore, lock: threading.Lock) -> None:
         self._store = store
+        self._lock = lock
 
     def clear(self) -> None:
-        self._store.clear()
+        with self._lock:
+            self._store.clear()
 
     def apply(
         self,
@@ -91,4 +119,5 @@ class _Contents:
         key: bytes | None,
         value: bytes | None,
     ) -> None:
-        self._store.apply(offset, timestamp_ms, key, value)
+        with self._lock:
+            self._store.apply(offset, timestamp_ms, key, value)

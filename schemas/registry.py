@@ -1,8 +1,9 @@
 """The registry as a client uses it: schemas by the keys of the envelopes, and new ones registered so that all processes
 agree.
 
-Ids are immutable in one topic: a result is not looked up again. An unknown key is looked up in the topic, then in the
-coordination (a write that another process left undone is done), and is then treated as unknown for `UNKNOWN_FOR_S`.
+Ids are immutable in one topic: a result is not looked up again. An unknown key is looked up in the topic, and is then
+treated as unknown for `UNKNOWN_FOR_S`. A registration is appended to the topic only where that ends as it was read
+(compare-and-append); the highest ids are kept in the coordination too.
 
 The topic may be deleted and created again, or lose its end. A registration and a look-up of an unknown key read the
 topic; when it was created again, all that is known of it is dropped. A process that knows all its keys does not notice.
@@ -16,20 +17,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from klamm.core.errors import CoordinationError, SchemaError
+from klamm.core.errors import SchemaError
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 
 from .canonical import canonical_text
 from .compatibility import Compatibility, check
+from .last_ids import kept_ids
 from .log import SchemaLog
 from .parsing import check_new
 from .store.config import Config
 from .store.registration import DEFAULTS, NewVersion, register
 from .store.schema import SchemaText
 from .store.schema_store import SchemaStore, SchemaVersion
+from .store.subjects import context_of
 from .subject_schemas import SubjectSchemas, describe
-from .write_order import WriteOrder
 
 _log = logging.getLogger(__name__)
 UNKNOWN_FOR_S: Final = 5.0
@@ -41,8 +43,8 @@ _Key = tuple[str, SchemaKey]
 
 
 class SchemaRegistry:
-    """Thread-safe. `coordination` is called when something is to be registered or cannot be found; it and the log are
-    the caller's, `close` closes the log."""
+    """Thread-safe. `coordination` is called when something is to be registered; it and the log are the caller's,
+    `close` closes the log."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class SchemaRegistry:
         with self._lock:
             found = self._schemas[subject].find(key) if subject in self._schemas else None
             if found is None and self._unknown.get((subject, key), 0.0) <= self._clock():
-                found = self._of(self._read(), subject).find(key) or self._complete(key, subject)
+                found = self._of(self._read(), subject).find(key)
             if found is None:
                 self._remember_unknown((subject, key))
                 raise SchemaError(f"unknown schema {describe(key)}")
@@ -92,12 +94,16 @@ class SchemaRegistry:
             known = store.find(subject, schema)
             if known is not None:
                 return self._of(store, subject).read(known)
-            order = WriteOrder(self._coordination(), self._log)
+            keep = kept_ids(self._coordination())
             for _ in range(MAX_RACES):
-                store = self._use(order.read())
+                store = self._read()
+                for context, last in keep(store.last_ids()).items():
+                    store.raise_last_id(context, last)
                 made = self._plan(store, subject, schema, compatibility)
-                if made.records and not order.write(made.records):
-                    continue
+                if made.records:
+                    if not self._log.append(made.records):
+                        continue
+                    keep({context_of(subject): made.schema_id})
                 stored = self._use(self._log.read() if made.records else store).find(subject, schema)
                 if stored is not None and stored.schema_id == made.schema_id:
                     return self._of(store, subject).read(stored)
@@ -134,14 +140,6 @@ class SchemaRegistry:
             return self._of(store, version.subject).read(version).text
         except SchemaError as error:
             return error
-
-    def _complete(self, key: SchemaKey, subject: str) -> RegisteredSchema | None:
-        """Does a write that was left undone; then looks the key up again."""
-        try:
-            store = WriteOrder(self._coordination(), self._log).read()
-        except CoordinationError:  # a reader without a coordination has only the topic
-            return None
-        return self._of(self._use(store), subject).find(key)
 
     def _read(self) -> SchemaStore:
         return self._use(self._log.read())

@@ -27,8 +27,8 @@ def registry(
 
     Any number may run at once: each takes writes. A broker runs one itself with `services: [registry]`.
     """
+    from ..last_ids import kept_ids
     from .config import registry_config
-    from .last_ids import kept_ids
     from .service import RegistryService
     from .topic import REQUEST_S
 

@@ -38,9 +38,9 @@ References = Annotated[
 @contextmanager
 def _opened(config: Path, bootstrap: str | None) -> Iterator[tuple[RegistryApi, SchemaTopic]]:
     """Yields the registry on the topic that the file names, read to its end."""
+    from ..last_ids import kept_ids
     from .api import RegistryApi
     from .config import registry_config
-    from .last_ids import kept_ids
     from .service import defaults_of
     from .topic import SchemaTopic
 

@@ -12,10 +12,11 @@ from klamm.core.extras import missing_package
 from klamm.core.http_service import AsgiServer, CountedApp, HttpService
 from klamm.core.interfaces.service import ServiceMetric
 
+from ..last_ids import LastIds
 from ..store.config import Config
 from .api import Answer, Defaults, RegistryApi
 from .config import RegistryConfig
-from .topic import LastIds, SchemaTopic
+from .topic import SchemaTopic
 
 __all__ = ["RegistryService", "defaults_of"]
 

@@ -14,22 +14,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final
 
-from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import ConnectionFailedError
-from klamm.core.client.reader.topic_table import TopicTable
-from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, KlammError, LogEndMovedError
-from klamm.core.records.encode import encode_batch
-from klamm.core.records.offset_and_epoch import ANY_EPOCH, OffsetAndEpoch
-from klamm.core.records.partition import TopicPartition
+from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, KlammError
 
-from ..log import TOPIC_CONFIGS
-from ..store.records import Noop, Record, SchemaTombstone, SubjectClearing, encode
+from ..last_ids import LastIds
+from ..log import TopicSchemaLog
+from ..store.records import Record, SchemaTombstone, SubjectClearing
 from ..store.schema_store import SchemaStore
 from . import refusals
 
-__all__ = ["REQUEST_S", "LastIds", "SchemaTopic"]
+__all__ = ["REQUEST_S", "SchemaTopic"]
 
 _log = logging.getLogger(__name__)
 WRITE_S: Final = 30.0
@@ -44,9 +41,6 @@ KEEP_S: Final = 1.0
 """The highest ids are kept outside the topic at most so often, and before a schema is removed for good."""
 _JITTER_S: Final = 0.02
 _UNKNOWN: Final = {ErrorCode.not_enough_replicas_after_append, ErrorCode.request_timed_out}
-R = TypeVar("R")
-LastIds = Callable[[dict[str, int]], dict[str, int]]
-"""Raises the highest ids by context that are kept outside the topic, and returns them."""
 
 
 class SchemaTopic:
@@ -60,18 +54,14 @@ class SchemaTopic:
         topic: str,
         *,
         last_ids: LastIds | None = None,
-        replication_factor: int = -1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
-        self._partition = TopicPartition(topic, 0)
+        self._log = TopicSchemaLog(client, topic)
+        self._grace_s = client.request_timeout_s
         self._last_ids = last_ids
-        self._factor = replication_factor
         self._clock = clock
         self._store = SchemaStore()
-        self._store_lock = threading.Lock()
         self._reading = threading.Lock()
-        self._table = TopicTable(client, _Contents(self._store, self._store_lock), timeout_s=client.request_timeout_s)
         self._read_from: float | None = None
         """When the last read that reached the end began."""
         self._generation = -1
@@ -91,8 +81,8 @@ class SchemaTopic:
     def close(self) -> None:
         self._stopped.set()
         if self._follower.is_alive():
-            self._follower.join(self._client.request_timeout_s)
-        self._client.close()
+            self._follower.join(self._grace_s)
+        self._log.close()
 
     def problem(self) -> str | None:
         """Returns why the store is behind the topic; None if it is not."""
@@ -106,7 +96,7 @@ class SchemaTopic:
     @contextmanager
     def store(self) -> Iterator[SchemaStore]:
         """The store as it is, for this thread alone."""
-        with self._store_lock:
+        with self._log.lock:
             yield self._store
 
     def catch_up(self) -> None:
@@ -128,23 +118,21 @@ class SchemaTopic:
             try:
                 with self._reading:
                     self._read()
-                    with self._store_lock:
+                    with self._log.lock:
                         records = decide(self._store)
                         ids = self._store.last_ids()
-                    end = self._table.end(self._partition)
                 if check is not None:
                     check()
                 if not records:
                     return
                 if any(isinstance(record, SchemaTombstone | SubjectClearing) for record in records):
                     self._keep(ids)  # compaction may remove the records that had them
-                self._append(records, end)
-            except LogEndMovedError:
-                self.overtaken += 1
-                if self._clock() > deadline:
-                    raise refusals.timed_out("other writers came first again and again") from None
-                self._stopped.wait(random.random() * _JITTER_S)
-                continue
+                if not self._log.append(records):
+                    self.overtaken += 1
+                    if self._clock() > deadline:
+                        raise refusals.timed_out("other writers came first again and again")
+                    self._stopped.wait(random.random() * _JITTER_S)
+                    continue
             except (BrokerError, ConnectionFailedError, CoordinationError) as error:
                 if not (isinstance(error, ConnectionFailedError) or error.code.retriable or error.code in _UNKNOWN):
                     raise refusals.store_failed(str(error)) from error
@@ -157,14 +145,6 @@ class SchemaTopic:
                 self._read()
             return
 
-    def _append(self, records: Sequence[Record], end: OffsetAndEpoch) -> None:
-        now_ms = round(time.time() * 1000)
-        batch = encode_batch([(now_ms, *encode(record), ()) for record in records])
-        if end.offset and end.leader_epoch == ANY_EPOCH:  # compaction removed the record before the end
-            self._client.produce({self._partition: encode_batch([(now_ms, *encode(Noop()), ())])})
-            raise LogEndMovedError(f"{self._partition}: a record was appended to compare with")
-        self._client.produce({self._partition: batch}, after={self._partition: end})
-
     def _keep(self, ids: dict[str, int]) -> None:
         if self._last_ids is not None:
             self._kept = dict(self._last_ids(ids))
@@ -174,16 +154,17 @@ class SchemaTopic:
         """The caller holds `_reading`."""
         began = self._clock()
         try:
-            self._create()
-            self._table.catch_up([self._partition])
-            with self._store_lock:
+            if self._read_from is None:
+                self._log.create()
+            self._store = self._log.read()
+            with self._log.lock:
                 ids, generation = self._store.last_ids(), self._store.generation
             if generation != self._generation or any(
                 last > self._kept.get(context, 0) for context, last in ids.items()
             ):
                 if generation != self._generation or self._clock() - self._kept_at > KEEP_S:
                     self._keep(ids)
-                with self._store_lock:
+                with self._log.lock:
                     for context, last in self._kept.items():
                         self._store.raise_last_id(context, last)
                 self._generation = generation
@@ -191,14 +172,6 @@ class SchemaTopic:
             self._problem = str(error)
             raise
         self._read_from, self._problem = began, None
-
-    def _create(self) -> None:
-        if self._read_from is not None:
-            return
-        found = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
-        if found is None or found.error == ErrorCode.unknown_topic_or_partition:
-            topic = NewTopic(1, self._factor, TOPIC_CONFIGS)
-            self._client.create_topics({self._partition.topic: topic}, exists_ok=True)
 
     def _follow(self) -> None:
         while not self._stopped.is_set():
@@ -213,26 +186,3 @@ class SchemaTopic:
                 self._stopped.wait(FOLLOW_S)
             else:
                 self._stopped.wait(FRESH_S)
-
-
-class _Contents:
-    """`klamm.core.client.reader.topic_table.TableContents`."""
-
-    def __init__(self, store: SchemaStore, lock: threading.Lock) -> None:
-        self._store = store
-        self._lock = lock
-
-    def clear(self) -> None:
-        with self._lock:
-            self._store.clear()
-
-    def apply(
-        self,
-        partition: TopicPartition,  # noqa: ARG002 - there is one
-        offset: int,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-    ) -> None:
-        with self._lock:
-            self._store.apply(offset, timestamp_ms, key, value)

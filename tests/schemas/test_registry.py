@@ -18,7 +18,6 @@ from klamm.schemas.compatibility import Compatibility
 from klamm.schemas.registry import SchemaRegistry
 from klamm.schemas.store.config import Config
 from klamm.schemas.store.records import ConfigRecord, SchemaTombstone
-from klamm.schemas.write_order import WriteOrder
 from klammtest.schemas import MemoryLog, MemoryTopic, embedded, registry, stored
 
 
@@ -93,43 +92,15 @@ def test_a_reader_without_coordination_has_the_topic_alone() -> None:
         reader.lookup(SchemaKey(schema_id=4))
 
 
-class LostAppends(MemoryLog):
-    """A process that ends before it appends."""
-
-    def append(self, records: object) -> None:
-        raise KeyboardInterrupt
-
-
-def left_undone(coordination: Coordination, topic: MemoryTopic) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        SchemaRegistry(LostAppends(topic), lambda: coordination).register("t-value", schema("a"))
-    assert topic.records == []
-
-
-def test_a_write_that_was_left_undone_is_done_by_a_reader(coordination: Coordination) -> None:
+def test_a_write_is_decided_on_all_that_was_written_before() -> None:
     topic = MemoryTopic()
-    left_undone(coordination, topic)
-    assert json.loads(registry(coordination, topic).lookup(SchemaKey(schema_id=1)).text) == json.loads(schema("a"))
-    assert topic.versions() == [("t-value", 1, 1)]
-
-
-def test_a_write_that_was_left_undone_is_done_by_a_writer_once(coordination: Coordination) -> None:
-    topic = MemoryTopic()
-    left_undone(coordination, topic)
-    assert registry(coordination, topic).register("u-value", schema("b", record="S")).schema_id == 2
-    assert registry(coordination, topic).register("t-value", schema("a")).schema_id == 1
-    assert topic.versions() == [("t-value", 1, 1), ("u-value", 1, 2)]
-
-
-def test_a_write_is_decided_on_all_that_was_written_before(coordination: Coordination) -> None:
-    topic = MemoryTopic()
-    slow, fast = (WriteOrder(coordination, MemoryLog(topic)) for _ in range(2))
+    slow, fast = MemoryLog(topic), MemoryLog(topic)
     slow.read()
     fast.read()
-    assert fast.write([stored("t-value", 1, 1, schema("a"))])
-    assert not slow.write([stored("t-value", 1, 1, schema("b"))])
+    assert fast.append([stored("t-value", 1, 1, schema("a"))])
+    assert not slow.append([stored("t-value", 1, 1, schema("b"))])
     assert slow.read().next_version("t-value") == 2
-    assert slow.write([stored("t-value", 2, 2, schema("b"))])
+    assert slow.append([stored("t-value", 2, 2, schema("b"))])
     assert topic.versions() == [("t-value", 1, 1), ("t-value", 2, 2)]
 
 

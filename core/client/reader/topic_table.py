@@ -221,11 +221,11 @@ class TopicTable:
         self._known_ends.clear()
         self._contents.clear()
 
-    def end(self, partition: TopicPartition) -> OffsetAndEpoch:
-        """Returns the position in a partition that was caught up, with the leader epoch of the record before it: what a
-        conditional append compares. The epoch is -1 if it is not known."""
-        cursor = self._readers[partition].cursor
-        return OffsetAndEpoch(cursor.offset, cursor.leader_epoch)
+    def end(self, partition: TopicPartition) -> OffsetAndEpoch | None:
+        """Returns the position in a partition, with the leader epoch of the record before it: what a conditional append
+        compares. The epoch is -1 if it is not known. None if the partition was not read since the table was empty."""
+        reader = self._readers.get(partition)
+        return None if reader is None else OffsetAndEpoch(reader.cursor.offset, reader.cursor.leader_epoch)
 
     def _read_to_ends(
         self, partitions: list[TopicPartition], at_least: Mapping[TopicPartition, int], deadline_s: float | None

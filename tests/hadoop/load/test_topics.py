@@ -20,7 +20,7 @@ from klamm.hadoop.load.rows import RowMaker
 from klamm.hadoop.load.topics import ClusterTopics
 from klamm.schemas.log import TopicSchemaLog
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.schemas import avro_bytes, stored
+from klammtest.schemas import add, avro_bytes, stored
 
 TRIP = {"type": "record", "name": "Trip", "fields": [{"name": "id", "type": "long"}]}
 LATER = {**TRIP, "fields": [*TRIP["fields"], {"name": "secret", "type": "string", "default": ""}]}  # type: ignore[misc]
@@ -42,7 +42,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 def topics(broker: RunningBroker, tmp_path: Path) -> Iterator[ClusterTopics]:
     log = TopicSchemaLog(ClusterClient(broker.bootstrap, codecs=CodecTable()))
     if not log.read().position:
-        log.append(ENTRIES)
+        add(log, *ENTRIES)
     log.close()
     formats = {name: {"envelope": "confluent", "serde": "avro"} for name in ("trips", "orders")}
     consumer = {"bootstrap.servers": broker.bootstrap}

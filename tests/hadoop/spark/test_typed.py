@@ -23,7 +23,7 @@ from klamm.hadoop.spark.typed import value_type
 from klamm.schemas.columns import native
 from klamm.schemas.log import TopicSchemaLog
 from klammtest.clients.numbered import Topics, number_topics
-from klammtest.schemas import stored
+from klammtest.schemas import add, stored
 
 ID = {"name": "id", "type": "long"}
 TO = {"name": "to", "type": "string"}
@@ -39,14 +39,14 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     with number_topics(tmp_path_factory.mktemp("typed")) as made:
         log = TopicSchemaLog(ClusterClient(made.bootstrap, codecs=CodecTable()))
         for number, (subject, version, schema) in enumerate([("trips", 1, FIRST), ("dates", 1, DATES)], start=1):
-            log.append([stored(f"{subject}-value", version, number, json.dumps(schema))])
+            add(log, stored(f"{subject}-value", version, number, json.dumps(schema)))
         yield made
         log.close()
 
 
 def register(topics: Topics, subject: str, version: int, number: int, schema: object) -> None:
     log = TopicSchemaLog(ClusterClient(topics.bootstrap, codecs=CodecTable()))
-    log.append([stored(f"{subject}-value", version, number, json.dumps(schema))])
+    add(log, stored(f"{subject}-value", version, number, json.dumps(schema)))
     log.close()
 
 

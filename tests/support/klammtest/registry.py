@@ -12,9 +12,10 @@ from typing import Any
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.records.codecs import CodecTable
 from klamm.core.transport.address import Address
+from klamm.schemas.last_ids import LastIds
 from klamm.schemas.service.config import RegistryConfig
 from klamm.schemas.service.service import RegistryService
-from klamm.schemas.service.topic import REQUEST_S, LastIds
+from klamm.schemas.service.topic import REQUEST_S
 
 TYPE = "application/vnd.schemaregistry.v1+json"
 

@@ -14,6 +14,7 @@ import fastavro
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.serde import SerdeContext, TopicFormat
 from klamm.core.plugins import plugin_host
+from klamm.schemas.log import SchemaLog
 from klamm.schemas.options import AvroOptions
 from klamm.schemas.registry import SchemaRegistry
 from klamm.schemas.serde import AvroSerde
@@ -51,6 +52,12 @@ def store_of(*records: Record | KeyValue) -> SchemaStore:
     return store
 
 
+def add(log: SchemaLog, *records: Record) -> None:
+    """Appends records to a topic that nobody else writes to."""
+    log.read()
+    assert log.append(records)
+
+
 class MemoryTopic:
     """The records of a topic of schemas; `reads` counts reads. They may be replaced: as if it was created again."""
 
@@ -72,9 +79,12 @@ class MemoryLog:
         self._applied: list[Record] = []
         self._store = SchemaStore()
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record]) -> bool:
         with self._topic.lock:
+            if self._topic.records != self._applied:
+                return False
             self._topic.records += records
+            return True
 
     def read(self) -> SchemaStore:
         with self._topic.lock:

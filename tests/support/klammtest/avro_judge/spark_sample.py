@@ -23,7 +23,7 @@ from klamm.hadoop.source import KlammDataSource
 from klamm.schemas.log import TopicSchemaLog
 from klammtest.clients.numbered import START_MS, Topics, number_topics
 from klammtest.hadoop.hdfs_client import SPARK
-from klammtest.schemas import stored
+from klammtest.schemas import add, stored
 
 from .cases import Case
 from .comparison import Difference, Judged
@@ -86,7 +86,7 @@ class SparkSample:
         first = self._ids + 1
         for version, text in enumerate(versions, start=1):
             self._ids += 1
-            self._log.append([stored(f"{name}-value", version, self._ids, text)])
+            add(self._log, stored(f"{name}-value", version, self._ids, text))
         if payloads:
             prefix = PREFIX[:1] + first.to_bytes(4, "big")
             rows = [(START_MS, None, prefix + raw, ()) for raw in payloads]

@@ -1,17 +1,18 @@
-"""The highest ids, kept in the coordination."""
+"""The highest ids, kept in the coordination: they survive the topic's compaction and its restore from a backup."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from klamm.core.interfaces.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
 
-from .topic import LastIds
+__all__ = ["LastIds", "kept_ids"]
 
-__all__ = ["kept_ids"]
+LastIds = Callable[[Mapping[str, int]], Mapping[str, int]]
+"""Raises the highest ids by context that are kept outside the topic, and returns them."""
 
 _PATH: Final = "/schemas/last_id"
 
