@@ -109,7 +109,7 @@ class AppendPlacement:
             self._take(PlacementEvent.HELD_UP)
             self.held_up += 1
             if self._pause_s == FIRST_PAUSE_S:
-                log.info("the disk holds writers up: appends run on worker threads while it does")
+                log.info("the disk blocks writers: appends run on worker threads until it no longer does")
             self._call_later(self._pause_s, self._end_pause)
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             return

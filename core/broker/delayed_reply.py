@@ -63,7 +63,7 @@ def reply_of_task(task: asyncio.Task[Reply]) -> DelayedReply:
 
     def ended(_: asyncio.Task[Reply]) -> None:
         if not task.cancelled():
-            task.exception()  # asyncio would log it if the connection has ended, so that nobody takes the reply
+            task.exception()  # asyncio would log it if the connection has ended, so that nothing retrieves the reply
         reply.ready()
 
     task.add_done_callback(ended)

@@ -148,7 +148,9 @@ async def _gone(cluster: Cluster) -> None:
     while True:
         while not cluster.is_away:
             await asyncio.sleep(_LOOK_S)
-        log.warning("the coordination does not answer: waiting up to %g s for it, to hand partitions over", _AWAY_S)
+        log.warning(
+            "the coordination does not answer: waiting up to %g s for it, to move partitions to other brokers", _AWAY_S
+        )
         until = time.monotonic() + _AWAY_S
         while cluster.is_away:
             if time.monotonic() >= until:
@@ -265,13 +267,16 @@ class Broker:
             if handed.done():
                 handed.result()
             elif away.done():
-                log.warning("this broker stops without handing its partitions over: the coordination does not answer")
+                log.warning(
+                    "this broker stops without moving its partitions to others: the coordination does not answer"
+                )
             else:
                 log.warning(
-                    "some partitions could not be handed over in %d s; the broker stops all the same", _HAND_OVER_S
+                    "some partitions could not be moved to other brokers in %d s; the broker stops all the same",
+                    _HAND_OVER_S,
                 )
         except KlammError as error:
-            log.warning("this broker stops without handing its partitions over: %s", error)
+            log.warning("this broker stops without moving its partitions to others: %s", error)
         finally:
             handed.cancel()
             away.cancel()
@@ -727,4 +732,6 @@ class Broker:
         grace_ms = self._config.shutdown_drain_timeout_ms
         cut_off, _ = await asyncio.gather(self._connections.stop(grace_ms / 1000), services.groups.stop())
         if cut_off:
-            log.warning("cut off %s that did not take their answers in %d ms", counted(cut_off, "connection"), grace_ms)
+            log.warning(
+                "closed %s that did not read their responses in %d ms", counted(cut_off, "connection"), grace_ms
+            )

@@ -202,7 +202,7 @@ async def _serve(
         by = signals.stopped.result()
         log.info("%s: stopping; a second signal does not wait", by.name)
     except NoSpaceError as error:  # of the start; later ones are the partitions'
-        hint = "make room on that disk: a broker needs a few MB to start, and takes no records until there is more"
+        hint = "free space on that disk: a broker needs a few MB to start, and takes no records until there is more"
         raise NoSpaceError(f"{error}; {hint}") from error
     except OSError as error:
         raise KlammError(f"broker {settings.broker.broker_id}: {error.strerror or error}") from error

@@ -220,7 +220,7 @@ def drain(
 
 @app.command()
 def unregister(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", max=INT_MAX, help="A broker that is gone for good.")],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", max=INT_MAX, help="A broker that will not return.")],
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -511,7 +511,7 @@ def _broker_rows(admin: ClusterAdmin, view: ClusterView) -> Iterable[dict[str, A
 def _address(row: Mapping[str, Any]) -> str:
     """Returns the address as the table shows it; a broker without one is not live."""
     mark = " (controller)" if row["controller"] else ""
-    return "away" if row["address"] is None else f"{row['address']}{mark}"
+    return "offline" if row["address"] is None else f"{row['address']}{mark}"
 
 
 def _bytes(number: int) -> Shown:

@@ -348,7 +348,7 @@ def _states(client: ClusterClient) -> dict[str, str]:
         message = client.call(ApiKey.LIST_GROUPS, node_id, states_filter=(), types_filter=())
         if message.error_code != ErrorCode.none:
             raise BrokerError(
-                message.error_code, f"broker {node_id} cannot list its groups now; is its coordination away?"
+                message.error_code, f"broker {node_id} cannot list its groups now; is its coordination unavailable?"
             )
         for found in message.groups:
             state = getattr(found, "group_state", "")

@@ -83,7 +83,7 @@ class _Child:
     def _pass_on(self, source: IO[str] | None, target: TextIO) -> None:
         assert source is not None
         for line in source:
-            with suppress(OSError):  # nobody reads this process's output any more
+            with suppress(OSError):  # this process's output has no reader any more
                 target.write(f"{self._prefix}{line}")
                 target.flush()
             if line.startswith(_READY):

@@ -69,7 +69,7 @@ def carry_out(
         try:
             left = _carry_out(client, admin, targets, begun, most)
         except KeyboardInterrupt:
-            _say("moves that have begun continue; klamm cluster reassign --list shows them, --cancel ends them")
+            _say("moves in progress continue; klamm cluster reassign --list shows them, --cancel ends them")
             raise
     finally:
         throttles.restore()
@@ -157,7 +157,7 @@ def _copied(client: ClusterClient, admin: ClusterAdmin, ongoing: Mapping[TopicPa
         try:
             sizes[broker] = admin.log_directory(broker, ongoing).sizes
         except KlammError:
-            continue  # it has just gone, or may not be asked: its replicas count as empty
+            continue  # it has just stopped, or this client may not ask it: its replicas count as empty
     parts = 0.0
     for tp, found in ongoing.items():
         whole = max((sizes.get(replica, {}).get(tp, 0) for replica in found.replicas), default=0)
@@ -181,7 +181,7 @@ class _Waits:
         for broker in sorted({new for found in ongoing.values() for new in found.adding} - view.nodes.keys()):
             if broker not in self._away:
                 self._away.add(broker)
-                _say(f"broker {broker} is away: moves to it wait until it is back; --cancel ends them")
+                _say(f"broker {broker} is offline: moves to it wait until it is back; --cancel ends them")
         stuck: dict[tuple[tuple[int, ...], bool], list[TopicPartition]] = {}
         for tp, found in ongoing.items():
             topic = view.topics.get(tp.topic)

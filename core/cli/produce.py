@@ -214,7 +214,7 @@ class _Form:
             raise ConfigError(f"--columns: expected names separated by commas, got {columns!r}")
 
     def expected(self, typed: bool) -> str:
-        """Describes the expected form of a line, for a person who types them."""
+        """Describes the expected form of a line, for people who type the input."""
         if self._csv:
             return "a row of CSV"
         if self._json:

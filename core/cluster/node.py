@@ -166,7 +166,7 @@ class ClusterNode:
         yield from set_watches((paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION, *reported, *configs))
         yield from self._check_history()
         if self._went_back:
-            # A registration and a lease that the backup has are of another time: they would not tell the states that
+            # A registration and a lease that the backup has are of another time: they would not distinguish states that
             # are made from now on from those of the backup.
             yield from self.controller.resign()
             yield from self.registration.begin_anew()

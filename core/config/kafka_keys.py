@@ -92,7 +92,7 @@ TOPIC_KEYS: Final[Mapping[str, KafkaKey]] = {key.name: key for key in _keys(TOPI
 _NO_KRAFT: Final = "Klamm has no KRaft; the section coordination names what takes its place"
 _NO_TIERS: Final = "there is no tiered storage"
 _NO_TLS: Final = "Klamm has no TLS yet"
-_NO_SASL: Final = "Klamm has no SASL; the key authenticator names a plugin that says who a client is"
+_NO_SASL: Final = "Klamm has no SASL; the key authenticator names a plugin that identifies clients"
 _OFFSETS: Final = "it is a key of the section offsets"
 ELSEWHERE: Final[Mapping[str, str]] = {
     "log.dir": "the key is log.dirs here",

@@ -139,7 +139,7 @@ def active_protocol(coordination: Coordination, group: str) -> GroupProtocol | N
 
 
 def last_protocol(coordination: Coordination, group: str) -> GroupProtocol | None:
-    """Returns the protocol of the lock's last holders, who may have left; None if it was never acquired."""
+    """Returns the protocol of the lock's last holders, which may have left; None if it was never acquired."""
     root = paths.group(group)
     try:
         return _decode_protocol(root, coordination.get(root)[0])

@@ -421,7 +421,7 @@ class LogManager:
         try:
             write_identity(self.directory, self._identity)
         except StorageError as error:
-            _log.error("%s: the failed flush cannot be noted: %s", self.directory, error)
+            _log.error("%s: the failed flush cannot be recorded: %s", self.directory, error)
 
     def _truncating(self, log: PartitionLog, end: int) -> None:
         """Lowers the checkpoints before a truncation of a follower's log.

@@ -693,7 +693,7 @@ class PartitionLog:
         self._check_open()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpochError(
-                f"{self.tp}: append under leader epoch {leader_epoch}, but epoch {self._epochs.latest} has begun"
+                f"{self.tp}: append under leader epoch {leader_epoch}, but the latest epoch is {self._epochs.latest}"
             )
         if not self._role.may_lead(leader_epoch):
             raise FencedLeaderEpochError(

@@ -77,7 +77,7 @@ Digest: TypeAlias = bytes
 HELD_BYTES: Final = 64 * 1024 * 1024
 """Bytes of rows that wait until the stored rows were found among the attempt's own."""
 PATIENCE: Final = 60
-"""How often an attempt looks for the announcements of other tasks."""
+"""How many times an attempt checks for the announcements of other tasks."""
 SCANS_WITHOUT_PROGRESS: Final = 12
 """Searches after a refused batch that may find nothing new: rows become visible when they are on all replicas."""
 
@@ -289,11 +289,10 @@ class ReadAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class Send(Generic[C]):
-    """Send these rows of each partition, from this sequence number on, in batches. Report each acknowledged batch with
-    `batch_stored`, with `read_back` only if its records are at their offset; one of others, and
-    OUT_OF_ORDER_SEQUENCE_NUMBER, with `batch_refused`, which ends the sending; INVALID_PRODUCER_EPOCH with
-    `later_batch`; the end of the rows with `sent`.
-    """
+    """Send these rows of each partition, in batches, from this sequence number on. Report with `batch_stored` each
+    acknowledged batch (`read_back`: its records were found at their offset); with `batch_refused`, which ends the
+    sending, a batch of another attempt and OUT_OF_ORDER_SEQUENCE_NUMBER; with `later_batch` INVALID_PRODUCER_EPOCH;
+    with `sent` the end of the rows."""
 
     rows: Mapping[int, tuple[int, Sequence[C]]]
     read_back: bool

@@ -83,7 +83,7 @@ class AuditQueryRunner:
         logs = read_log_ends(self._client, lambda topic: config.audits(topic) and topic in (query.topics or (topic,)))
         reader.read(self._deadline_s)
         retained_ms = reader.retained_ms(now_ms, config.retention_ms)
-        if retained_ms > -math.inf:  # the events may be deleted that said up to where the broker tier has counted
+        if retained_ms > -math.inf:  # the events that state up to where the broker tier has counted may be deleted
             logs = with_counted(self._client, logs)
         deadline = time.monotonic() + (2 * config.broker_interval_ms / 1000 + REACH_S if wait else 0)
         if self._deadline_s is not None:

@@ -205,7 +205,8 @@ class CoordinationSessionsContract(CoordinationSuite):
         assert found.ephemeral_owner == coordination.session_id
 
     def test_an_evicted_ephemeral_path_is_seen_by_its_owner(self, coordination_case: CoordinationUnderTest) -> None:
-        """As the controller evicts a broker: the path is deleted by another, and the session lives on."""
+        """Another session deletes the path, as the controller does when it evicts a broker; the owner's session
+        continues."""
         owner, other = coordination_case.open(), coordination_case.open()
         events, signal = SessionEvents(owner), WatchSignal()
         before = owner.create("/live", b"1", ephemeral=True)
@@ -241,7 +242,8 @@ class CoordinationSessionsContract(CoordinationSuite):
         eventually(lambda: other.exists("/live") is None, "the end of the new session's path")
 
     def test_an_idle_session_lives_on(self, coordination_case: CoordinationUnderTest) -> None:
-        """Heartbeats, not calls, keep it: longer than its time-out without a call, while another looks for the dead."""
+        """Heartbeats, not calls, keep it alive: longer than its time-out without a call, while another session
+        checks for expired ones."""
         idle, other = coordination_case.open(session_timeout_ms=4000), coordination_case.open(session_timeout_ms=4000)
         events = SessionEvents(idle)
         created = idle.create("/ephemeral", ephemeral=True)

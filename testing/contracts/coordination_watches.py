@@ -89,7 +89,7 @@ class CoordinationWatchesContract(CoordinationSuite):
         later.wait_for_more()
 
     def test_the_last_state_is_seen_however_quick_the_changes(self, coordination_case: CoordinationUnderTest) -> None:
-        """Callbacks may be merged, but who reads again on each ends up with the last value."""
+        """Callbacks may be merged, but a caller that reads after each callback ends up with the last value."""
         watcher, writer = coordination_case.open(), coordination_case.open()
         writer.create("/a", b"0")
         changed = threading.Event()

@@ -156,7 +156,7 @@ class GroupService:
                 self.cleanup.look()
                 self.coordinator.tick()
             except Exception as error:  # it must go on, or no session of a member would end again
-                log.exception("the groups are looked at again: %s", describe_error(error))
+                log.exception("checking the groups failed, retrying: %s", describe_error(error))
                 await asyncio.sleep(_LONGEST_TICK_S)
 
     def _changed(self, group: str) -> None:

@@ -42,7 +42,7 @@ class KeySequencer:
         if self._last.get(key) is task:
             del self._last[key]
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: the requester may have gone
+            task.exception()  # marks it as retrieved: the requester may have disconnected
 
 
 async def _after(former: asyncio.Task[Any] | None, call: Coroutine[Any, Any, T]) -> T:

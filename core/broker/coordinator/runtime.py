@@ -132,7 +132,7 @@ class CoordinatorRuntime(Generic[S]):
             led, left = self._of(key), deadline - loop.time()
             if left <= 0 or led is None or led.load is None:
                 return
-            if led.failed:  # the next `look` begins it again
+            if led.failed:  # the next `look` starts it again
                 await asyncio.sleep(min(left, _RETRY_S))
             else:
                 await asyncio.wait([led.load], timeout=left)
@@ -203,6 +203,6 @@ class CoordinatorRuntime(Generic[S]):
 def _log_failure(led_log: LedLog, task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if isinstance(error, KlammError):
-        log.warning("%s could not be loaded, which is tried again: %s", led_log.partition, error)
+        log.warning("%s could not be loaded, retrying: %s", led_log.partition, error)
     elif error is not None:
-        log.error("%s could not be loaded, which is tried again: %s", led_log.partition, describe_error(error))
+        log.error("%s could not be loaded, retrying: %s", led_log.partition, describe_error(error))

@@ -72,7 +72,7 @@ class LiveConfig:
             self._take_over(for_all, for_this)
             applied = await self._apply(self._overlaid(self.file))
             for name, value in applied.items():
-                log.info("%s is %s now, as the cluster says", name, value)
+                log.info("%s is now %s, as set in the cluster", name, value)
 
     def _take_over(self, for_all: Overlay, for_this: Overlay) -> None:
         self._said = (for_all, for_this)

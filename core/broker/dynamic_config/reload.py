@@ -81,7 +81,7 @@ class Reloader:
             path = self._live.current.log_dirs / OUTCOME
             await self._workers.disk(write_atomically, path, _CODEC.dump_json(outcome), durable=False)
         except StorageError as error:
-            log.warning("what came of the reload cannot be kept: %s", error)
+            log.warning("the outcome of the reload cannot be stored: %s", error)
         return outcome
 
     async def _reload(self, file: Path) -> ReloadOutcome:

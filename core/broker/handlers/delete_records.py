@@ -55,6 +55,6 @@ async def _delete(services: Services, name: TopicPartition, offset: int, deadlin
         log.info("DeleteRecords of %s: %s", name, error)
         # Its log may have been closed because the topic was deleted, or moved to other brokers.
         return error.code if led.leader_epoch == epoch else ErrorCode.not_leader_or_follower, _NO_OFFSET
-    log.info("%s begins at offset %d, as DeleteRecords asked", name, start)
+    log.info("%s: the log start offset is %d, as DeleteRecords requested", name, start)
     required = start if offset < 0 else min(start, offset)  # as in Kafka: what it has deleted beyond is not waited for
     return await led.deleted(epoch, required, lambda: services.image.registrations, deadline)

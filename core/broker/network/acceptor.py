@@ -88,5 +88,5 @@ class Acceptor:
         try:
             await self._accept(wire, self._make_handler)
         except OSError:
-            log.debug("a connection was gone before it was set up", exc_info=True)
+            log.debug("a connection was closed before it was set up", exc_info=True)
             wire.close()

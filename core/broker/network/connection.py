@@ -23,7 +23,7 @@ acks=all, once its records are appended, does not hold up the Produce requests b
   ahead of it are answered, Produce without acks is handled too, and a parked Fetch answers with what there is
   (`ConnectionContext.end`). If nothing is handled for `socket.receive.timeout.ms` the connection is closed.
 - CLOSING: only what was answered is sent. A request that cannot be read leads here, with one line in the log.
-- CLOSED: the transport is gone, and what a request was waiting for is cancelled.
+- CLOSED: the transport is closed, and a request's wait is cancelled.
 
 Parts: `RequestReader` (receiving, pausing, memory of requests), `ResponseWriter` (sending, write slots, memory of
 responses); this class handles requests between the two. While the client does not read its responses, nothing more is

@@ -154,7 +154,7 @@ class Connections:
             return None
         self._said_at[event] = self.clock()
         times = self._unsaid.pop(event, 1)  # worker threads log too
-        return f" ({times} times since this was last said)" if times > 1 else ""
+        return f" ({times} times since this was last logged)" if times > 1 else ""
 
     def _say(self, event: str, what: str, why: str) -> None:
         more = self.worth_saying(event)

@@ -142,7 +142,7 @@ class BrokerLink(TransportHandler):
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_exception(self._ended)
-            waiting.exception()  # asyncio would log it if nobody takes it
+            waiting.exception()  # asyncio would log an exception that is not retrieved
         if self._transport is not None:
             self._transport.abort()
             self._transport = None

@@ -85,7 +85,7 @@ class FollowerFetches:
             answers.update(more)
         for key, answer in answers.items():
             if answer is None:
-                wait.on_bounds(key)  # it had no room: first in the next answer
+                wait.on_bounds(key)  # it did not fit: first in the next answer
         error, session_id, sent = context.response({key: data for key, data in answers.items() if data is not None})
         return write_answers(request, error, session_id, sent)
 

@@ -88,7 +88,7 @@ class FullDisk:
             try:
                 await self._until_room(min(FIRST_TRY_S * 2**self._relapses, _LONGEST_AFTER_RELAPSES_S))
             except Exception as error:  # it must go on, or the disk would count as full for ever
-                _log.exception("the full disk is looked at again: %s", error)
+                _log.exception("checking the full disk failed, retrying: %s", error)
                 await asyncio.sleep(_LONGEST_S)
                 self._full.set()
 
@@ -104,7 +104,7 @@ class FullDisk:
         self._space.clear()
         self._over_at = self._loop.time()
         if said:
-            _log.info("the disk has room again, its partitions take records")
+            _log.info("the disk has space again, its partitions accept records")
         while self._registered.differs(False) and not self._space.is_full:
             if not await self._register(full=False):
                 await asyncio.sleep(FIRST_TRY_S)
@@ -114,13 +114,13 @@ class FullDisk:
         """Writes the state to the registration if it differs; returns False if it must be tried again."""
         if not self._registered.differs(full):
             return True
-        if full and len(self._cluster.image().brokers) < 2:  # nobody can take over
+        if full and len(self._cluster.image().brokers) < 2:  # no other broker can take over
             return False
         self._registered.writing()
         try:
             await self._workers.coordination(self._cluster.set_full, full)
         except KlammError as error:
-            _log.info("the others could not be told of this broker's disk, it is tried again: %s", error)
+            _log.info("the state of this broker's disk could not be reported, retrying: %s", error)
             return False
         self._registered.written(full)
         return True
@@ -133,7 +133,7 @@ class FullDisk:
         self._said_at = now
         refused = self._space.refused
         _log.error(
-            "the disk is full: %s; writes of %s have failed so far; what is stored is served, and brokers with room "
+            "the disk is full: %s; writes of %s have failed so far; stored records are served, and brokers with space "
             "lead meanwhile, if there are any",
             self._space.why, some_of(refused) or "no partition",
         )  # fmt: skip

@@ -77,7 +77,7 @@ class IsrChanges:
                 if self._roles.has_news():
                     self._roles.refresh_soon()
             except Exception as error:  # the followers are looked at all the same
-                log.exception("offline logs are looked for again: %s", describe_error(error))
+                log.exception("checking for offline logs failed, retrying: %s", describe_error(error))
             for replica in self._partitions:
                 self._look_at(replica)
 
@@ -86,7 +86,7 @@ class IsrChanges:
             if self._proposals.look(replica, monotonic_ms(), self._lateness_ms):
                 self._some.set()
         except Exception as error:  # the others are looked at, or none of their dead followers would leave an ISR again
-            log.exception("%s: the followers are looked at again: %s", replica.name, describe_error(error))
+            log.exception("%s: checking the followers failed, retrying: %s", replica.name, describe_error(error))
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class IsrChanges:
             try:
                 again = await self._write_some()
             except KlammError as error:
-                log.info("a change of in-sync replicas is tried again: %s", error)
+                log.info("a change of in-sync replicas failed, retrying: %s", error)
                 again = True
             except Exception as error:  # it must go on, or no ISR would ever change again
                 log.exception("a change of in-sync replicas failed: %s", describe_error(error))

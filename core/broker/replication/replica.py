@@ -209,7 +209,7 @@ class Replica:
         epoch = -1 if leader is None else leader.epoch
         if epoch != self.leader_epoch:
             self.leader_epoch = epoch
-            self.is_new_leader = epoch > 0 and len(self.replicas) > 1  # nobody led before the first epoch, 0
+            self.is_new_leader = epoch > 0 and len(self.replicas) > 1  # no broker led before the first epoch, 0
             self._new_until = self._loop.time() + EARLIER_S
         # Beside followers, a log that shows flushed records only commits by its flush: its flushed end counts (R2).
         held_back = self.log.flushes and len(self.replicas) > 1

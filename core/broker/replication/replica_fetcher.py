@@ -220,7 +220,7 @@ class ReplicaFetcher:
                 self._session.on_failure()
                 if describe_failure(error) != said:
                     said = describe_failure(error)
-                    _log.info("fetching from broker %d failed, it is tried again: %s", self.leader, said)
+                    _log.info("fetching from broker %d failed, retrying: %s", self.leader, said)
                 self._on_lost(self.leader)
             except asyncio.CancelledError:
                 raise
@@ -272,7 +272,7 @@ class ReplicaFetcher:
             return
         if fetched.wanted_after == self._requests:
             if answer.error is ErrorCode.none and answer.high_watermark > fetched.high_watermark:
-                self._session.on_failure()  # the leader would not tell this watermark again
+                self._session.on_failure()  # the leader would not send this watermark again
             return
         if answer.error is ErrorCode.none:
             fetched.high_watermark = answer.high_watermark
@@ -303,7 +303,9 @@ class ReplicaFetcher:
             return
         except (KlammError, OSError) as error:  # of this log: the other partitions of the answer are taken
             if self._fetched.get(key) is fetched:
-                _log.warning("%s: what broker %d sent is not stored: %s", fetched.replica.name, self.leader, error)
+                _log.warning(
+                    "%s: the records from broker %d are not stored: %s", fetched.replica.name, self.leader, error
+                )
                 self._back_off(key, fetched)
             return
         if self._fetched.get(key) is not fetched:

@@ -269,7 +269,7 @@ class RoleChanges:
             try:
                 self._logs.forget_checkpoints(leaving)
             except KlammError as error:
-                log.error("partitions cannot be cleared away: %s", error)
+                log.error("partitions cannot be removed: %s", error)
         for name, (found, known) in leaving.items():
             try:
                 if topics.get(name.topic) == found.topic_id:
@@ -278,7 +278,7 @@ class RoleChanges:
                 else:
                     self._logs.set_aside(name)
             except KlammError as error:
-                log.error("partition %s cannot be cleared away: %s", name, error)
+                log.error("partition %s cannot be removed: %s", name, error)
         for name in self._logs.missing.ends():
             topic = image.topics.get(name.topic)
             if topic is None or topic.topic_id != topics.get(name.topic, topic.topic_id):

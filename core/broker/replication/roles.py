@@ -271,7 +271,7 @@ class Roles(Generic[R]):
         try:
             yield InCluster(self._member.raise_leader_epochs(self._over))
         except CoordinationError as error:
-            log.warning("leader epochs could not be raised, it is tried again: %s", error)
+            log.warning("leader epochs could not be raised, retrying: %s", error)
             self._try_later()
             return False
         return True
@@ -425,7 +425,7 @@ class Roles(Generic[R]):
         try:
             yield InCluster(self._reports.write(incarnation, recovered, offline))
         except CoordinationError as error:
-            log.warning("the controller could not be told of this broker's logs, it is tried again: %s", error)
+            log.warning("this broker's logs could not be reported to the controller, retrying: %s", error)
             self._try_later()
 
     def _recovered_ends(self) -> dict[TopicPartition, RecoveredEnd]:

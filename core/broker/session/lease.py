@@ -128,11 +128,11 @@ class Lease:
         """Asks repeatedly, until the coordination has confirmed that this broker is registered."""
         self._valid.clear()
         if self._epoch >= 0:
-            log.info("the event loop stood still, or the session ended: is this broker still registered?")
+            log.info("the event loop was stopped, or the session ended: checking the registration of this broker")
         while True:
             expiries, asked = self._expiries, self._clock_ns()
             epoch = await self._answer()
-            # A transaction begun at `asked` shows that the session lives for two thirds of its time-out from then on.
+            # A transaction started at `asked` shows that the session lives for two thirds of its time-out from then on.
             if epoch is not None and self._clock_ns() <= asked + self._timeout_ns // 3:
                 self._epoch = epoch
                 if self._move(asked + self._timeout_ns * 2 // 3, expiries):

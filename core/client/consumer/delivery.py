@@ -256,7 +256,7 @@ class Delivery:
                 break
 
     def _raised(self, cursor: _Cursor, error: KlammError) -> None:
-        with self._positions.changing():  # there may be room for another chunk
+        with self._positions.changing():  # another chunk may be buffered now
             if cursor.valid:
                 cursor.state.raised(error)
 
@@ -315,7 +315,7 @@ class Delivery:
                 reading = read(state.partition, chunk.data, place.at, place.position)
                 cursor.place = _Place(place.position, place.epoch, reading.ready, place.chunks, reading.at)
                 return reading.ready
-            with self._positions.changing():  # there is already room for another chunk
+            with self._positions.changing():  # another chunk may be buffered already
                 if cursor.valid:
                     state.reading = place.chunks + 1
             cursor.place = place._replace(chunks=place.chunks + 1, at=0)

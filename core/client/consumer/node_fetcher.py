@@ -176,7 +176,7 @@ class NodeFetcher(threading.Thread):
             for partition, one in wanted.items():
                 state = one.state
                 if state.gone or state.version != one.version or state.fetch_from != one.offset:
-                    continue  # moved or taken away while the fetch was in flight
+                    continue  # moved or revoked while the fetch was in flight
                 state.asked_at = None
                 if partition in answers:
                     self._take(state, one.offset, answers[partition], chunks[partition])
@@ -256,8 +256,8 @@ class NodeFetcher(threading.Thread):
 
     @staticmethod
     def _out_of_range(state: TopicPartitionState, offset: int) -> None:
-        """Schedules a comparison of the position, which is found anew if it is out of range again. The second Fetch
-        leaves out the epoch that was read last: the broker may not know that one."""
+        """Schedules a comparison of the position, which is determined again if it is out of range a second time. The
+        second Fetch leaves out the epoch that was read last: the broker may not know that one."""
         if state.has_data:
             state.retry_at = time.monotonic() + RETRY_S
         elif state.suspect:

@@ -2,17 +2,18 @@
 
 Rules:
 - The sink is called from the thread that calls `run`, and from no other.
-- Offsets are committed after `flush` has returned. A sink or a record that fails ends the run before that: what was not
-  flushed is delivered again.
-- Topic ids are asked for before the group is joined, and before each flush again. While they are the same, every record
-  in between is of that topic. When a topic was deleted and created again, what was not flushed may be of either: it is
+- Offsets are committed after `flush` has returned. A sink or a record that fails ends the run before that: unflushed
+  records are delivered again.
+- Topic ids are requested before the group is joined, and again before each flush. While they are the same, every record
+  in between is of that topic. When a topic was deleted and created again, unflushed records may be of either: they are
   dropped with the sink, and the task starts again, which delivers the new topic's records again.
 - If a log lost its end (a restored backup), the records written from it are flushed and the sink is notified, before
   later records are returned or committed.
-- What cannot be read (`on.bad.record`) ends the run, or the position is moved past it, which the next commit stores;
-  set aside, if asked for, before that. A batch whose CRC does not match always ends it: another copy may be good.
-- Partitions that the group takes away are flushed and committed before they are let go, if that takes no longer than
-  `HANDOVER_S`; otherwise their new owner writes those records again, which an idempotent sink does not double.
+- A record or batch that cannot be read ends the run, or is skipped (`on.bad.record`): it is quarantined first if that
+  is configured, and the next commit stores the position after it. A batch whose CRC does not match always ends the run,
+  since another replica's copy may be good.
+- Revoked partitions are flushed and committed before they are released, if that takes no longer than `HANDOVER_S`;
+  otherwise their new owner writes those records again, which an idempotent sink does not double.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class SinkRunner:
                         report(self.progress)
                     self._flush(client, consumer)
                 finally:
-                    self._handover.end()  # closing the consumer gives its partitions away: nobody is left to flush
+                    self._handover.end()  # closing the consumer releases its partitions: nothing flushes them any more
         finally:
             with self._calling("close"):
                 self._sink.close()
@@ -210,7 +211,7 @@ class SinkRunner:
                 self._sink.quarantine(bad)
         try:
             consumer.seek(bad.partition, bad.to_offset)
-        except KlammError as lost:  # taken away meanwhile: its next owner meets the same
+        except KlammError as lost:  # revoked meanwhile: its next owner finds the same
             _log.warning("%s", lost)
             return
         _log.warning("skipped (on.bad.record: %s): %s", self._options.on_bad_record, error)
@@ -230,7 +231,7 @@ class SinkRunner:
     def _flush_or_wait(self, client: ClusterClient, consumer: Consumer) -> None:
         try:
             self._flush(client, consumer)
-        except _TopicsUnknownError as error:  # as long as the brokers are away no records come either
+        except _TopicsUnknownError as error:  # while the brokers are unavailable no records arrive either
             _log.warning("not flushed yet: %s", error)
 
     def _flush(self, client: ClusterClient, consumer: Consumer) -> None:

@@ -3,14 +3,14 @@
 Rules:
 - One Produce request carries at most one batch of each partition and about `max_request_size` bytes; at most
   `max.in.flight.requests.per.connection` of them wait for each broker.
-- A batch that is not settled `delivery.timeout.ms` after it was begun fails, wherever it is.
-- A request without an answer for `request.timeout.ms` breaks its connection; what was in flight goes out again. So does
-  one without an answer for `OVERDUE_S` if another broker leads one of its partitions by then: the former leader may be
-  unreachable.
+- A batch that is not settled `delivery.timeout.ms` after its first record fails, in whatever state it is.
+- A request without an answer for `request.timeout.ms` breaks its connection; the batches in flight are sent again. So
+  does one without an answer for `OVERDUE_S` if another broker leads one of its partitions by then: the former leader
+  may be unreachable.
 - When a connection breaks, or a leader has moved, the metadata is requested at once; batches are sent again as soon as
   the leader is known, with the delays of a fail-over.
 - Nothing blocks: metadata and producer ids come from `MetadataRefresher`, connections from dialling threads.
-- An unexpected error ends the producer: what is not settled fails, and `send` raises.
+- An unexpected error ends the producer: unsettled records fail, and `send` raises.
 """
 
 from __future__ import annotations
@@ -153,11 +153,11 @@ class Sender:
                     break
                 self._asleep = True  # news from here on wakes the selector
                 self._poll(self._round(now))
-        except Exception as error:  # the futures and `send` raise it, since nobody sends any more
+        except Exception as error:  # the futures and `send` raise it, since nothing is sent any more
             ended = f"an unexpected error has ended the producer: {error!r}"
             log.exception("an unexpected error has ended the producer")
         finally:
-            self._accumulator.close(ended)  # before the batches fail: nobody would settle a later one
+            self._accumulator.close(ended)  # before the batches fail: nothing would settle a later one
             self._give_up(ended)
 
     def _round(self, now: float) -> float:

@@ -106,7 +106,7 @@ class RangeReader:
         """Moves to the remaining part of the range, for callers that continue without the deleted part."""
         lost, start, end = error.position, error.log_start_offset, self._range.end
         following = start if start > lost else end
-        what = f"{self._range.partition}: the offsets {lost} to {min(following, end)} are gone"
+        what = f"{self._range.partition}: the offsets {lost} to {min(following, end)} were deleted"
         problem = DataLossError(f"{what} (the log starts at {start}); failOnDataLoss=false reads what is left")
         if self._strict:
             raise problem from error

@@ -205,7 +205,7 @@ class Registration:
         there is no registration: one that is being made may have been written with the state before."""
         self._full = full
         if (yield from self._own_node()) is None:
-            raise SessionExpiredError("this broker is not registered, so nobody can be told of its disk")
+            raise SessionExpiredError("this broker is not registered, so the state of its disk cannot be reported")
         return (yield from self._change_state())
 
     def _own_node(self) -> Steps[tuple[BrokerIdNode, Stat] | None]:

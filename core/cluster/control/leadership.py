@@ -255,7 +255,7 @@ def unclean_election(
     why = "no replica is live"
     if awaited and partition.leader != NO_LEADER:
         away = [str(replica) for replica in partition.replicas if replica not in registrations]
-        why = f"the election is held for brokers that are not back ({', '.join(away)}): try again"
+        why = f"the election waits for brokers that are not back ({', '.join(away)}): try again"
     elif awaited:
         why = f"where their logs end is not reported yet by the brokers {', '.join(map(str, awaited))}: try again"
     return ErrorCode.eligible_leaders_not_available, why

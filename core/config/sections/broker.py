@@ -135,8 +135,10 @@ class BrokerConfig(Section):
         86_400_000, "Time after which the state of an idle idempotent producer is removed.", ge=1
     )
 
-    authenticator: OptionalPlugin = key(None, "Says who a client is; without one everybody is User:ANONYMOUS.")
-    authorizer: OptionalPlugin = key(None, "Says what a principal may do; without one everybody may do everything.")
+    authenticator: OptionalPlugin = key(None, "Identifies clients; without one every client is User:ANONYMOUS.")
+    authorizer: OptionalPlugin = key(
+        None, "Decides what a principal may do; without one every client may do everything."
+    )
     topic_validators: PluginChoices = key((), "Topic validators, in the order in which they are asked.")
     services: PluginChoices = key((), "Services that run beside the broker, in the order in which they are started.")
 
@@ -197,11 +199,13 @@ class BrokerConfig(Section):
     log_cleaner_io_max_bytes_per_second: float = key(
         sys.float_info.max, "Most bytes that compaction reads and writes in a second.", ge=1
     )
-    log_cleaner_backoff_ms: Long = key(15_000, "Time between two looks for logs to compact, when there was none.", ge=0)
+    log_cleaner_backoff_ms: Long = key(
+        15_000, "Wait before the next search for logs to compact, if there was none.", ge=0
+    )
 
     auto_leader_rebalance_enable: bool = key(True, "Whether the controller lets preferred leaders lead again.")
     leader_imbalance_check_interval_seconds: Long = key(
-        300, "Time between two looks for preferred leaders that do not lead, in seconds.", ge=1
+        300, "Time between two checks for preferred leaders that do not lead, in seconds.", ge=1
     )
     leader_imbalance_per_broker_percentage: Int = key(
         10, "Percentage of the partitions that prefer a broker above which others may not lead them.", ge=0

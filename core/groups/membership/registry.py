@@ -343,8 +343,8 @@ class RegistryMember:
         self._wake.set()
 
     def _drop_registration(self) -> None:
-        """Deletes the paths of the member's previous name if its session is still alive: they would own partitions that
-        nobody reads."""
+        """Deletes the paths of the member's previous name if its session is still alive: they would own partitions
+        that no member reads."""
         claims = self._claims
         if claims is not None and self._session == self._coordination.session_id:
             claims.release_all_but(())

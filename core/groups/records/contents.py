@@ -59,7 +59,7 @@ class OffsetsContents:
                 self.states.pop(found.group, None)
         except CorruptRecordError as error:
             if not self._told:  # a topic of another format has many
-                log.warning("%s offset %d, and others like it, are passed over: %s", partition, offset, error)
+                log.warning("%s offset %d, and others like it, are skipped: %s", partition, offset, error)
             self._told = True
 
     def _apply_offset(self, found: OffsetKey, value: bytes | None) -> None:

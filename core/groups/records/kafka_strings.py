@@ -29,7 +29,7 @@ def string(text: str | None) -> bytes:
     if len(raw) > LONGEST_STRING:
         raise BrokerError(
             ErrorCode.invalid_request,
-            f"{text[:20]!r}… has {len(raw)} bytes: a record of a group has room for {LONGEST_STRING}",
+            f"{text[:20]!r}… has {len(raw)} bytes: a record of a group may have {LONGEST_STRING}",
         )
     return INT16.pack(len(raw)) + raw
 

@@ -37,8 +37,8 @@ def expired(
 
 
 def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
-    """Counts the segments older than `retention.ms`, by the largest timestamp, or by the file's time if no record has a
-    timestamp."""
+    """Returns how many of the oldest segments are older than `retention.ms`, by the largest timestamp, or by the
+    file's time if no record has a timestamp."""
     if config.retention_ms == UNLIMITED:
         return 0
     count = 0
@@ -50,7 +50,8 @@ def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> i
 
 
 def _by_size(segments: Sequence[Segment], config: TopicConfig) -> int:
-    """Counts segments as long as the rest has at least `retention.bytes`; never the last segment."""
+    """Returns how many of the oldest segments can be deleted so that the rest still has at least `retention.bytes`;
+    never the last segment."""
     if config.retention_bytes == UNLIMITED:
         return 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes

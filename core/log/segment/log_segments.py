@@ -149,8 +149,8 @@ class LogSegments:
         return first >= 0 and last < len(self._segments) and self._segments[first:last] == list(segments)
 
     def replace(self, old: Sequence[Segment], cleaned: Segment, due_ms: int) -> None:
-        """Replaces `old` by `cleaned`, whose swap has begun; the old files are due for removal at `due_ms`. After any
-        error the files match neither `old` nor `cleaned`."""
+        """Replaces `old` by `cleaned`, whose swap has started; the old files are due for removal at `due_ms`. After
+        any error the files match neither `old` nor `cleaned`."""
         moved = finish_swap(self._directory, old, cleaned)
         self._deleted += [(due_ms, path) for path in moved]
         first = bisect_right(self._bases, old[0].base_offset) - 1
@@ -202,8 +202,8 @@ class LogSegments:
         self.active.truncate_to(offset, keep_below)
 
     def _discard_from(self, keep: int) -> None:
-        """Removes all segments but the `keep` oldest, the newest first. They are gone on disk before an earlier one is
-        cut: a power loss would leave a gap before them."""
+        """Removes all segments but the `keep` oldest, the newest first. They are removed from the disk before an
+        earlier one is cut: a power loss would otherwise leave a gap before them."""
         if keep == len(self._segments):
             return
         while len(self._segments) > keep:

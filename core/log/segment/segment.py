@@ -494,7 +494,7 @@ class Segment:
                     if path != target:
                         rename(path, target)
                     moved.append(target)
-            # A scan that has begun continues in this file, not in a new file of the old name.
+            # A scan in progress continues in this file, not in a new file of the old name.
             part.path = target
         self.close_file()
         return moved

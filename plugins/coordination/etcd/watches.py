@@ -78,7 +78,7 @@ class EtcdWatches:
                 stream = self._gateway.open_stream(
                     "watch", {"create_request": self._keys.everything()}, "watches", self._open_timeout_s
                 )
-            except CoordinationError as error:  # the session reports that etcd is away
+            except CoordinationError as error:  # the session reports that etcd is unavailable
                 _log.debug("no stream of changes: %s", error)
             except Exception as error:  # without this thread the process would not see any change any more
                 _log.exception("the stream of changes is opened again: %s", error)

@@ -48,7 +48,7 @@ _ANSWERS: dict[type[Exception], type[CoordinationError]] = {
     kazoo_errors.BadVersionError: BadVersionError,
     kazoo_errors.NotEmptyError: NotEmptyError,
     kazoo_errors.SessionExpiredError: SessionExpiredError,
-    kazoo_errors.UnknownSessionError: SessionExpiredError,  # the server has ended and forgotten it, but not told yet
+    kazoo_errors.UnknownSessionError: SessionExpiredError,  # the server has ended it, but not reported it yet
 }
 _LOST = (
     kazoo_errors.ConnectionLoss,

@@ -71,8 +71,8 @@ def test_a_stop_while_zookeeper_is_away_says_so_and_does_not_wait_for_it(tmp_pat
         assert stopped.died(LONG_SESSION_MS / 1000 / 2)
         assert stopped.stop() == 0
         said = stopped.log()
-        assert "the coordination does not answer: waiting up to 2 s for it, to hand partitions over" in said
-        assert "this broker stops without handing its partitions over: the coordination does not answer" in said
+        assert "the coordination does not answer: waiting up to 2 s for it, to move partitions to other brokers" in said
+        assert "this broker stops without moving its partitions to others: the coordination does not answer" in said
         assert "broker 0 does not unregister, since the coordination does not answer" in said
         assert "Traceback" not in said
         assert (stopped.log_dir / ".kafka_cleanshutdown").exists()

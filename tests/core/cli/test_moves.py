@@ -328,7 +328,7 @@ def test_a_move_to_a_broker_that_went_away_says_so(klamm: Klamm, scripted: Scrip
     done = klamm("cluster", "reassign", "orders:0=0")
     assert (done.status, done.err) == (
         0,
-        "klamm: broker 0 is away: moves to it wait until it is back; --cancel ends them\n",
+        "klamm: broker 0 is offline: moves to it wait until it is back; --cancel ends them\n",
     )
 
 
@@ -411,7 +411,7 @@ def test_ctrl_c_removes_the_throttle(klamm: Klamm, scripted: ScriptedCluster) ->
     done = klamm("cluster", "reassign", "orders:0=0", "--throttle", "1000")
     assert done.status == 130
     assert [line.split(";")[0] for line in done.err.splitlines()] == [
-        "klamm: moves that have begun continue",
+        "klamm: moves in progress continue",
         "klamm: broker 2 keeps its throttle (2 does not answer)",
     ]
     assert {name for name, own in scripted.client.configs.items() if own} == {"2"}

@@ -181,7 +181,7 @@ def test_plain_appends_do_not_block(log: PartitionLog) -> None:
 
 def test_an_older_leader_is_fenced(log: PartitionLog) -> None:
     append(log, batch(), leader_epoch=5)
-    with pytest.raises(FencedLeaderEpochError, match="epoch 4, but epoch 5 has begun"):
+    with pytest.raises(FencedLeaderEpochError, match="epoch 4, but the latest epoch is 5"):
         log.append_as_leader(batch(), 4)
     append(log, batch(), leader_epoch=5)
 

@@ -80,7 +80,9 @@ def test_a_leader_is_killed_while_months_pass_and_comes_back(tmp_path: Path) -> 
         assert differing_partitions(workspace.broker_logs) == []
     logs = [path.read_text() for path in sorted(workspace.logs.glob("broker-*.log"))]
     assert len(logs) == BROKERS + 1
-    assert not [log for log in logs if "handed over in" in log or "SIGTERM while stopping" in log], "they end at once"
+    assert not [log for log in logs if "moved to other brokers in" in log or "SIGTERM while stopping" in log], (
+        "they end at once"
+    )
 
 
 def test_a_broker_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:

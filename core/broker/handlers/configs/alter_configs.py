@@ -78,7 +78,9 @@ def changed(change: ConfigChange, kind: ConfigType, current: str) -> str | None:
     if change.config_operation not in (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT):
         raise BrokerError(ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is not one")
     if kind is not ConfigType.LIST:
-        raise BrokerError(ErrorCode.invalid_config, f"{change.name} is not a list: nothing can be added or taken away")
+        raise BrokerError(
+            ErrorCode.invalid_config, f"{change.name} is not a list: nothing can be appended or subtracted"
+        )
     return ",".join(_combined(current.split(","), change.value.split(","), change.config_operation))
 
 

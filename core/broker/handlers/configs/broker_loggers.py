@@ -60,7 +60,7 @@ def alter_loggers(services: Services, resource: Alteration, validate_only: bool)
     said.change(levels)
     now = said.levels()
     for name in levels:
-        log.info("logger %s says %s and above now, until the broker is started again", name, now[name])
+        log.info("logger %s logs %s and above until the broker is restarted", name, now[name])
 
 
 def _process_log(services: Services, name: str) -> ProcessLog:

@@ -588,7 +588,7 @@ def test_sessions_end_after_a_tick_has_failed(
     run(test())
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(said) == 2
-    assert all(line.startswith("the groups are looked at again: RuntimeError: planted") for line in said)
+    assert all(line.startswith("checking the groups failed, retrying: RuntimeError: planted") for line in said)
 
 
 def test_the_locks_of_a_load_that_is_over_are_released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

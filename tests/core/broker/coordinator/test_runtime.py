@@ -169,8 +169,8 @@ def test_a_load_that_failed_is_repeated(tmp_path: Path, caplog: pytest.LogCaptur
 
     run(test())
     said = [line for line in caplog.messages if "could not be loaded" in line]
-    assert said[0].startswith("__consumer_offsets-0 could not be loaded, which is tried again: ValueError: planted at")
-    assert said[1:] == ["__consumer_offsets-0 could not be loaded, which is tried again: planted"]
+    assert said[0].startswith("__consumer_offsets-0 could not be loaded, retrying: ValueError: planted at")
+    assert said[1:] == ["__consumer_offsets-0 could not be loaded, retrying: planted"]
 
 
 def test_a_decision_is_made_again_when_another_append_comes_first(tmp_path: Path) -> None:

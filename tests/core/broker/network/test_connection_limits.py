@@ -350,7 +350,7 @@ def test_many_closed_for_one_reason_are_one_line_a_second(caplog: pytest.LogCapt
     bench.connect()[0].expel("reads nothing")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 3
-    assert lines[2].endswith("socket.send.timeout.ms (3 times since this was last said)")
+    assert lines[2].endswith("socket.send.timeout.ms (3 times since this was last logged)")
     assert +bench.connections.metrics.connections_closed == {"reads nothing": 4, "unfinished request": 1}
 
 

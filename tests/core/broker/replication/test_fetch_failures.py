@@ -43,5 +43,5 @@ def test_a_leader_that_is_not_registered_is_said_without_a_place(caplog: pytest.
 
     asyncio.run(main())
     assert [record.getMessage() for record in caplog.records] == [
-        "fetching from broker 2 failed, it is tried again: ConnectionError: broker 2 is not registered"
+        "fetching from broker 2 failed, retrying: ConnectionError: broker 2 is not registered"
     ]

@@ -113,7 +113,7 @@ def test_the_others_are_told_and_one_line_is_said_at_each_end(tmp_path: Path, ca
     full, over = [record.getMessage() for record in caplog.records if "disk" in record.getMessage()]
     assert "the disk is full" in full
     assert "x: No space left on device; writes of t-0 have failed" in full
-    assert "the disk has room again" in over
+    assert "the disk has space again" in over
 
 
 @pytest.mark.usefixtures("quick")
@@ -270,7 +270,7 @@ def test_if_all_disks_are_full_a_leader_stays_refuses_and_serves_what_it_has(sit
         lines = broker.log().splitlines()
         assert sum("the disk is full" in line for line in lines) <= 2, "one a minute at most"
     assert any("the disk is full" in broker.log() and "t-0" in broker.log() for broker in site.cluster.brokers)
-    assert within(lambda: any("the disk has room again" in broker.log() for broker in site.cluster.brokers), 60)
+    assert within(lambda: any("the disk has space again" in broker.log() for broker in site.cluster.brokers), 60)
 
 
 def test_a_broker_does_not_start_on_a_full_disk_and_says_what_to_do(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_a_broker_does_not_start_on_a_full_disk_and_says_what_to_do(tmp_path: Pa
         with pytest.raises(RuntimeError) as refused:
             broker.start()
         (line,) = [line for line in str(refused.value).splitlines() if line.startswith("klamm: ")]
-        assert "No space left on device; make room on that disk: a broker needs a few MB to start" in line
+        assert "No space left on device; free space on that disk: a broker needs a few MB to start" in line
         assert "Traceback" not in str(refused.value)
         disk.control()
         cluster.start()

@@ -82,7 +82,7 @@ def test_an_error_that_no_retry_mends_is_raised_at_once() -> None:
 def test_deleted_offsets_are_an_error_or_passed_over() -> None:
     topic = stored([batch(5, 3)], start=5)
     topic.mishaps = [ErrorCode.offset_out_of_range]
-    with pytest.raises(DataLossError, match="offsets 2 to 5 are gone"):
+    with pytest.raises(DataLossError, match="offsets 2 to 5 were deleted"):
         offsets(topic, 2, 8)
     topic.mishaps = [ErrorCode.offset_out_of_range]
     assert offsets(topic, 2, 8, strict=False) == [5, 6, 7]

@@ -288,7 +288,7 @@ def test_a_stored_leader_that_is_not_live_is_no_leader_to_elect_leaders() -> Non
     brokers = {node.id: node.registration for node in (broker_node(0), broker_node(2))}
     held = partition_image(1, 5, (1, 0, 2), (1,))
     refused = unclean_election(T0, held, brokers, Reports(), TERMS, 1)
-    said = "the election is held for brokers that are not back (1): try again"
+    said = "the election waits for brokers that are not back (1): try again"
     assert refused == (ErrorCode.eligible_leaders_not_available, said)
     refused = unclean_election(T0, partition_image(1, 5, (1,)), brokers, Reports(), TERMS, 1)
     assert refused == (ErrorCode.eligible_leaders_not_available, "no replica is live")
