@@ -88,7 +88,6 @@ from .request import Dispatch
 from .service_context import LocalBrokerContext
 from .services import Services
 from .session.lease import Lease
-from .topic_creation import possible_replicas
 from .validation import Validation
 from .workers import Workers
 
@@ -557,7 +556,6 @@ class Broker:
         offsets_topic = CoordinatorTopic(
             OFFSETS_TOPIC, "offsets.topic", self._config.broker_id, cluster.image, partitions, settings, create,
             lambda: own.incarnation if (own := cluster.own_registration) is not None else "",
-            lambda: possible_replicas(services),
         )  # fmt: skip
         groups = GroupService(self._config, coordination, offsets, workers, cluster.image, offsets_topic, self._codecs)
         services = Services(

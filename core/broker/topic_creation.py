@@ -9,7 +9,6 @@ from typing import Final
 from uuid import UUID
 
 from ..cluster.assignment import Replicas, checked_assignment
-from ..cluster.feature_levels import NOT_REPLICATED
 from ..cluster.image import TopicImage
 from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, ConfigError, ErrorCode
@@ -99,27 +98,12 @@ def check_topic_config(services: Services, configs: Mapping[str, str]) -> None:
         )
 
 
-def _without_replication(services: Services) -> list[int]:
-    """Returns the live brokers whose release cannot replicate."""
-    return [number for number, node in services.image.brokers.items() if not node.replicates]
-
-
-def possible_replicas(services: Services) -> int:
-    """Returns the largest replication factor that a topic can have now."""
-    live = len(services.image.brokers)
-    return live if services.image.replicates and not _without_replication(services) else min(1, live)
-
-
 def _check_factor(services: Services, plan: TopicPlan) -> None:
     factor, live = plan.replication_factor, len(services.image.brokers)
     if factor < 1:
         why = "a topic has at least one replica"
     elif factor > live:
         why = f"it is larger than the number of live brokers, {live}"
-    elif factor > 1 and (old := _without_replication(services)):
-        why = f"broker {old[0]} runs a release without replication"
-    elif factor > 1 and not services.image.replicates:
-        why = NOT_REPLICATED
     else:
         return
     raise BrokerError(

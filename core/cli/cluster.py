@@ -116,15 +116,13 @@ def status(
         if limit_s is not None:
             health = _wait_until_well(admin, health, limit_s, quiet=as_json)
         rows = list(_broker_rows(admin, admin.view()))
-        features = dict(sorted(admin.features().items()))
     if as_json:
-        say_json({**health.as_json(), "brokers": rows, "features": features})
+        say_json({**health.as_json(), "brokers": rows})
     else:
         columns = ("broker", "address", "rack", "leads", "replicas", "out_of_sync", "size", "free")
         say_rows(columns, ({**row, "address": _address(row)} for row in rows))
         for line in health.lines():
             say(line)
-        say(f"features: {', '.join(f'{name} {level}' for name, level in features.items()) or 'none'}")
     if not health.is_well:
         since = "" if wait is None else f" still, after {wait}"
         raise KlammError(f"partitions lack a leader or replicas{since}")

@@ -173,17 +173,6 @@ class ClusterAdmin:
         message = self._controller(ApiKey.UNREGISTER_BROKER, lambda schema: schema.build(broker_id=broker_id))
         _check(message, f"broker {broker_id}")
 
-    def features(self) -> dict[str, int]:
-        """Returns the feature levels that the cluster uses (KIP-584)."""
-
-        def build(schema: Schema) -> Any:
-            return schema.build(
-                client_software_name="klamm-python", client_software_version=self._client.software_version
-            )
-
-        message = self._client.call(ApiKey.API_VERSIONS, build=build)
-        return {found.name: found.max_version_level for found in getattr(message, "finalized_features", ())}
-
     @property
     def _timeout(self) -> timedelta:
         return timedelta(seconds=self._client.request_timeout_s)

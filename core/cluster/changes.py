@@ -6,8 +6,7 @@ A change of version v + 1 is one transaction: the writer's guard; every state, o
 no broker writes from metadata that are not the newest, one that lost a race reads only what it missed, and a write
 whose answer was lost was made if and only if the ring's entry of its version is its own.
 
-Older releases count their changes and write no entry. A reader that finds another change's entry, or none, reads the
-whole tree.
+A reader that finds another change's entry, or none, reads the whole tree.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ from .balance import placement_of, preferred_elections
 from .brokers.broker_configs import Change
 from .brokers.registration import BrokerIdentity, DisplacedError
 from .control.tasks import OnElected, Refusals
-from .features import FeatureUpdate
 from .image import BrokerNode, ClusterImage, Endpoint
 from .node import ClusterNode
 from .reassignment import ReplicaAssignment
@@ -294,11 +293,6 @@ class Cluster:
         """Removes what is stored of a broker that will not return. Raises `BrokerError` NOT_CONTROLLER, and as
         `ControllerTasks.unregister` does."""
         self._change(self.node.tasks.unregister(broker_id))
-
-    def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
-        """Sets finalized feature levels, all or none; they are in `image` when this returns. Raises `BrokerError`
-        NOT_CONTROLLER, and as `features.update` does; `validate_only` raises the same and changes nothing."""
-        self._change(self.node.tasks.update_features(updates, validate_only=validate_only))
 
     def set_leaving(self) -> None:
         """Marks this broker as leaving in its registration and all later ones: the controller moves leaders off it and

@@ -12,7 +12,6 @@ from uuid import UUID
 from ..records.partition import TopicPartition
 from ..replication.partition_state import NO_LEADER, PartitionState
 from ..replication.registrations import BrokerRegistration
-from .feature_levels import NO_FEATURES, NONE, REPLICATION, FinalizedFeatures
 from .reassignment import ReplicaAssignment
 from .tree.paths import ALL_BROKERS
 
@@ -38,9 +37,8 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """A live broker. `endpoints` by listener, the first one for clients that name none; `features`: the levels it
-    supports, (lowest, highest) by name; `session_id`: the session that its registration ends with; `registered_ms`:
-    when it registered, by its own clock."""
+    """A live broker. `endpoints` by listener, the first one for clients that name none; `session_id`: the session that
+    its registration ends with; `registered_ms`: when it registered, by its own clock."""
 
     id: int
     registration: BrokerRegistration
@@ -48,14 +46,8 @@ class BrokerNode:
     inter_broker_listener: str
     rack: str | None = None
     directory_id: str = ""
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     session_id: int = 0
     registered_ms: int = 0
-
-    @property
-    def replicates(self) -> bool:
-        """False for a broker of a release before replication, which can be a partition's only replica."""
-        return self.features.get(REPLICATION, NONE)[1] > 0
 
     @property
     def epoch(self) -> int:
@@ -141,18 +133,10 @@ class ClusterImage:
     by: str = ""
     restored: int | None = None
     history: int = 0
-    features: FinalizedFeatures = NO_FEATURES
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
         """Returns the dynamic configuration of one broker, or the default of all (None)."""
         return self.broker_configs.get(ALL_BROKERS if broker_id is None else str(broker_id), {})
-
-    @property
-    def replicates(self) -> bool:
-        """True if partitions can have several replicas: by the finalized level, or, until the controller has finalized
-        one, if all live brokers support it."""
-        level = self.features.levels.get(REPLICATION)
-        return all(node.replicates for node in self.brokers.values()) if level is None else level > 0
 
     @cached_property
     def registrations(self) -> Mapping[int, BrokerRegistration]:

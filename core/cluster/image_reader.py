@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..interfaces.coordination import Coordination, CoordinationUnavailableError, NoNodeError, Stat
+from ..replication.partition_state import PartitionState
 from ..replication.registrations import BrokerRegistration
 from ..transport.address import Address
 from .changes import RING_SIZE, MetadataChange, StoredState, change_at, lacks_change, ring_path
-from .feature_levels import FinalizedFeatures
 from .image import BrokerNode, ClusterImage, Endpoint, PartitionImage, TopicImage
 from .tree import paths
 from .tree.nodes import (
@@ -19,15 +19,13 @@ from .tree.nodes import (
     ClusterIdNode,
     ConfigNode,
     ControllerNode,
-    FeaturesNode,
     MetadataVersionNode,
     RestoredNode,
     TopicNode,
 )
-from .tree.states import UNKNOWN_DATA, decode_state
 from .tree.steps import Steps, children, get, get_many, run_steps
 
-__all__ = ["MetadataWentBackError", "image_steps", "metadata_version", "read_features", "read_image"]
+__all__ = ["MetadataWentBackError", "image_steps", "metadata_version", "read_image"]
 
 _ATTEMPTS = 5
 
@@ -52,16 +50,15 @@ def read_image(coordination: Coordination, previous: ClusterImage | None = None)
 def image_steps(previous: ClusterImage | None = None) -> Steps[ClusterImage]:
     """Returns the present image; without `previous` the whole tree is read.
 
-    Registrations are read after the states (docs/replication.md, R10). If older releases, which write no ring, change
-    the metadata all the time, the image may mix two versions; the watch that follows corrects it.
+    Registrations are read after the states (docs/replication.md, R10).
 
     Raises `MetadataWentBackError` if the coordination is older than `previous`.
     """
     known = None if previous is None else _Topics(previous.version, previous.topics, previous.by)
     found = yield from _read_topics(known)
     brokers = [f"{paths.BROKER_IDS}/{name}" for name in (yield from children(paths.BROKER_IDS))]
-    configs = [f"{paths.BROKER_CONFIGS}/{name}" for name in (yield from _children(paths.BROKER_CONFIGS))]
-    fixed = (paths.CLUSTER_ID, paths.CONTROLLER, paths.RESTORED, paths.FEATURES)
+    configs = [f"{paths.BROKER_CONFIGS}/{name}" for name in (yield from children(paths.BROKER_CONFIGS))]
+    fixed = (paths.CLUSTER_ID, paths.CONTROLLER, paths.RESTORED)
     data = yield from get_many([*fixed, *brokers, *configs])
     if paths.CLUSTER_ID not in data:
         raise NoNodeError(f"{paths.CLUSTER_ID} does not exist")
@@ -75,20 +72,7 @@ def image_steps(previous: ClusterImage | None = None) -> Steps[ClusterImage]:
         broker_configs={_name(path): ConfigNode.decode(path, data[path][0]).config for path in configs if path in data},
         by=found.by,
         restored=_restored(data.get(paths.RESTORED)),
-        features=_features(data.get(paths.FEATURES)),
     )
-
-
-def read_features() -> Steps[FinalizedFeatures]:
-    """Reads the finalized feature levels alone."""
-    return _features((yield from get_many([paths.FEATURES])).get(paths.FEATURES))
-
-
-def _features(found: tuple[bytes, Stat] | None) -> FinalizedFeatures:
-    """Returns the finalized levels; none in a tree of an older release."""
-    if found is None:
-        return FinalizedFeatures()
-    return FinalizedFeatures(FeaturesNode.decode(paths.FEATURES, found[0]).features, found[1].version)
 
 
 def _restored(found: tuple[bytes, Stat] | None) -> int | None:
@@ -97,13 +81,6 @@ def _restored(found: tuple[bytes, Stat] | None) -> int | None:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _children(path: str) -> Steps[list[str]]:
-    try:
-        return (yield from children(path))
-    except NoNodeError:
-        return []  # a tree of an older release
 
 
 def _read_topics(previous: _Topics | None) -> Steps[_Topics]:
@@ -208,14 +185,14 @@ def _brokers(found: Mapping[str, tuple[bytes, Stat]]) -> dict[int, BrokerNode]:
 
 @lru_cache(maxsize=1024)
 def _broker_node(path: str, data: bytes, creation_id: int, session_id: int) -> BrokerNode:
-    """Returns the image of a registration. A broker of an older release has only the endpoint in its own fields, and
-    unknown data. All registrations are read again after each change and are mostly unchanged."""
+    """Returns the image of a registration. All registrations are read again after each change and are mostly
+    unchanged."""
     broker_id, node = int(_name(path)), BrokerIdNode.decode(path, data)
     registration = BrokerRegistration(
         broker_id,
         creation_id,
         node.incarnation,
-        node.data or (UNKNOWN_DATA,),
+        node.data,
         leaving=node.state == "leaving",
         full=node.state == "full",
     )
@@ -225,16 +202,13 @@ def _broker_node(path: str, data: bytes, creation_id: int, session_id: int) -> B
         at = Address.parse(address)
         protocol = node.listener_security_protocol_map.get(listener, listener)
         endpoints[listener] = Endpoint(at.host, at.port, listener, protocol)
-    if not endpoints:
-        endpoints["PLAINTEXT"] = Endpoint(node.host, node.port)
     return BrokerNode(
         broker_id,
         registration,
         endpoints,
-        node.inter_broker_listener or next(iter(endpoints)),
+        node.inter_broker_listener,
         node.rack,
         node.directory_id,
-        {name: (levels.get("min_version", 0), levels.get("max_version", 0)) for name, levels in node.features.items()},
         session_id,
         node.timestamp,
     )
@@ -257,7 +231,7 @@ def _read_all() -> Steps[dict[str, TopicImage]]:
         if all(path in states for path in wanted.values()):
             config = ConfigNode.decode(paths.topic_config(name), data[paths.topic_config(name)][0]).config
             found = {
-                number: StoredState(decode_state(path, states[path][0]), states[path][1].version)
+                number: StoredState(PartitionState.decode(path, states[path][0]), states[path][1].version)
                 for number, path in wanted.items()
             }
             topics[name] = TopicImage(name, node.topic_id, _partitions(node, found), config)

@@ -36,9 +36,8 @@ from .control.cold_start import ColdStart
 from .control.controller import Controller
 from .control.leadership import is_led_elsewhere
 from .control.tasks import ControllerTasks, OnElected
-from .features import check_supported
 from .image import EMPTY_IMAGE, ClusterImage
-from .image_reader import MetadataWentBackError, image_steps, read_features
+from .image_reader import MetadataWentBackError, image_steps
 from .producer_ids import allocate_block, skip_used
 from .restored import check_history, highest_epoch, is_older
 from .topics import TopicChanges
@@ -170,7 +169,6 @@ class ClusterNode:
             # are made from now on from those of the backup.
             yield from self.controller.resign()
             yield from self.registration.begin_anew()
-        check_supported(self.broker_id, (yield from read_features()))
         self.broker_epoch = yield from self.registration.register()
         yield from holding(self._reporting, self._report_offline())
         yield from skip_used(self.broker_id, self._highest_used())

@@ -19,7 +19,7 @@ from .change_writer import BYTES_AN_OPERATION, MOST_BYTES, ChangeWriter, Plan
 from .changes import leader_guard
 from .control.controller import Controller
 from .control.leadership import min_insync_replicas, new_state, without_elr_at
-from .control.tasks import check_replicates, topic_node
+from .control.tasks import topic_node
 from .image import ClusterImage, TopicImage
 from .topic_names import check_no_collision, check_topic_name
 from .tree import paths
@@ -91,7 +91,6 @@ class TopicChanges:
                 raise BrokerError(
                     ErrorCode.invalid_replica_assignment, f"partition {number}: no broker of {list(brokers)} is live"
                 )
-            check_replicates(image, brokers)
             states[TopicPartition(name, number)] = new_state(brokers, image.registrations, epoch)
         return states
 

@@ -39,7 +39,7 @@ class DataIdentity:
     """True if the broker that wrote the file had flushed and closed every log."""
     flush_failed: bool = False
     place: str = ""
-    """The result of `place_of` for the directory when the file was written; "" if an older release wrote it."""
+    """The result of `place_of` for the directory when the file was written."""
 
 
 def place_of(directory: Path) -> str:
@@ -67,7 +67,7 @@ def identity_at_start(
 
 def is_copy(found: DataIdentity, place: str) -> bool:
     """Returns True if the directory is a copy, which may be older than the records that the broker has acknowledged."""
-    return bool(found.place) and found.place != place
+    return found.place != place
 
 
 def kernel_boot_id() -> str:
@@ -96,7 +96,7 @@ def read_identity(directory: Path, *, clean: bool) -> DataIdentity | None:
             str(found["boot_id"]),
             clean=clean,
             flush_failed=bool(found["flush_failed"]),
-            place=str(found.get("place", "")),
+            place=str(found["place"]),
         )
         if not identity.data_ids:
             raise ValueError("no id")

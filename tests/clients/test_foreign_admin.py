@@ -56,23 +56,6 @@ def test_kafka_python_creates_moves_and_elects(brokers: BrokerCluster) -> None:
         admin.close()
 
 
-def test_kafka_python_describes_and_updates_features(brokers: BrokerCluster) -> None:
-    from kafka import KafkaAdminClient
-
-    admin = KafkaAdminClient(bootstrap_servers=brokers.bootstrap.split(","))
-    try:
-        admin.create_topics({"copied": {"num_partitions": 1, "replication_factor": 2}})
-        eventually(lambda: "finalized" in admin.describe_features()["klamm.replication"], "it is known", LIMIT_S)
-        found = admin.describe_features()["klamm.replication"]
-        assert (found["supported"], found["finalized"]) == ((0, 1), (1, 1))
-        assert found["finalized_epoch"] > 0
-        assert admin.update_features({"klamm.replication": ("UPGRADE", 1)}) == {"klamm.replication": "OK"}
-        with pytest.raises(Exception, match="InvalidUpdateVersion"):
-            admin.update_features({"klamm.replication": ("SAFE_DOWNGRADE", 0)}, validate_only=True)
-    finally:
-        admin.close()
-
-
 def test_confluent_kafka_describes_and_elects(brokers: BrokerCluster) -> None:
     from confluent_kafka import ElectionType, TopicCollection, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic

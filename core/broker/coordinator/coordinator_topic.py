@@ -45,8 +45,7 @@ class CreateTopic(Protocol):
 class CoordinatorTopic:
     """Belongs to the event loop. `keys`: the prefix of the topic's configuration keys (Kafka's `offsets.topic`).
     `image` returns the present image; `partitions` are those served here. `incarnation` names this broker's present
-    registration; it is empty without one. `possible_replicas` returns the largest replication factor that a topic
-    can have now."""
+    registration; it is empty without one."""
 
     def __init__(
         self,
@@ -58,7 +57,6 @@ class CoordinatorTopic:
         settings: OffsetsTopicSettings,
         create: CreateTopic,
         incarnation: Callable[[], str],
-        possible_replicas: Callable[[], int],
     ) -> None:
         self.name = name
         self.broker_id = broker_id
@@ -67,7 +65,6 @@ class CoordinatorTopic:
         self._partitions = partitions
         self._settings = settings
         self._create = create
-        self._possible_replicas = possible_replicas
         self._one_at_a_time = asyncio.Lock()
         self._reported = ""
         self.incarnation = incarnation
@@ -148,13 +145,13 @@ class CoordinatorTopic:
                 raise
 
     def _factor(self) -> int:
-        configured, possible = self._settings.replication_factor, self._possible_replicas()
+        configured, possible = self._settings.replication_factor, len(self._image().brokers)
         if configured is None:
             return min(DEFAULT_REPLICAS, possible)
         if configured > possible:
             raise BrokerError(
                 ErrorCode.invalid_replication_factor,
                 f"{self.name} cannot be created: {self._keys}.replication.factor is {configured}, and {possible} "
-                "brokers can have a replica now",
+                "brokers are live",
             )
         return configured

@@ -9,10 +9,10 @@ them. Each change of the state, even of the in-sync replicas alone, has a new ve
 from __future__ import annotations
 
 from ...cluster.tree import paths
-from ...cluster.tree.states import decode_state
 from ...errors import BrokerError, ErrorCode
 from ...interfaces.coordination import Check, Coordination, NoNodeError
 from ...records.partition import TopicPartition
+from ...replication.partition_state import PartitionState
 
 
 class LeaderFence:
@@ -39,7 +39,7 @@ class LeaderFence:
             data, stat = self._coordination.get(self._path)
         except NoNodeError:
             return False
-        state = decode_state(self._path, data)
+        state = PartitionState.decode(self._path, data)
         if (state.leader, state.leader_epoch) != (self._broker_id, self._leader_epoch):
             return False
         self._version = stat.version

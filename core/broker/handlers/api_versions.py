@@ -1,4 +1,4 @@
-"""ApiVersions (KIP-35, KIP-511, KIP-584, KIP-1242): the served APIs and versions, the cluster's features, and the
+"""ApiVersions (KIP-35, KIP-511, KIP-584, KIP-1242): the served APIs and versions, what else this broker can do, and the
 client's name."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...cluster.feature_levels import SUPPORTED
 from ...errors import ErrorCode
 from ...protocol.api_versions import VERSION as NAMES_BROKER_FROM
 from ...protocol.apis import ApiKey
@@ -44,23 +43,12 @@ def api_versions(services: Services, request: Request, advertised: Mapping[ApiKe
             error = ErrorCode.invalid_request
     ranges = advertised.items() if error in (ErrorCode.none, ErrorCode.unsupported_version) else ()
     keys = tuple(request.part("ApiVersion", api_key=k, min_version=low, max_version=high) for k, (low, high) in ranges)
-    image = services.image
     return request.respond(
         error_code=error,
         api_keys=keys,
-        supported_features=tuple(
-            request.part("SupportedFeatureKey", name=name, min_version=low, max_version=high)
-            for name, (low, high) in (*SUPPORTED.items(), (CONDITIONAL_APPEND, (1, 1)))
-            if low > 0 or request.version >= 4  # KIP-1022: clients of earlier versions refuse a range from 0
-        )
-        if request.version >= 3
-        else (),
-        finalized_features_epoch=image.version,
-        finalized_features=tuple(
-            request.part("FinalizedFeatureKey", name=name, max_version_level=level, min_version_level=level)
-            for name, level in image.features.levels.items()
-            if level > 0
-        )
-        if request.version >= 3
-        else (),
+        supported_features=(
+            (request.part("SupportedFeatureKey", name=CONDITIONAL_APPEND, min_version=1, max_version=1),)
+            if request.version >= 3
+            else ()
+        ),
     )

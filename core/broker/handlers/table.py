@@ -20,7 +20,7 @@ from . import (
     security,
 )
 from .api import Api
-from .cluster import describe_cluster, elect_leaders, log_dirs, reassignments, unregister_broker, update_features
+from .cluster import describe_cluster, elect_leaders, log_dirs, reassignments, unregister_broker
 from .configs import client_quotas, list_config_resources
 from .configs import describe_configs as configs
 from .topics import create_topics, delete_topics, describe_topic_partitions
@@ -76,7 +76,6 @@ APIS: dict[ApiKey, Api] = {
         Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), reassignments.list_partition_reassignments),
         Api(ApiKey.OFFSET_DELETE, (0, 0), offsets.offset_delete, leased=True),
         Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), client_quotas.describe_client_quotas),
-        Api(ApiKey.UPDATE_FEATURES, (0, 2), update_features.update_features),
         Api(ApiKey.DESCRIBE_CLUSTER, (0, 2), describe_cluster.describe_cluster),
         Api(ApiKey.UNREGISTER_BROKER, (0, 0), unregister_broker.unregister_broker),
         Api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), list_config_resources.list_config_resources),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID, uuid4
 
 from ...errors import BrokerError, ErrorCode
@@ -29,7 +28,6 @@ from ...interfaces.coordination import (
 )
 from ...transport.address import Address
 from ..changes import incarnation_path
-from ..feature_levels import SUPPORTED
 from ..image import Endpoint
 from ..tree import paths
 from ..tree.nodes import BrokerIdNode
@@ -38,8 +36,6 @@ from .incarnations import register_operations, state_of
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10
-FEATURES: Final = {name: {"min_version": low, "max_version": high} for name, (low, high) in SUPPORTED.items()}
-"""What this release supports, as in Kafka's `/brokers/ids` (KIP-584)."""
 
 
 class DisplacedError(BrokerError):
@@ -244,9 +240,9 @@ class Registration:
             _log.info("%s was replaced or deleted by another", self._path)
 
     def _deletes(self, node: BrokerIdNode, stat: Stat) -> Steps[tuple[Operation, ...]]:
-        """Returns the operations that delete a registration."""
+        """Returns the operations that delete a registration, and its incarnation if that exists."""
         delete = Delete(self._path, stat.version)
-        if not node.incarnation or not (yield from exists(incarnation_path(node.incarnation))):
+        if not (yield from exists(incarnation_path(node.incarnation))):
             return (delete,)
         return Delete(incarnation_path(node.incarnation)), delete
 
@@ -260,7 +256,6 @@ class Registration:
             listener_security_protocol_map={e.listener: e.security_protocol for e in identity.endpoints},
             rack=identity.rack,
             timestamp=int(self._clock() * 1000),
-            features=FEATURES,
             directory_id=identity.directory_id,
             incarnation=incarnation,
             data=identity.data_ids,

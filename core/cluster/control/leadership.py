@@ -21,7 +21,6 @@ from ...replication.registrations import DOUBTED, Registrations, Standing, stand
 from ..brokers.reports import Reports
 from ..image import ClusterImage, PartitionImage, TopicImage
 from ..reassignment import effective_min_isr
-from ..tree.states import with_presumed_data
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
@@ -137,9 +136,8 @@ def elected_state(
     usable = _with_log(tp, registrations, reports)
     if usable is registrations and _is_settled(partition.state, registrations):
         return None
-    presumed = with_presumed_data(partition.state, usable)
     elected = elect(
-        presumed,
+        partition.state,
         partition.replicas,
         usable,
         reports.recovered.get(tp, {}),
@@ -147,9 +145,7 @@ def elected_state(
         terms.controller_epoch,
         unclean=settings.unclean,
     )
-    if elected is not None:
-        return above_floor(partition.state, elected, terms.epoch_floor)
-    return replace(presumed, controller_epoch=terms.controller_epoch) if presumed != partition.state else None
+    return None if elected is None else above_floor(partition.state, elected, terms.epoch_floor)
 
 
 def _with_log(tp: TopicPartition, registrations: Registrations, reports: Reports) -> Registrations:

@@ -13,16 +13,14 @@ from ...errors import BrokerError, ErrorCode
 from ...interfaces.coordination import Delete, Operation, Set
 from ...records.partition import TopicPartition, counted, some_of
 from ...replication.partition_state import PartitionState
-from .. import clock_floors, features
+from .. import clock_floors
 from ..brokers.incarnations import evict_operations
 from ..brokers.reports import Reports, read_reports
 from ..change_writer import ChangeWriter, Plan, Planner
-from ..feature_levels import NOT_REPLICATED
 from ..image import BrokerNode, ClusterImage, PartitionImage, TopicImage
 from ..reassignment import Reassigned, ReplicaAssignment, begin, cancelled, check_target, completed
 from ..tree import paths
 from ..tree.nodes import TopicNode
-from ..tree.states import has_unknown_data
 from ..tree.steps import Session, Steps, get_many, plain
 from .cold_start import ColdStart
 from .controller import Controller
@@ -96,12 +94,8 @@ class ControllerTasks:
     def _next_step(self, image: ClusterImage) -> Steps[Plan | None]:
         if image.restored is not None:
             return self._doubt(image, image.restored)
-        finalized = features.newest_levels(image)
-        if finalized is not None:
-            return finalized
         changed = yield from self._first_elections(image, image.brokers)
         if changed:
-            self._log_taken_over(image, changed)
             return Plan(changed)
         finished = self._completed(image)
         return _reassigned(image, finished) if finished else None
@@ -117,17 +111,6 @@ class ControllerTasks:
             counted(len(states), "partition"), some_of(list(states)),
         )  # fmt: skip
         return Plan(states)
-
-    def _log_taken_over(self, image: ClusterImage, changed: Mapping[TopicPartition, PartitionState]) -> None:
-        """Logs that states of version 1 are replaced: each live member is presumed to have the data that it had
-        (`tree.states`)."""
-        older = [tp for tp in changed if (found := image.partition(tp)) is not None and has_unknown_data(found.state)]
-        if older:
-            _log.warning(
-                "%s with states of an earlier release, %s the first: taken over with the data that the live replicas "
-                "have now",
-                counted(len(older), "partition"), older[0],
-            )  # fmt: skip
 
     def _first_elections(
         self, image: ClusterImage, live: Collection[int]
@@ -256,16 +239,6 @@ class ControllerTasks:
         self._controller.epoch()
         yield from self._change(plan)
 
-    def update_features(self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool) -> Steps[None]:
-        """Raises what `features.update` does."""
-        self._controller.epoch()
-
-        def plan(image: ClusterImage) -> Plan | None:
-            found = features.update(image, updates)
-            return None if validate_only else found
-
-        yield from self._change(plain(plan))
-
     def _altered(
         self, image: ClusterImage, tp: TopicPartition, target: Sequence[int] | None, *, may_change_factor: bool
     ) -> Reassigned | None:
@@ -280,7 +253,6 @@ class ControllerTasks:
             return self._under_this_controller(partition, found)
         live = [number for number, node in image.brokers.items() if not node.registration.leaving]
         check_target(partition.assignment, target, live, may_change_factor=may_change_factor)
-        check_replicates(image, target)
         begun = begin(partition.assignment, target)
         return None if begun == partition.assignment else Reassigned(begun, partition.state)
 
@@ -367,19 +339,6 @@ def topic_node(topic: TopicImage, changed: Mapping[int, ReplicaAssignment] | Non
         adding_replicas={number: a.adding for number, a in found.items() if a.adding},
         removing_replicas={number: a.removing for number, a in found.items() if a.removing},
     )
-
-
-def check_replicates(image: ClusterImage, replicas: Sequence[int]) -> None:
-    """Raises `BrokerError` INVALID_REPLICATION_FACTOR if one of several replicas would be on a broker of a release that
-    does not copy partitions."""
-    if len(replicas) > 1 and not image.replicates:
-        raise BrokerError(ErrorCode.invalid_replication_factor, NOT_REPLICATED)
-    older = [broker for broker in replicas if broker in image.brokers and not image.brokers[broker].replicates]
-    if older and len(replicas) > 1:
-        raise BrokerError(
-            ErrorCode.invalid_replication_factor,
-            f"broker {older[0]} runs a release that does not replicate partitions; upgrade it first",
-        )
 
 
 def _unknown(tp: TopicPartition) -> Refusal:

@@ -8,7 +8,7 @@ from uuid import UUID
 from ...interfaces.coordination import Coordination, Create, NodeExistsError
 from ..changes import RING_SIZE
 from . import paths
-from .nodes import ClusterIdNode, FeaturesNode, MetadataVersionNode, encode_uuid
+from .nodes import ClusterIdNode, MetadataVersionNode, encode_uuid
 from .steps import Steps, children, create_if_missing, get_many, run_steps, transact
 
 
@@ -23,7 +23,6 @@ def base_paths(new_id: Callable[[], UUID]) -> Steps[None]:
     wanted |= {
         paths.CONTROLLER_EPOCH: b"0",
         paths.METADATA_VERSION: MetadataVersionNode().encode(),
-        paths.FEATURES: FeaturesNode().encode(),
         paths.CLUSTER_ID: ClusterIdNode(id=encode_uuid(new_id())).encode(),
     }
     there = yield from get_many(list(wanted))

@@ -66,23 +66,22 @@ class BrokerIdNode(NodeData):
 
     A broker that holds the lock of the log directory `directory_id` may replace the path. `incarnation` names the
     registration, `data` is the data ids of the log directory, newest first, `state` is `serving`, `full` (its disk is
-    full) or `leaving`. A broker of an older release has none of these three.
+    full) or `leaving`.
     """
 
     version: int = 5
     host: str
     port: int
-    endpoints: tuple[str, ...]
+    endpoints: tuple[str, ...] = Field(min_length=1)
     listener_security_protocol_map: dict[str, str] = Field(default_factory=dict)
     jmx_port: int = -1
     rack: str | None = None
     timestamp: DecimalText
-    features: dict[str, dict[str, int]] = Field(default_factory=dict)
-    directory_id: str = ""
-    incarnation: str = ""
-    data: tuple[str, ...] = ()
-    state: str = "serving"
-    inter_broker_listener: str = ""
+    directory_id: str
+    incarnation: str
+    data: tuple[str, ...] = Field(min_length=1)
+    state: str
+    inter_broker_listener: str
 
 
 class LogDirectoryNode(NodeData):
@@ -115,16 +114,6 @@ class DeletedTopicNode(NodeData):
     version: int = 1
     name: str
     topic_id: KafkaUuid
-
-
-class PartitionStateNode(NodeData):
-    """A partition's state in version 1, Kafka's, as releases before replication wrote it."""
-
-    controller_epoch: int
-    leader: int
-    version: int = 1
-    leader_epoch: int
-    isr: tuple[int, ...]
 
 
 class ConfigNode(NodeData):
@@ -162,11 +151,3 @@ class RestoredNode(NodeData):
     seen: int
     found: int
     leader_epoch: int = 2**31 - 1
-
-
-class FeaturesNode(NodeData):
-    """`/admin/features`: finalized levels by name. Level 0 was set by an administrator; a feature that is not named
-    gets a level from the controller."""
-
-    version: int = 1
-    features: dict[str, int] = Field(default_factory=dict)

@@ -14,7 +14,6 @@ __all__ = [
     "CONTROLLER",
     "CONTROLLER_EPOCH",
     "DELETED_TOPICS",
-    "FEATURES",
     "INCARNATIONS",
     "LOG_DIRECTORIES",
     "METADATA_VERSION",
@@ -71,8 +70,6 @@ METADATA_VERSION = "/admin/metadata_version"
 """Klamm's own: set in every transaction that changes a topic, so that one watch reports every change."""
 CHANGES = "/admin/changes"
 """Klamm's own: the ring of the last changes."""
-FEATURES = "/admin/features"
-"""Klamm's own: the finalized feature levels."""
 RESTORED = "/admin/restored"
 """Klamm's own: exists while the states must not be used, since the coordination was restored from an older backup."""
 SUSPECTS = "/admin/suspects"

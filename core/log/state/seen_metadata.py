@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class SeenChange(NamedTuple):
-    """The number of the change, and the name of its writer's attempt; "" if an older release made it. `leader_epoch`:
+    """The number of the change, and the name of its writer's attempt; "" before the first one. `leader_epoch`:
     the highest of any partition until then."""
 
     version: int

@@ -17,6 +17,7 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.clusters.images import registered_elsewhere
 from klammtest.guarantees import guarantee
 from klammtest.requests import batch, produce, produce_fields
 from klammtest.waiting import eventually
@@ -77,7 +78,7 @@ def test_who_wakes_up_displaced_acknowledges_nothing(
     ):  # fmt: skip
         assert produce(wire, "t", batch(b"before")).base_offset == 0
         pause_until_expired(first, tree)
-        second = BrokerIdNode(host="elsewhere", port=9092, endpoints=(), timestamp=1, directory_id="another")
+        second = registered_elsewhere()
         tree.create(paths.broker(0), second.encode(), ephemeral=True)
         for number in range(3):
             send_produce(wire, b"%d" % number)

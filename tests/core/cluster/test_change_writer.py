@@ -27,7 +27,7 @@ def is_what_is_stored(cluster: Cluster, coordination: Coordination) -> bool:
 
 
 def bump(coordination: Coordination) -> None:
-    """Counts a change without an entry in the ring, as older releases do."""
+    """Counts a change without an entry in the ring."""
     coordination.set(paths.METADATA_VERSION, b'{"version":1,"topics":[]}')
 
 
@@ -213,20 +213,6 @@ def test_a_ring_that_does_not_reach_back_is_not_used(join: Joined) -> None:
     for number in range(RING_SIZE):
         cluster.alter_topic_config("t", {"a": str(number)})
     assert read_image(tree, before) == cluster.image()
-
-
-def test_changes_of_an_older_release_are_read(join: Joined) -> None:
-    """It counts its changes, and writes no entries; in a fresh ring there is nothing at all."""
-    cluster, tree = join(0), join.coordinations[0]
-    cluster.create_topic("t", 1, 1)
-    before = cluster.image()
-    config = b'{"version":1,"config":{"a":"old"}}'
-    tree.transaction([Set(paths.topic_config("t"), config), Set(paths.METADATA_VERSION, b'{"topics":["t"]}')])
-    assert read_image(tree, before).topics["t"].configs == {"a": "old"}
-    eventually(lambda: cluster.image().topics["t"].configs == {"a": "old"}, "the broker reads it too")
-    tree.set(ring_path(cluster.image().version + 1), b"{}")
-    bump(tree)
-    assert read_image(tree, before).topics["t"].configs == {"a": "old"}
 
 
 def test_a_coordination_that_went_back_is_not_read_as_changes(join: Joined) -> None:

@@ -24,7 +24,7 @@ from klamm.core.cluster.image import ClusterImage, PartitionImage
 from klamm.core.cluster.image_reader import image_steps, read_image
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.bootstrap import create_base_paths
-from klamm.core.cluster.tree.nodes import BrokerIdNode, ConfigNode, TopicNode
+from klamm.core.cluster.tree.nodes import ConfigNode, TopicNode
 from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Operation
@@ -32,6 +32,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.leader import ProposalOutcome
 from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from klammsim.coordination import SimCoordination, SimTree
+from klammtest.clusters.images import registered_elsewhere
 
 TP = TopicPartition("t", 0)
 STATE = PartitionState(0, 5, 100, (0, 1), (), {0: "a0", 1: "a1"}, 1)
@@ -128,9 +129,7 @@ def test_a_write_whose_answer_was_lost_is_found_in_the_ring(coordination: SimCoo
 
 
 def test_a_registration_is_two_paths_that_come_and_go_together(coordination: SimCoordination) -> None:
-    data = BrokerIdNode(
-        host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp=1, incarnation="one", data=("a0",)
-    ).encode()  # fmt: skip
+    data = registered_elsewhere("one", ("a0",)).encode()
     coordination.transaction(register_operations(0, "one", data, None))
     first = read(coordination).brokers[0]
     assert first.session_id == coordination.session_id
@@ -187,7 +186,7 @@ def test_states_that_do_not_exist_are_created(coordination: SimCoordination) -> 
 
 @pytest.mark.parametrize("data", [b"", b"{}", None])
 def test_a_ring_that_holds_nothing_yet_is_not_used(coordination: SimCoordination, data: bytes | None) -> None:
-    """An older release has changed the metadata, and written no entry."""
+    """The metadata have changed, and the ring has no entry of it."""
     base = read(coordination)
     if data is None:
         coordination.delete(ring_path(1))

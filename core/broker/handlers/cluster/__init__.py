@@ -1,1 +1,1 @@
-"""Requests about the cluster: brokers, elections, reassignments, log directories, features."""
+"""Requests about the cluster: brokers, elections, reassignments, log directories."""

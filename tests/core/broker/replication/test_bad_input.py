@@ -110,7 +110,7 @@ def test_a_factor_of_the_offsets_topic(cluster: BrokerCluster, wire: WireClient)
         assert find_coordinator(wire, "g").error_code is ErrorCode.coordinator_not_available
     said = [line for line in cluster.brokers[cluster.controller()].log().splitlines() if "no coordinator" in line]
     (line,) = said
-    assert line.endswith("offsets.topic.replication.factor is 4, and 3 brokers can have a replica now")
+    assert line.endswith("offsets.topic.replication.factor is 4, and 3 brokers are live")
 
 
 # -- a reassignment to a dead broker

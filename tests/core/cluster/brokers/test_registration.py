@@ -58,7 +58,6 @@ def test_a_registration_is_two_paths_with_all_that_others_need(coordination: Coo
     assert (node.host, node.port, node.rack, node.directory_id) == ("a", 1, "rack-1", "dir")
     assert node.inter_broker_endpoint == Endpoint("::1", 2, "BROKERS")
     assert node.security_protocols == {"CLIENTS": "PLAINTEXT", "BROKERS": "PLAINTEXT"}
-    assert node.features == {"klamm.replication": (0, 1)}
     both = [coordination.exists(path) for path in (paths.broker(3), incarnation_path(own.incarnation))]
     assert [stat and stat.ephemeral_owner for stat in both] == [coordination.session_id] * 2
     mine.unregister()
@@ -123,19 +122,6 @@ def test_a_registration_without_its_incarnation_is_replaced(coordination: Coordi
     assert mine.own is not None
     coordination.delete(incarnation_path(mine.own.incarnation))
     assert mine.register() > epoch
-
-
-def test_a_registration_of_an_older_release_is_replaced(coordination_case: CoordinationCase) -> None:
-    """It has one path. A live broker that still runs it counts as one with unknown data."""
-    dead, mine = coordination_case.open(60_000), coordination_case.open()
-    create_base_paths(dead, lambda: UUID(int=7))
-    old = BrokerIdNode(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp=1, directory_id="dir")
-    dead.create(paths.broker(0), old.encode(), ephemeral=True)
-    node = read_image(mine).brokers[0]
-    assert (node.registration.incarnation, node.registration.data_ids, node.host) == ("", ("",), "h")
-    epoch = registration(mine, "dir").register()
-    found = read_image(mine).brokers[0]
-    assert (found.epoch, found.registration.data_ids) == (epoch, ("data",))
 
 
 def test_a_registration_stays_leaving(coordination: Coordination) -> None:

@@ -448,7 +448,7 @@ def test_only_so_many_proposals_are_written_at_once(join: Joined) -> None:
     assert outcomes == [ProposalOutcome.APPLIED] * MOST_STATES + [ProposalOutcome.REFUSED] * 2
 
 
-# -- many partitions, other releases, other settings
+# -- many partitions, other settings
 
 
 def test_many_partitions_are_elected_in_changes_of_500(join: Joined) -> None:
@@ -460,48 +460,6 @@ def test_many_partitions_are_elected_in_changes_of_500(join: Joined) -> None:
     eventually(lambda: all(p.isr == (0,) for _, p in first.image().partitions()), "all to be led by the other")
     assert first.image().version - before == 3
     assert first.image() == read_image(join.coordinations[0])
-
-
-def test_states_of_the_release_before_are_taken_over(join: Joined, caplog: pytest.LogCaptureFixture) -> None:
-    """They and the registrations as it wrote them; one replica is away."""
-    first, _ = joined(join, 2)
-    first.create_topic("t", 3, 2)
-    first.create_topic("away", 1, 1, {}, {0: (1,)})
-    join.leave(1)
-    join.leave(0)
-    tree = join.case.open()
-    for tp, isr in ((T0, [0, 1]), (TopicPartition("t", 1), [1, 0]), (TopicPartition("away", 0), [1])):
-        old = {"controller_epoch": 1, "leader": isr[0], "version": 1, "leader_epoch": 7, "isr": isr}
-        tree.set(paths.partition_state(*tp), json.dumps(old).encode())
-    for path in (paths.CHANGES, paths.INCARNATIONS, paths.OFFLINE, paths.RECOVERED, paths.SUSPECTS):
-        tree.delete(path, recursive=True)
-    again = join(0)
-    eventually(lambda: "earlier release" in caplog.text, "it has waited for the other replica")
-    line = next(record.getMessage() for record in caplog.records if "earlier release" in record.getMessage())
-    assert line.startswith("3 partitions with states of an earlier release, ")
-    for number in (0, 1):
-        led = eventually_led(again, 0, (0,), TopicPartition("t", number))
-        assert led.leader_epoch > 7
-        assert dict(led.state.data_ids) == {0: "data-0"}
-        assert json.loads(tree.get(paths.partition_state("t", number))[0])["version"] == 2
-    assert found(again, TopicPartition("away", 0)).isr == (1,), "it keeps its place"
-    join(1)
-    led = eventually_led(again, 1, (1,), TopicPartition("away", 0))
-    assert dict(led.state.data_ids) == {1: "data-1"}
-
-
-def test_a_broker_of_the_release_before_is_no_second_replica(join: Joined) -> None:
-    (cluster,) = joined(join, 1)
-    tree = join.case.open()
-    old = BrokerIdNode(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp=1, directory_id="dir")
-    tree.create(paths.broker(1), old.encode(), ephemeral=True)
-    eventually(lambda: len(cluster.image().brokers) == 2, "both brokers")
-    with pytest.raises(BrokerError, match="broker 1 runs a release that does not replicate partitions; upgrade it"):
-        cluster.create_topic("t", 1, 2)
-    cluster.create_topic("t", 1, 1, {}, {0: (1,)})
-    assert found(cluster).state.data_ids == {1: ""}
-    refused = cluster.alter_reassignments({T0: (0, 1)})
-    assert refused[T0][0] is ErrorCode.invalid_replication_factor
 
 
 def test_a_lower_minimum_empties_the_eligible_replicas_in_the_same_change(join: Joined) -> None:

@@ -13,7 +13,6 @@ from klamm.core.cluster.tree.nodes import (
     BrokerIdNode,
     ConfigNode,
     ControllerNode,
-    PartitionStateNode,
     ProducerIdBlockNode,
     TopicNode,
     decode_uuid,
@@ -25,7 +24,8 @@ TOPIC = b"""{"removing_replicas":{},"partitions":{"0":[0,1],"10":[1]},"topic_id"
 "adding_replicas":{},"version":3}"""
 BROKER = b"""{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},
 "endpoints":["PLAINTEXT://kafka:9092"],"jmx_port":-1,"port":9092,"host":"kafka","version":5,
-"timestamp":"1632482013312","rack":null}"""
+"timestamp":"1632482013312","rack":null,"directory_id":"dir","incarnation":"one","data":["a0"],"state":"serving",
+"inter_broker_listener":"PLAINTEXT"}"""
 
 
 def test_a_topic_of_kafkas() -> None:
@@ -37,7 +37,7 @@ def test_a_topic_of_kafkas() -> None:
 
 def test_a_broker_of_kafkas() -> None:
     node = BrokerIdNode.decode("/brokers/ids/0", BROKER)
-    assert (node.host, node.port, node.timestamp, node.directory_id) == ("kafka", 9092, 1632482013312, "")
+    assert (node.host, node.port, node.timestamp, node.directory_id) == ("kafka", 9092, 1632482013312, "dir")
     written = json.loads(node.encode())
     assert written["timestamp"] == "1632482013312"
     assert written["endpoints"] == ["PLAINTEXT://kafka:9092"]
@@ -48,8 +48,6 @@ def test_the_other_nodes_of_kafkas() -> None:
     assert json.loads(ControllerNode.decode("/controller", controller).encode()) == json.loads(controller)
     newer = b'{"version":2,"brokerid":3,"timestamp":"1632482013412","kraftControllerEpoch":-1}'
     assert ControllerNode.decode("/controller", newer).brokerid == 3
-    state = b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":4,"isr":[0]}'
-    assert json.loads(PartitionStateNode.decode("/s", state).encode()) == json.loads(state)
     block = b'{"version":1,"broker":0,"block_start":"2000","block_end":"2999"}'
     assert json.loads(ProducerIdBlockNode.decode("/b", block).encode()) == json.loads(block)
     config = b'{"version":1,"config":{"retention.ms":"-1"}}'

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from harness import Result, Run
 from klamm.core.cluster.tree import paths
-from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header
 from klammtest.broker import RunningBroker, pause_past_session, running_broker
+from klammtest.clusters.images import registered_elsewhere
 from klammtest.requests import batch, produce, produce_fields
 from klammtest.wire import WireClient
 from produced import values_in
@@ -58,8 +58,7 @@ class PausedBroker:
                 acknowledged = [0] if answer.error_code is ErrorCode.none else []
                 pause_past_session(broker, 0, tree)
                 if taken:
-                    other = BrokerIdNode(host="elsewhere", port=1, endpoints=(), timestamp=1, directory_id="another")
-                    tree.create(paths.broker(0), other.encode(), ephemeral=True)
+                    tree.create(paths.broker(0), registered_elsewhere().encode(), ephemeral=True)
                 for value in range(1, WAITING + 1):
                     wire.send(ApiKey.PRODUCE, VERSION, **produce_fields({(TOPIC, 0): batch(b"%09d" % value)}))
                 broker.resume()

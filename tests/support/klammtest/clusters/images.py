@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from klamm.core.cluster.image import BrokerNode, Endpoint, PartitionImage
+from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.replication.partition_state import NO_LEADER, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
 
@@ -21,6 +22,14 @@ def broker_node(
     found = data_ids or (f"data-{number}",)
     registration = BrokerRegistration(number, epoch, f"incarnation-{number}-{epoch}", found, leaving, full)
     return BrokerNode(number, registration, {"PLAINTEXT": Endpoint(host, port)}, "PLAINTEXT")
+
+
+def registered_elsewhere(incarnation: str = "another", data_ids: tuple[str, ...] = ("another",)) -> BrokerIdNode:
+    """Returns what another log directory's broker at `elsewhere:9092` registers."""
+    return BrokerIdNode(
+        host="elsewhere", port=9092, endpoints=("PLAINTEXT://elsewhere:9092",), timestamp=1, directory_id="another",
+        incarnation=incarnation, data=data_ids, state="serving", inter_broker_listener="PLAINTEXT",
+    )  # fmt: skip
 
 
 def partition_image(
