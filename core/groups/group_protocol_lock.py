@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 import tenacity
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..cluster.tree import paths
 from ..errors import BrokerError, CoordinationError, ErrorCode
@@ -47,14 +47,12 @@ class GroupProtocol(Enum):
 
 
 class _RootNode(BaseModel):
-    """The data of `/consumers/<group>`. Earlier releases read and write `door` only, so both keys are written: brokers
-    and consumers of two releases use one group during an upgrade."""
+    """The data of `/consumers/<group>`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = 1
-    protocol: Literal["registry", "classic"] = Field(validation_alias=AliasChoices("protocol", "door"))
-    door: Literal["registry", "classic"] | None = None
+    protocol: Literal["registry", "classic"]
 
 
 class Acquired(NamedTuple):
@@ -113,7 +111,7 @@ def _acquire_once(
             f"group {group!r} has members that use the {current.value} protocol; members that use {protocol.value} "
             "must wait until those have left, or use another group id",
         )
-    node = _RootNode(protocol=protocol.value, door=protocol.value)
+    node = _RootNode(protocol=protocol.value)
     operations: list[Operation] = [guard()] if guard is not None else []
     operations.append(Set(root, node.model_dump_json().encode(), stat.version))
     holder = create.path.rpartition("/")[2]

@@ -33,8 +33,7 @@ DEFAULT_REPLICAS = 3
 class CommittedOffset:
     """`offset` is the next to read; a negative one, which a client may have stored, counts as no offset.
     `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`: the offset is valid in this
-    topic only, not in a later one of the same name (design D5a); None when unknown, as in offsets that older
-    versions stored."""
+    topic only, not in a later one of the same name (design D5a); None when unknown."""
 
     offset: int
     leader_epoch: int = -1

@@ -25,7 +25,7 @@ LOCK: Final = ".lock"
 META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _META_VERSION: Final = "1"
-_OLD_CLEAN: Final = b'{"version":0}\n'
+_CLEAN: Final = '{"version":0}\n'
 _LOOKS: Final = 50
 _LOOK_S: Final = 0.01
 """How often, and at what interval in seconds, a lock is tried: `holder` has it for microseconds."""
@@ -109,7 +109,7 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
             return None
         raw = path.read_bytes()
     try:
-        fields = _fields(raw)
+        fields = properties(unseal(raw), "=")
         if fields["version"] != _META_VERSION:
             raise ValueError(f"version {fields['version']!r}, not {_META_VERSION}")
         return DirectoryMeta(fields["cluster.id"], int(fields["broker.id"]), parse_uuid(fields["directory.id"]))
@@ -117,15 +117,6 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
         raise StorageError(f"{path} is damaged: {error.args[0]} is missing") from error
     except ValueError as error:
         raise StorageError(f"{path} is damaged: {error}") from error
-
-
-def _fields(raw: bytes) -> dict[str, str]:
-    """Returns the properties by name. Accepts a file with a checksum in its last line, and one with exactly the lines
-    that Kafka and older brokers write."""
-    fields = properties(raw, "=")
-    if set(fields) != {"version", "cluster.id", "broker.id", "directory.id"}:
-        fields = properties(unseal(raw), "=")
-    return fields
 
 
 def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMeta:
@@ -167,8 +158,6 @@ def take_clean_marker(directory: Path) -> bool:
         content = path.read_bytes()
         remove(path)
         sync_directory(directory)
-    if content == _OLD_CLEAN:
-        return True
     try:
         unseal(content)
     except ValueError:
@@ -179,4 +168,4 @@ def take_clean_marker(directory: Path) -> bool:
 
 def leave_clean_marker(directory: Path) -> None:
     """Writes the marker of a clean stop. Call it after everything else is written."""
-    write_atomically(directory / CLEAN_SHUTDOWN, seal(_OLD_CLEAN.decode()))
+    write_atomically(directory / CLEAN_SHUTDOWN, seal(_CLEAN))

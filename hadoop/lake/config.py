@@ -33,11 +33,6 @@ from klamm.core.config.section import (
 )
 from klamm.core.config.units import parse_size
 
-_RENAMED = {
-    "fail.on.data.loss": "auto.offset.reset says what becomes of deleted offsets (fail, earliest or latest)",
-    "max.offsets.per.load": "max.records is the limit, of a topic in one run",
-    "starting.offsets": "auto.offset.reset: earliest begins at the first record left",
-}
 PARTITIONINGS = (("dt",), ("dt", "hr"))
 LOCAL_SCHEMES: Final = ("", "file")
 HDFS_SCHEME: Final = "hdfs"
@@ -284,9 +279,6 @@ class LakeConfig(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _as_written(cls, given: Any, handler: ModelWrapValidatorHandler[LakeConfig]) -> LakeConfig:
-        for name, instead in _RENAMED.items():
-            if isinstance(given, Mapping) and name in given:
-                raise wrong_key(name, f"is no longer a key: {instead}")
         made = handler(given)
         if made.timestamp_min > made.timestamp_max:
             raise wrong_key(

@@ -1,7 +1,7 @@
 """Which column of an older load is a column of the newest: by name, or by an alias in the schema of a load between.
 
 A *chain* has the Avro types of one column, that of the newest load first and that of the older load last; it is empty
-where a load's manifest has no schema (raw values, loads of earlier versions), and then names alone decide. Rules:
+where a load's manifest has no schema (raw values), and then names alone decide. Rules:
 
 - A field of the newer schema is the older schema's field of the same name, else the one that it has as an alias, unless
   the newer schema has a field of that name itself (Avro 1.12, "Aliases"). From load to load: a field that was renamed

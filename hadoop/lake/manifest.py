@@ -2,8 +2,8 @@
 
 It names every partition of the topic, those without new records too (`from` = `to`), so that the last manifest alone
 determines where the next load begins. With the offsets it records the log that they belong to: the topic's id, and of
-each partition the batch that holds the last loaded offset (`klamm.hadoop.load.planning.history`). Version 1 had
-neither; the next load adds them. It also identifies the directory (`LakeOrigin`): the audit counts each by itself.
+each partition the batch that holds the last loaded offset (`klamm.hadoop.load.planning.history`). It identifies the
+directory (`LakeOrigin`): the audit counts each by itself.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Manifest(BaseModel):
     quarantined: int = 0
     timezone: TimeZone = "UTC"
     unopened: list[UnopenedBatch] = []
-    lake: LakeOrigin | None = None
+    lake: LakeOrigin
 
     def to_bytes(self) -> bytes:
         return (self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n").encode()
@@ -159,14 +159,14 @@ def lake_origin(reader: LakeReader, layout: TopicLayout, last: Manifest | None, 
     event; a copy does not replace the lake that it was copied from, nor does a directory whose former path cannot be
     read.
     """
-    if last is None or last.lake is None:
+    if last is None:
         return LakeOrigin(id=new_id, directory=layout.base)
     if last.lake.directory == layout.base:
         return last.lake
     root, _, topic = last.lake.directory.rpartition("/")
     try:
         there = last_manifest(reader, TopicLayout(root, topic))
-        copied = there is not None and there.lake is not None and there.lake.id == last.lake.id
+        copied = there is not None and there.lake.id == last.lake.id
     except KlammError:
         copied = True
     replaces = last.lake.replaces if copied else (*last.lake.replaces, last.lake.id)

@@ -163,7 +163,7 @@ class LoadAuditor:
         """
         numbers = load_numbers(self._publisher, layout) if self.audits(layout.topic) else []
         last = last_manifest(self._publisher, layout) if numbers else None
-        if last is None or last.lake is None or last.lake.directory != layout.base:
+        if last is None or last.lake.directory != layout.base:
             return []
         done = set(self._publisher.names(layout.audited_root))
         unmarked = {n for n in numbers if f"{n:06d}" not in done}

@@ -11,7 +11,6 @@ Rules:
   topic, or a log that was truncated below the offset and written again, is data loss. With failOnDataLoss=false the new
   topic is read from its beginning, and the log from the offset below which it is unchanged, if leader epochs determine
   it.
-- Offsets of earlier versions have no batches: they are checked only by the topic's id, once.
 - Spark asks for the initial offset again when a query is restarted before its first micro-batch is done. By then it may
   have changed (the end of the log). So the offsets at the end of that micro-batch record where it began (`begin`).
 - A partition that is new since the last micro-batch begins at its first offset; a subscribed partition that has

@@ -33,7 +33,7 @@ class TestFiles(ExactlyOnceSinkContract):
         return rows
 
     def test_files_without_an_id_are_those_of_the_first_one_told(self, place: Path) -> None:
-        """As earlier versions wrote them: delivered again, their records are there once."""
+        """As of a broker that names no ids: delivered again, their records are there once."""
         for topic_id in (None, 1, 2):
             sink = self.open(place, topic_id)
             sink.write([sink_record(0)])

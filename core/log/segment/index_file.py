@@ -8,7 +8,7 @@ written as a whole when no more batches are expected or the recovery point moves
     footer   number of entries (uint32); the state of the segment: size in bytes, next offset, largest timestamp, offset
              of that timestamp (int64 each); CRC-32C of all bytes before it (uint32)
 
-Opening the log detects one flipped bit anywhere, a missing part, an older format and the index of another segment, and
+Opening the log detects one flipped bit anywhere, a missing part, another format and the index of another segment, and
 rebuilds the index.
 """
 
@@ -28,7 +28,6 @@ from .file_operations import remove, rename, storage, write_atomically
 
 _MAGIC: Final = b"KLIX"
 _VERSION: Final = 2
-"""In a file of version 1 an entry may have the last offset of a run of batches in place of that of one batch."""
 _HEADER: Final = Struct(">4sHHq")
 _FOOTER: Final = Struct(">Iqqqq")
 _CRC: Final = Struct(">I")
@@ -87,7 +86,7 @@ class IndexFile:
         try:
             magic, version, size, base = _HEADER.unpack_from(raw)
             if magic != _MAGIC:
-                raise CorruptRecordError(f"{self.path} is damaged or of an older format")
+                raise CorruptRecordError(f"{self.path} is damaged")
             (crc,) = _CRC.unpack_from(raw, len(raw) - _CRC.size)
             if crc32c(memoryview(raw)[: -_CRC.size]) != crc:
                 raise CorruptRecordError(f"{self.path} fails its CRC")

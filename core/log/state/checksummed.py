@@ -1,8 +1,6 @@
 """Small text files of the log, each with a checksum that detects a flipped bit.
 
 Version 1 is Kafka's text and a last line: `crc32c ` and the CRC-32C of all bytes before the line, eight hex digits.
-Version 0, which Kafka and older brokers write, has no such line; it can be read, and the next write replaces it by
-version 1.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from ...records.native import crc32c
 
 VERSION: Final = "1"
 
-_UNSEALED: Final = "0"
 _MARK: Final = b"crc32c "
 _TAIL: Final = len(_MARK) + 8 + 1
 
@@ -34,12 +31,10 @@ def unseal(raw: bytes) -> bytes:
 
 def versioned_lines(raw: bytes) -> list[str]:
     """Returns the lines after the version; `ValueError` if the checksum is wrong or the version is unknown."""
-    version, _, rest = raw.partition(b"\n")
-    if version == VERSION.encode():
-        rest = unseal(raw).partition(b"\n")[2]
-    elif version != _UNSEALED.encode():
-        raise ValueError(f"version {version[:20].decode(errors='replace')!r}, not {VERSION} or {_UNSEALED}")
-    return rest.decode("ascii").split("\n")[:-1]
+    version = raw.partition(b"\n")[0]
+    if version != VERSION.encode():
+        raise ValueError(f"version {version[:20].decode(errors='replace')!r}, not {VERSION}")
+    return unseal(raw).decode("ascii").split("\n")[1:-1]
 
 
 def properties(raw: bytes, separator: str) -> dict[str, str]:

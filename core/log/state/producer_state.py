@@ -24,8 +24,6 @@ MAX_PRODUCERS: Final = 100_000
 """Upper bound of the producers of one partition; a new one beyond it replaces the least recently active one."""
 
 SNAPSHOT_VERSION: Final = 2
-_WITHOUT_TIME: Final = 1
-"""The version whose `seen_ms` was by the broker's clock; its newest `seen_ms` counts as the present time."""
 _PREFIX: Final = Struct(">HII")
 _TIME: Final = Struct(">q")
 _PRODUCER: Final = Struct(">qhqB")
@@ -188,12 +186,10 @@ class ProducerState:
         state = cls(tp)
         try:
             version, crc, count = _PREFIX.unpack_from(data)
-            if version not in (_WITHOUT_TIME, SNAPSHOT_VERSION) or crc32c(data[_PREFIX.size :]) != crc:
+            if version != SNAPSHOT_VERSION or crc32c(data[_PREFIX.size :]) != crc:
                 raise CorruptRecordError("a producer snapshot fails its CRC or has an unknown version")
-            pos = _PREFIX.size
-            if version != _WITHOUT_TIME:
-                (state._now_ms,) = _TIME.unpack_from(data, pos)
-                pos += _TIME.size
+            (state._now_ms,) = _TIME.unpack_from(data, _PREFIX.size)
+            pos = _PREFIX.size + _TIME.size
             for _ in range(count):
                 pid, epoch, seen_ms, batches = _PRODUCER.unpack_from(data, pos)
                 pos += _PRODUCER.size
@@ -201,7 +197,6 @@ class ProducerState:
                 entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
                 state._producers[pid] = ProducerStateEntry(epoch, seen_ms, entries)
                 state._saw(pid)
-                state._now_ms = max(state._now_ms, seen_ms)
                 pos = end
             if pos != len(data):  # no CRC covers the number of producers
                 raise CorruptRecordError(f"a producer snapshot contains more than the {count} producers in its header")

@@ -3,7 +3,7 @@
 It prevents a new topic from showing the records of a deleted topic of the same name.
 
 The file has Kafka's two lines, `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding, and a
-checksum. A file without a checksum, which older brokers wrote, is accepted only if it has exactly those two lines.
+checksum.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def read_topic_id(directory: Path) -> UUID | None:
             return None
         raw = path.read_bytes()
     try:
-        fields = properties(raw, ": ")
-        if set(fields) != {"version", "topic_id"}:
-            fields = properties(unseal(raw), ": ")
+        fields = properties(unseal(raw), ": ")
         if fields["version"] != "0":
             raise ValueError(f"version {fields['version']!r}, not 0")
         return parse_uuid(fields["topic_id"])

@@ -138,7 +138,7 @@ class _History:
             before = self._ends.get(partition, 0)
             if span.start < before:
                 yield f"partition {partition}: overlap: begins at offset {span.start}, already loaded up to {before}"
-            elif span.start > before and follows and (partition in self._ends or manifest.version > 1):
+            elif span.start > before and follows:
                 yield f"partition {partition}: gap: begins at offset {span.start}, already loaded up to {before}"
             if span.end < span.start or not span.start <= _held_from(span) <= span.end:
                 yield f"partition {partition}: {span.start} to {span.end} (lost to {span.lost_to}) is not a valid range"
@@ -294,8 +294,7 @@ class _Load:
     def _counts(self, manifest: Manifest, audit: LoadAudit | None, held: _Held) -> None:
         if held.records != manifest.rows:
             self._find("counts", f"{held.records} rows, {OFFSETS} says {manifest.rows}")
-        # Manifests of earlier versions lack this number.
-        if "quarantined" in manifest.model_fields_set and held.aside != manifest.quarantined:
+        if held.aside != manifest.quarantined:
             self._find("counts", f"{held.aside} records in {BAD}, {OFFSETS} says {manifest.quarantined} quarantined")
         said = Counter((b.partition, b.start, b.end) for b in manifest.unopened)
         if Counter(held.unopened) != said:

@@ -62,8 +62,7 @@ class HistoryCheck:
         self._now = now
 
     def verify(self, layout: TopicLayout, loaded: Loaded) -> None:
-        """Raises `DataLossError` in one line if the topic or its history is not the loaded one. Data that earlier
-        versions did not record is not checked."""
+        """Raises `DataLossError` in one line if the topic or its history is not the loaded one."""
         self.verify_topic(layout, loaded.topic_id)
         read = {TopicPartition(layout.topic, n): p for n, p in loaded.partitions.items()}
         marks = {tp: p.batch for tp, p in read.items() if p.batch is not None}

@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.plugin import ConfigPath
 
-LONGEST_SESSION_MS = 600_000
-
 
 class EmbeddedConfig(BaseModel):
     """`path`: the file, created if it does not exist; on a local disk, not on a network file system."""
@@ -17,4 +15,4 @@ class EmbeddedConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
 
     path: ConfigPath = Field(default=Path("klamm-coordination.db"), validate_default=True)
-    session_timeout_ms: int = Field(default=6000, alias="session.timeout.ms", ge=100, le=LONGEST_SESSION_MS)
+    session_timeout_ms: int = Field(default=6000, alias="session.timeout.ms", ge=100, le=600_000)

@@ -6,8 +6,7 @@ from one counter that only grows; every change adds the paths it touched to `cha
 
 A session is over when it was not renewed for its time-out, by the host's monotonic clock: all processes read the
 same one, and nothing can set it. A session whose renewal lies in the future is over, too: the host was started again
-since, and the clock with it. The sessions of an earlier version have no `renewed_ms`, but only `expires_ms` by the
-wall clock, which is written for processes of that version as well.
+since, and the clock with it.
 """
 
 from __future__ import annotations
@@ -41,22 +40,19 @@ from klamm.plugin import (
 )
 
 from ..tree_paths import ancestors, parent_of
-from .config import LONGEST_SESSION_MS
 from .lock_holder import write_lock_holder
 
 KEPT_CHANGES = 10_000
 BUSY_TIMEOUT_S = 5.0
-_SESSION_COLUMNS = {"renewed_ms": "INTEGER", "timeout_ms": "INTEGER"}
-"""The columns that the table `sessions` of an earlier version does not have."""
-_IS_OVER = """CASE WHEN renewed_ms IS NULL THEN expires_ms <= :wall_ms OR expires_ms > :wall_ms + :longest_ms
-    ELSE renewed_ms > :now_ms OR renewed_ms + timeout_ms <= :now_ms END"""
+_IS_OVER = "(renewed_ms > :now_ms OR renewed_ms + timeout_ms <= :now_ms)"
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS nodes (path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,
        version INTEGER NOT NULL, creation_id INTEGER NOT NULL, owner INTEGER NOT NULL,
        ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS nodes_parent ON nodes (parent)",
     "CREATE INDEX IF NOT EXISTS nodes_owner ON nodes (owner) WHERE owner != 0",
-    "CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, expires_ms INTEGER NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, renewed_ms INTEGER NOT NULL,
+       timeout_ms INTEGER NOT NULL)""",
     "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS changes (seq INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL)",
     "INSERT OR IGNORE INTO counters VALUES ('creation_id', 0)",
@@ -106,11 +102,6 @@ class Now(NamedTuple):
 
     wall_ms: int
     monotonic_ms: int
-
-    @property
-    def parameters(self) -> dict[str, int]:
-        """Returns the parameters of `_IS_OVER`."""
-        return {"wall_ms": self.wall_ms, "now_ms": self.monotonic_ms, "longest_ms": LONGEST_SESSION_MS}
 
 
 class WriteTransaction:
@@ -198,8 +189,7 @@ class WriteTransaction:
 
     def open_session(self, timeout_ms: int) -> int:
         cursor = self._db.execute(
-            "INSERT INTO sessions (expires_ms, renewed_ms, timeout_ms) VALUES (?, ?, ?)",
-            (self._now.wall_ms + timeout_ms, self._now.monotonic_ms, timeout_ms),
+            "INSERT INTO sessions (renewed_ms, timeout_ms) VALUES (?, ?)", (self._now.monotonic_ms, timeout_ms)
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
@@ -207,8 +197,8 @@ class WriteTransaction:
     def renew_session(self, timeout_ms: int) -> None:
         """Extends the session. Raises `SessionExpiredError` if it was ended by time or by another process."""
         renewed = self._db.execute(
-            "UPDATE sessions SET expires_ms = ?, renewed_ms = ?, timeout_ms = ? WHERE id = ?",
-            (self._now.wall_ms + timeout_ms, self._now.monotonic_ms, timeout_ms, self._session_id),
+            "UPDATE sessions SET renewed_ms = ?, timeout_ms = ? WHERE id = ?",
+            (self._now.monotonic_ms, timeout_ms, self._session_id),
         )
         if renewed.rowcount == 0:
             raise SessionExpiredError(f"session {self._session_id} has expired")
@@ -222,7 +212,7 @@ class WriteTransaction:
     def end_expired_sessions(self) -> None:
         for (session_id,) in self._db.execute(
             f"SELECT id FROM sessions WHERE id != :own AND {_IS_OVER}",
-            {"own": self._session_id, **self._now.parameters},
+            {"own": self._session_id, "now_ms": self._now.monotonic_ms},
         ).fetchall():
             self.end_session(session_id)
 
@@ -332,9 +322,8 @@ class EmbeddedTree:
         """Returns whether `end_expired_sessions` may find any; a session may have been renewed since the clock was
         read here."""
         with self._read_lock, self._translated():
-            parameters = self._clocks.now().parameters
-            found = self._reader.execute(f"SELECT 1 FROM sessions WHERE {_IS_OVER} LIMIT 1", parameters).fetchone()
-            return found is not None
+            now = {"now_ms": self._clocks.now().monotonic_ms}
+            return self._reader.execute(f"SELECT 1 FROM sessions WHERE {_IS_OVER} LIMIT 1", now).fetchone() is not None
 
     @retry(
         retry=retry_if_exception_type(sqlite3.OperationalError),
@@ -348,9 +337,6 @@ class EmbeddedTree:
         self._db.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:
             self._db.execute(statement)
-        present = {row[1] for row in self._db.execute("PRAGMA table_info(sessions)")}
-        for name in _SESSION_COLUMNS.keys() - present:
-            self._db.execute(f"ALTER TABLE sessions ADD COLUMN {name} {_SESSION_COLUMNS[name]}")
         self._db.execute("COMMIT")
 
     @contextmanager

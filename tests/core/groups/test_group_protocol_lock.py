@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict
 
 from klamm.core.cluster.tree import paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
@@ -155,29 +153,3 @@ def test_a_join_during_the_release_acquires_the_lock_again(
     joins[0].join()
     assert classic.guard("g") is not None
     assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.CLASSIC
-
-
-def test_a_root_written_before_the_key_was_renamed_is_read(coordination: Coordination) -> None:
-    coordination.create(paths.group_member("g", "broker-0"), make_parents=True)
-    coordination.set(paths.group("g"), b'{"version":1,"door":"classic"}')
-    assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.CLASSIC
-    with pytest.raises(BrokerError, match="use the classic protocol"):
-        group_protocol_lock.acquire(coordination, "g", GroupProtocol.REGISTRY, "a")
-
-
-class EarlierRootNode(BaseModel):
-    """The model by which releases before the renaming read `/consumers/<group>`."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    version: int = 1
-    door: Literal["registry", "classic"]
-
-
-@pytest.mark.parametrize("protocol", GroupProtocol)
-def test_an_earlier_release_reads_the_root_during_an_upgrade(
-    coordination: Coordination, protocol: GroupProtocol
-) -> None:
-    group_protocol_lock.acquire(coordination, "g", protocol, "broker-0")
-    raw, _ = coordination.get(paths.group("g"))
-    assert EarlierRootNode.model_validate_json(raw).door == protocol.value

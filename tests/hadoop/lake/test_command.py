@@ -21,7 +21,7 @@ from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.hadoop.lake.cli import ENDS
 from klamm.hadoop.lake.generations.generation import DataFile, Generation, MergedLoad
 from klamm.hadoop.lake.layout import AUDIT, GENERATION, OFFSETS, TopicLayout
-from klamm.hadoop.lake.manifest import Manifest, PartitionRange
+from klamm.hadoop.lake.manifest import LakeOrigin, Manifest, PartitionRange
 from klamm.hadoop.load.audit import LoadAudit
 from klamm.hadoop.load.report import Status
 from klamm.hadoop.publishing.interface import LakeError, LakeUnavailableError
@@ -269,7 +269,14 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "dt=2013-01-01" / f"part-{number:05d}.parquet").write_bytes(b"x" * number)
     partitions = {n: PartitionRange.of(0, 50) for n in range(40)}
     manifest = Manifest(
-        topic="trips", load=1, job_id="j", created_ms=DAY_MS, rows=2000, files=60, partitions=partitions
+        topic="trips",
+        load=1,
+        job_id="j",
+        created_ms=DAY_MS,
+        rows=2000,
+        files=60,
+        partitions=partitions,
+        lake=LakeOrigin(id="one", directory=layout.base),
     )
     (folder / OFFSETS).write_bytes(manifest.to_bytes())
     windows = [(NO_WINDOW, 10, 1), *((DAY_MS + n * WINDOW_MS, 10, 1) for n in range(4))]

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import orc, parquet
 
 from klamm.core.errors import ConfigError, SchemaError
-from klamm.hadoop.lake.manifest import Manifest
+from klamm.hadoop.lake.manifest import LakeOrigin, Manifest
 from klamm.hadoop.publishing.interface import LakeError
 from klamm.lake import dataset
 
@@ -38,7 +38,7 @@ def put(root: Path, number: int, schema: Any, table: pa.Table, name: str = "dt=2
     text = None if schema is None else json.dumps(schema)
     made = Manifest(
         topic="t", load=number, job_id=str(number), created_ms=number * 1000, rows=table.num_rows, files=1,
-        partitions={}, avro_schema=text,
+        partitions={}, avro_schema=text, lake=LakeOrigin(id="one", directory=str(root / "t")),
     )  # fmt: skip
     (load / "_offsets.json").write_bytes(made.to_bytes())
     return path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from klamm.hadoop.lake.layout import TopicLayout
-from klamm.hadoop.lake.manifest import Manifest, PartitionRange, last_manifest
+from klamm.hadoop.lake.manifest import LakeOrigin, Manifest, PartitionRange, last_manifest
 from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
 from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.publishing.local import LocalPublisher
@@ -25,7 +25,14 @@ def later(seconds: float) -> LocalPublisher:
 
 def manifest(job_id: str, load: int = 1) -> bytes:
     made = Manifest(
-        topic="t", load=load, job_id=job_id, created_ms=0, rows=0, files=0, partitions={0: PartitionRange.of(0, 5)}
+        topic="t",
+        load=load,
+        job_id=job_id,
+        created_ms=0,
+        rows=0,
+        files=0,
+        partitions={0: PartitionRange.of(0, 5)},
+        lake=LakeOrigin(id="one", directory="t"),
     )
     return made.to_bytes()
 

@@ -1,13 +1,9 @@
-"""What the sessions of the embedded coordination make of clocks: of one that is set, of a start of the host, and of the
-times that an earlier version has written."""
+"""What the sessions of the embedded coordination make of clocks: of one that is set, and of a start of the
+host."""
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -20,14 +16,6 @@ from klammtest.zookeeper import EmbeddedCase
 
 DAY_S = 86_400.0
 SESSION_MS = 1_000
-EARLIER_SCHEMA = """
-CREATE TABLE nodes (path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
-    creation_id INTEGER NOT NULL, owner INTEGER NOT NULL, ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL);
-CREATE TABLE sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, expires_ms INTEGER NOT NULL);
-CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
-INSERT INTO counters VALUES ('creation_id', 9);
-INSERT INTO nodes VALUES ('/', '', x'', 0, 0, 0, 0, 0);
-"""
 
 
 class SetClock:
@@ -85,30 +73,3 @@ def test_sessions_of_before_the_hosts_start_are_over(
     after = embedded_case.make(60_000, Clocks(monotonic=lambda: time.monotonic() - begun + after_s))
     after.start()
     assert after.exists("/before") is None
-
-
-@contextmanager
-def earlier_file(path: Path, expiries_ms: list[int]) -> Iterator[sqlite3.Connection]:
-    """A file as earlier versions made it, with an ephemeral path for each session."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(EARLIER_SCHEMA)
-        for expires_ms in expiries_ms:
-            owner = db.execute("INSERT INTO sessions (expires_ms) VALUES (?)", (expires_ms,)).lastrowid
-            db.execute("INSERT INTO nodes VALUES (?, '/', x'', 0, ?, ?, 0, 0)", (f"/earlier-{owner}", owner, owner))
-        yield db
-
-
-def test_sessions_of_an_earlier_version_end_by_the_wall_clock(embedded_case: EmbeddedCase, tmp_path: Path) -> None:
-    now_ms = int(time.time() * 1000)
-    expiries = [now_ms - 1, now_ms + 60_000, now_ms + 3_600_000]
-    with earlier_file(tmp_path / "coordination.db", expiries) as earlier:
-        coordination = embedded_case.open(SESSION_MS)
-        assert coordination.children("/") == ["earlier-2"], "one was late, one is a clock's that was set back since"
-        earlier.execute("UPDATE sessions SET expires_ms = ? WHERE id = 2", (now_ms + 90_000,))
-        time.sleep(SESSION_MS / 1000)
-        assert coordination.children("/") == ["earlier-2"]
-        (expires_ms,) = earlier.execute("SELECT max(expires_ms) FROM sessions WHERE id != 2").fetchone()
-        assert abs(expires_ms - SESSION_MS - time.time() * 1000) < 60_000, "the earlier version sees a live session"
-        earlier.execute("UPDATE sessions SET expires_ms = ? WHERE id = 2", (now_ms,))
-        eventually(lambda: coordination.children("/") == [], "the earlier version's session has ended")

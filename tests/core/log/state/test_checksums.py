@@ -1,4 +1,4 @@
-"""The small files of the log: every flipped bit is noticed, and what an older broker wrote is read."""
+"""The small files of the log: every flipped bit is noticed."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def test_offset_checkpoints(tmp_path: Path) -> None:
         path.write_bytes(raw)
         with pytest.raises(StorageError, match="is damaged"):
             OffsetCheckpoint(path).read()
-    path.write_text("0\n1\nevents 3 12\n")
-    assert OffsetCheckpoint(path).read() == {TP: 12}
 
 
 def test_leader_epochs(tmp_path: Path) -> None:
@@ -52,18 +50,17 @@ def test_leader_epochs(tmp_path: Path) -> None:
         path.write_bytes(raw)
         with pytest.raises(StorageError, match="is damaged"):
             LeaderEpochs.read(path)
-    path.write_text("0\n1\n4 17\n")
-    assert LeaderEpochs.read(path).entries() == [(4, 17)]
 
 
 def test_meta_properties(tmp_path: Path) -> None:
     meta = claim_meta(tmp_path, "c1", 3)
     path = tmp_path / META
-    for raw in flips(path.read_bytes()):
+    whole = path.read_bytes()
+    for raw in flips(whole):
         path.write_bytes(raw)
         with pytest.raises(StorageError, match="is damaged"):
             read_meta(tmp_path)
-    path.write_text(meta.to_text())
+    path.write_bytes(whole)
     assert read_meta(tmp_path) == meta == DirectoryMeta("c1", 3, meta.directory_id)
 
 
@@ -75,7 +72,7 @@ def test_partition_metadata(tmp_path: Path) -> None:
         path.write_bytes(raw)
         with pytest.raises(StorageError, match="is damaged"):
             read_topic_id(tmp_path)
-    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    path.write_bytes(whole)
     assert read_topic_id(tmp_path) == UUID(int=7)
 
 
@@ -86,8 +83,6 @@ def test_the_mark_of_a_clean_stop(tmp_path: Path) -> None:
         path.write_bytes(raw)
         assert not take_clean_marker(tmp_path)
         assert not path.exists()
-    path.write_bytes(b'{"version":0}\n')
-    assert take_clean_marker(tmp_path)
     leave_clean_marker(tmp_path)
     assert take_clean_marker(tmp_path)
     assert not take_clean_marker(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from pyspark.sql import SparkSession
 
 from klamm.core.client.errors import DataLossError
 from klamm.core.client.reader.range_reader import OffsetRange
-from klamm.core.config.settings import load_settings
-from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.lake.manifest import BatchMark
 from klamm.hadoop.load.job import LoadJob, _Planned
@@ -89,23 +86,6 @@ def test_a_restart_and_the_cleaner_change_no_history(spark: SparkSession, tmp_pa
         assert " rows=30 " in at.load()
         manifest = at.manifest(2)
         assert manifest["topic_id"] == str(at.client.topic_ids(["t"])["t"])
-
-
-def test_a_manifest_of_version_1_goes_on_and_the_next_one_has_what_it_lacks(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with served(tmp_path) as at:
-        at.produce(range(20))
-        at.load()
-        path = tmp_path / "lake" / "t" / "load=000001" / "_offsets.json"
-        old = json.loads(path.read_text())
-        del old["topic_id"], old["partitions"]["0"]["batch"]
-        path.write_text(json.dumps({**old, "version": 1}))
-        at.produce(range(20, 30))
-        assert " rows=10 " in at.load()
-        manifest = at.manifest(2)
-        assert manifest["topic_id"] == str(at.client.topic_ids(["t"])["t"])
-        assert manifest["partitions"]["0"]["batch"]["base_offset"] == 20
 
 
 def ignore_gap(patch: pytest.MonkeyPatch) -> None:
@@ -185,13 +165,6 @@ def test_latest_of_an_empty_topic_passes_nothing_over(spark: SparkSession, tmp_p
     topics.add(1, flight(1))
     assert load.run(TOPIC) is not None
     assert coordinates(spark, str(tmp_path)) == [(0, 0), (1, 0)]
-
-
-@pytest.mark.parametrize("old", ["fail.on.data.loss", "starting.offsets"])
-def test_the_keys_that_auto_offset_reset_replaces_are_refused(tmp_path: Path, old: str) -> None:
-    sink = {"plugin": "hadoop", "topics": ["t"], "path": f"{tmp_path}", old: "false"}
-    with pytest.raises(ConfigError, match=rf"sinks.lake.{old}: is no longer a key: auto.offset.reset"):
-        load_settings({"sinks": {"lake": sink}})
 
 
 def test_what_retention_deletes_while_tasks_read_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
