@@ -1,4 +1,4 @@
-"""Kafka's primitive types, for the few messages that are read or written by hand (Produce, Fetch)."""
+"""Kafka's primitive types, for what is read or written by hand: Produce, Fetch, the records of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ INT64 = struct.Struct(">q")
 class Reader:
     """A position in a message; flexible versions use compact forms and tagged fields. `ProtocolError` on bad input."""
 
-    __slots__ = ("_data", "_elements", "_flexible", "position")
+    __slots__ = ("_data", "_elements", "flexible", "position")
 
     def __init__(self, data: memoryview, position: int, flexible: bool) -> None:
         self._data = data
-        self._flexible = flexible
+        self.flexible = flexible
         self._elements = 0
         self.position = position
 
@@ -28,6 +28,9 @@ class Reader:
 
     def int32(self) -> int:
         return int(self._fixed(INT32))
+
+    def int64(self) -> int:
+        return int(self._fixed(INT64))
 
     def _fixed(self, form: struct.Struct) -> int:
         try:
@@ -53,7 +56,7 @@ class Reader:
         return piece
 
     def nullable_string(self) -> str | None:
-        size = self._uvarint() - 1 if self._flexible else self.int16()
+        size = self._uvarint() - 1 if self.flexible else self.int16()
         if size == -1:
             return None
         try:
@@ -73,12 +76,12 @@ class Reader:
 
     def nullable_bytes(self) -> memoryview | None:
         """Reads bytes as a view into the frame, not a copy."""
-        size = self._uvarint() - 1 if self._flexible else self.int32()
+        size = self._uvarint() - 1 if self.flexible else self.int32()
         return None if size == -1 else self._take(size)
 
     def count(self) -> int:
         """Reads the number of an array's elements; null reads as none."""
-        count = self._uvarint() - 1 if self._flexible else self.int32()
+        count = self._uvarint() - 1 if self.flexible else self.int32()
         if count > len(self._data) - self.position:
             raise ProtocolError(f"an array claims {count} elements, more than the frame holds")
         self._elements += max(count, 0)
@@ -86,23 +89,17 @@ class Reader:
             raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message")
         return max(count, 0)
 
-    def tags(self) -> None:
-        """Skips a section of tagged fields."""
-        if self._flexible:
-            for _ in range(self.count_of_tags()):
-                self._uvarint()
-                self._take(self._uvarint())
-
-    def tagged_field(self) -> tuple[int, memoryview]:
-        """Reads one tagged field: its tag and its bytes."""
-        tag = self._uvarint()
-        return tag, self._take(self._uvarint())
-
-    def count_of_tags(self) -> int:
-        count = self._uvarint()
-        if count > len(self._data) - self.position:
-            raise ProtocolError(f"{count} tagged fields, more than the frame holds")
-        return count
+    def tags(self) -> dict[int, memoryview]:
+        """Reads a section of tagged fields: their bytes by tag. A version that is not flexible has none."""
+        fields: dict[int, memoryview] = {}
+        if self.flexible:
+            count = self._uvarint()
+            if count > len(self._data) - self.position:
+                raise ProtocolError(f"{count} tagged fields, more than the frame holds")
+            for _ in range(count):
+                tag = self._uvarint()
+                fields[tag] = self._take(self._uvarint())
+        return fields
 
 
 def string(text: str | None, flexible: bool) -> bytes:

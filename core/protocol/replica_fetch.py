@@ -178,13 +178,10 @@ def _read_answer(frame: memoryview, at: int) -> tuple[int, PartitionAnswer, int]
     at += size
     if not error and not frame[at]:
         return number, PartitionAnswer(ErrorCode.none, high_watermark, log_start, None, records), at + 1
-    diverging = None
     reader = Reader(frame, at, flexible=True)
-    for _ in range(reader.count_of_tags()):
-        tag, field = reader.tagged_field()
-        if tag == 0:
-            epoch, end = _DIVERGING.unpack_from(field)
-            diverging = (epoch, end) if (epoch, end) != (-1, -1) else None
+    field = reader.tags().get(0)
+    epoch, end = (-1, -1) if field is None else _DIVERGING.unpack_from(field)
+    diverging = (epoch, end) if (epoch, end) != (-1, -1) else None
     return number, PartitionAnswer(ErrorCode(error), high_watermark, log_start, diverging, records), reader.position
 
 

@@ -17,17 +17,9 @@ from uuid import UUID
 
 from ...errors import CorruptRecordError
 from ...interfaces.offsets import CommittedOffset
+from ...protocol.primitives import INT16, INT32, INT64, Reader, tagged
 from ...records.partition import TopicPartition
-from .kafka_strings import (
-    INT16,
-    INT32,
-    INT64,
-    KafkaValueReader,
-    compact_string,
-    reading,
-    string,
-    tagged_fields,
-)
+from .kafka_strings import reading, string
 
 KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
@@ -60,13 +52,13 @@ def encode_value(value: CommittedOffset) -> bytes:
     time = INT64.pack(value.commit_timestamp_ms)
     if value.topic_id is None:
         return fixed + string(value.metadata) + time
-    return fixed + compact_string(value.metadata) + time + tagged_fields({_TOPIC_ID_TAG: value.topic_id.bytes})
+    return fixed + string(value.metadata, flexible=True) + time + b"\1" + tagged(_TOPIC_ID_TAG, value.topic_id.bytes)
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """Returns None for a record of another kind. Raises `CorruptRecordError` for a truncated one."""
     with reading("key of an offset"):
-        reader = KafkaValueReader(data)
+        reader = Reader(memoryview(data), 0, flexible=False)
         version = reader.int16()
         if version == GROUP_KEY_VERSION:
             return GroupKey(reader.string())
@@ -78,16 +70,16 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 def decode_value(data: bytes) -> CommittedOffset:
     """Raises `CorruptRecordError` for a value that is truncated or has an unknown version."""
     with reading("value of an offset"):
-        reader = KafkaValueReader(data)
+        reader = Reader(memoryview(data), 0, flexible=False)
         version = reader.int16()
         if not 0 <= version <= NEWEST_VALUE:
             raise CorruptRecordError(f"an offset record's value has version {version}, not 0 to {NEWEST_VALUE}")
         reader.flexible = version == NEWEST_VALUE
         offset = reader.int64()
         epoch = reader.int32() if version >= 3 else -1
-        metadata, time = reader.string(), reader.int64()
-        raw = reader.tagged().get(_TOPIC_ID_TAG)
-        return CommittedOffset(offset, epoch, metadata, time, None if raw is None else _topic_id(raw))
+        metadata, time = reader.nullable_string() or "", reader.int64()
+        raw = reader.tags().get(_TOPIC_ID_TAG)
+        return CommittedOffset(offset, epoch, metadata, time, None if raw is None else _topic_id(bytes(raw)))
 
 
 def _topic_id(raw: bytes) -> UUID | None:

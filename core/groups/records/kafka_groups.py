@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from ...errors import CorruptRecordError
-from .kafka_strings import INT16, INT32, INT64, KafkaValueReader, blob, reading, string
+from ...protocol.primitives import INT16, INT32, INT64, Reader
+from .kafka_strings import blob, reading, string
 from .stored_group import StoredGroup, StoredMember
 
 VALUE_VERSION: Final = 3
@@ -53,31 +54,31 @@ def _encode_member(member: StoredMember) -> bytes:
 def decode_group(data: bytes) -> StoredGroup:
     """Raises `CorruptRecordError` for a value that is truncated or has an unknown version."""
     with reading("value of a group"):
-        reader = KafkaValueReader(data)
+        reader = Reader(memoryview(data), 0, flexible=False)
         version = reader.int16()
         if not 0 <= version <= NEWEST_VALUE:
             raise CorruptRecordError(f"a group record's value has version {version}, not 0 to {NEWEST_VALUE}")
         reader.flexible = version == NEWEST_VALUE
         group = StoredGroup(
-            reader.string(),
+            reader.nullable_string() or "",
             reader.int32(),
             reader.nullable_string(),
             reader.nullable_string(),
             reader.int64() if version >= 2 else -1,
-            reader.array(lambda: _decode_member(reader, version)),
+            tuple(_decode_member(reader, version) for _ in range(reader.count())),
         )
-        reader.tagged()
+        reader.tags()
         return group
 
 
-def _decode_member(reader: KafkaValueReader, version: int) -> StoredMember:
+def _decode_member(reader: Reader, version: int) -> StoredMember:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
-    client_id, client_host = reader.string(), reader.string()
+    client_id, client_host = reader.nullable_string() or "", reader.nullable_string() or ""
     rebalance_ms = reader.int32() if version >= 1 else -1
     session_ms = reader.int32()
-    subscription, assignment = reader.blob(), reader.blob()
-    reader.tagged()
+    subscription, assignment = bytes(reader.nullable_bytes() or b""), bytes(reader.nullable_bytes() or b"")
+    reader.tags()
     return StoredMember(
         member_id,
         instance_id,
