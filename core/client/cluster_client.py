@@ -15,6 +15,7 @@ from ..protocol.messages import Buffer, Schema
 from ..protocol.produce.client import write_produce_request
 from ..protocol.produce.conditional import FEATURE as CONDITIONAL_APPEND
 from ..protocol.produce.conditional import MOVED as LOG_END_MOVED
+from ..records.epoch_end import EpochEnd
 from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.offset_and_epoch import OffsetAndEpoch
 from ..records.partition import TopicPartition
@@ -32,7 +33,6 @@ __all__ = [
     "TOPIC_RESOURCE",
     "ClusterClient",
     "ConfigEntry",
-    "EpochEnd",
     "FetchedPartition",
     "Lineage",
     "ListedOffset",
@@ -42,18 +42,10 @@ __all__ = [
     "produce_results",
 ]
 
+UNSERVED_GRACE_S = 2.0
+"""Seconds for which no broker may serve a partition before it counts as offline: its leader may be moving."""
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
-    """`end_offset` is one past the last offset written under `leader_epoch`, the largest epoch known up to the
-    requested one; both are -1 if the leader knows none.
-    """
-
-    leader_epoch: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +174,8 @@ class ClusterClient(Caller):
         """Returns the offsets, as `list_offsets` does, of the partitions that a broker serves, and the errors of the
         others.
         """
-        found, offline = self.to_live_leaders(timestamps, partial(self._list_offsets, isolation), timeout_s)
+        list_offsets = partial(self._list_offsets, isolation)
+        found, offline = self.try_leaders(timestamps, list_offsets, timeout_s, grace_s=UNSERVED_GRACE_S)
         return {tp: offset for tp, (offset, _) in found.items()}, offline
 
     def try_list_offsets(

@@ -11,10 +11,11 @@ from uuid import UUID
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
+from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.schemas.log import TopicSchemaLog

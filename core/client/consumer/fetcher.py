@@ -29,9 +29,10 @@ from typing import NamedTuple
 from ...config.sections.consumer import ConsumerConfig
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.offsets import CommittedOffset
+from ...records.epoch_end import EpochEnd
 from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition, counted, some_of
-from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
+from ..cluster_client import EARLIEST, LATEST, ClusterClient
 from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
 from ..network.metadata import TopicView
 from .node_fetcher import FAILURES_LOGGED, IDLE_S, REPLICA_REST_S, NodeFetcher
@@ -435,7 +436,7 @@ class _Check:
         any that the leader has had."""
         if end.end_offset < 0:
             return self.epoch > _leader_epoch(topics.get(self.partition.topic), self.partition) >= 0
-        return end.end_offset < self.position
+        return end.cut(self.position) is not None
 
     def elected(self, topics: Mapping[str, TopicView]) -> bool:
         """Returns True if the leader is another one than at the last comparison, and the epoch of the position is

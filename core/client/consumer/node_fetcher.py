@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from ...config.sections.consumer import ConsumerConfig
 from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from ...records.chain import check_chain
+from ...records.epoch_end import EpochEnd
 from ...records.header import iter_headers
 from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition
-from ..cluster_client import ClusterClient, EpochEnd, FetchedPartition, Lineage
+from ..cluster_client import ClusterClient, FetchedPartition, Lineage
 from ..errors import FAIL_OVER_ERRORS, ClientClosedError, UnreadableBatchError
 from .positions import FetchedBatches, Positions, TopicPartitionState
 

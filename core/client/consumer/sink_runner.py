@@ -285,7 +285,7 @@ class SinkRunner:
             if error.code is not ErrorCode.unsupported_version:
                 raise
             return True
-        return not any(0 <= ends[tp].end_offset < stored[tp].offset for tp in ends)
+        return all(end.cut(stored[tp].offset) is None for tp, end in ends.items())
 
 
 def read_again(client: ClusterClient, error: _Unreadable) -> BadRecords:

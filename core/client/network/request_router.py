@@ -60,8 +60,6 @@ from .pool import ConnectionPool
 
 UNKNOWN_TOPIC_GRACE_S = 2.0
 """Seconds for which a topic may be unknown before it is an error: other brokers learn of a new one a little later."""
-UNSERVED_GRACE_S = 2.0
-"""Seconds for which a partition may be served by no broker before it counts as offline: its leader may be moving."""
 
 ANY_BROKER_S = 5.0
 """Seconds after which a request that another broker can answer as well is sent to the next one."""
@@ -83,6 +81,7 @@ _GROUP_HINTS = {
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
+Attempt = Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,107 +360,69 @@ class Caller:
         return grouped
 
     def to_leaders(
-        self,
-        work: Mapping[TopicPartition, Work],
-        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
-        timeout_s: float | None = None,
+        self, work: Mapping[TopicPartition, Work], attempt: Attempt[Work, Done], timeout_s: float | None = None
     ) -> dict[TopicPartition, Done]:
         """Carries out `work` at the leaders: `attempt(node, its part of the work, seconds left)` returns a result or
         an error code for each partition; retriable codes are retried against the current leader, others raise
         `BrokerError`."""
         retries = self._retries(timeout_s)
         failing_over = self._retries(timeout_s, self.network.fail_over)
-        left = dict(work)
         done: dict[TopicPartition, Done] = {}
-        while left:
-            problem = self._round(left, done, attempt, retries)
-            if left:
+        while left := {tp: item for tp, item in work.items() if tp not in done}:
+            self.by_leader(left, timeout_s=retries.left_s)
+            problems = self._ask_leaders(left, done, attempt, lambda: retries.left_s)
+            for problem in problems.values():
+                if not (problem.code.retriable or problem.code in STALE_LEADER_ERRORS):
+                    raise problem
+            if len(done) < len(work):
+                moving = BrokerError(ErrorCode.leader_not_available, "a leader is moving")
+                problem = next(reversed(problems.values()), moving)
                 (failing_over if problem.code in FAIL_OVER_ERRORS else retries).wait(problem)
         return done
 
-    def _round(
-        self,
-        left: dict[TopicPartition, Work],
-        done: dict[TopicPartition, Done],
-        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
-        retries: Retries,
-    ) -> KlammError:
-        """Makes one attempt of all remaining work; completed work moves from `left` to `done`. Returns the last
-        retriable error. Leaders that turned out to be wrong are forgotten."""
-        problem: KlammError = BrokerError(ErrorCode.leader_not_available, "a leader is moving")
-        for node_id, partitions in self.by_leader(left, timeout_s=retries.left_s).items():
-            try:
-                share = {tp: left[tp] for tp in partitions}
-                results = attempt(node_id, share, retries.left_s)
-            except ConnectionFailedError as error:
-                problem = error
-                continue
-            for tp, result in results.items():
-                if not isinstance(result, ErrorCode):
-                    done[tp] = result
-                    del left[tp]
-                    continue
-                problem = BrokerError(result, f"partition {tp} at broker {node_id}")
-                if not (result.retriable or result in STALE_LEADER_ERRORS):
-                    raise problem
-            refused = [tp for tp, result in results.items() if isinstance(result, ErrorCode)]
-            self.cluster.forget_leaders([tp for tp in refused if results[tp] in STALE_LEADER_ERRORS], node_id)
-        return problem
-
-    def to_live_leaders(
+    def try_leaders(
         self,
         work: Mapping[TopicPartition, Work],
-        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
+        attempt: Attempt[Work, Done],
         timeout_s: float | None = None,
+        *,
+        grace_s: float = 0.0,
     ) -> tuple[dict[TopicPartition, Done], dict[TopicPartition, KlammError]]:
-        """Like `to_leaders`, but a partition that no broker serves does not prevent the work on the others.
+        """Carries out `work` as `to_leaders` does, but a partition that no broker serves does not prevent the work on
+        the others. Returns the results, and the error of each remaining partition.
 
-        Returns the results, and the error of each remaining partition. An error is tolerated for `UNSERVED_GRACE_S`.
+        Any error is retried for `grace_s` seconds, by new metadata each time; 0 asks the leaders that are known now,
+        once, and each broker may take `timeout_s`.
         """
         retries = self._retries(timeout_s, self.network.fail_over)
-        grace = self.network.clock() + UNSERVED_GRACE_S
+        until = self.network.clock() + grace_s
         done: dict[TopicPartition, Done] = {}
+        if not grace_s:
+            limit_s = self.request_timeout_s if timeout_s is None else timeout_s
+            return done, self._ask_leaders(work, done, attempt, lambda: limit_s)
         while True:
             left = {tp: item for tp, item in work.items() if tp not in done}
-            problems = self._live_round(left, done, attempt, retries)
+            self._refresh({tp.topic for tp in left}, retries)
+            problems = self._ask_leaders(left, done, attempt, lambda: retries.left_s)
             if not problems:
                 return done, problems
             try:
-                retries.wait(next(iter(problems.values())), until=grace)
+                retries.wait(next(iter(problems.values())), until=until)
             except ClientClosedError:
                 raise
             except KlammError:
                 return done, problems
 
-    def try_leaders(
-        self,
-        work: Mapping[TopicPartition, Work],
-        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
-        timeout_s: float,
-    ) -> tuple[dict[TopicPartition, Done], dict[TopicPartition, KlammError]]:
-        """Carries out `work` once at the leaders that are known now; returns the results, and the error of each
-        remaining partition. Each broker may take `timeout_s`."""
-        done: dict[TopicPartition, Done] = {}
-        return done, self._try(work, done, attempt, timeout_s)
-
-    def _live_round(
-        self,
-        left: Mapping[TopicPartition, Work],
-        done: dict[TopicPartition, Done],
-        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
-        retries: Retries,
-    ) -> dict[TopicPartition, KlammError]:
-        """Makes one attempt of everything that is `left`, by present metadata; completed work moves to `done`."""
-        self._refresh({tp.topic for tp in left}, retries)
-        return self._try(left, done, attempt, retries.left_s)
-
-    def _try(
+    def _ask_leaders(
         self,
         work: Mapping[TopicPartition, Work],
         done: dict[TopicPartition, Done],
-        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
-        timeout_s: float,
+        attempt: Attempt[Work, Done],
+        left_s: Callable[[], float],
     ) -> dict[TopicPartition, KlammError]:
+        """Makes one attempt of `work` at the leaders that are known; results come into `done`. Returns the errors of
+        the others. The leaders that were found to be wrong are forgotten.
+        """
         view = self.cluster.view
         shares: dict[int, dict[TopicPartition, Work]] = {}
         problems: dict[TopicPartition, KlammError] = {}
@@ -476,7 +437,7 @@ class Caller:
                 shares.setdefault(found.leader, {})[tp] = item
         for node_id, share in shares.items():
             try:
-                results = attempt(node_id, share, timeout_s)
+                results = attempt(node_id, share, left_s())
             except ConnectionFailedError as error:
                 problems.update(dict.fromkeys(share, error))
                 continue

@@ -25,10 +25,11 @@ from uuid import UUID
 
 from ...errors import BrokerError, CorruptRecordError, ErrorCode
 from ...records.codecs import CodecTable
+from ...records.epoch_end import EpochEnd
 from ...records.header import iter_headers
 from ...records.isolation import AbortedTransaction, IsolationLevel
 from ...records.partition import TopicPartition
-from ..cluster_client import EpochEnd, FetchedPartition, Lineage
+from ..cluster_client import FetchedPartition, Lineage
 from ..errors import (
     STALE_LEADER_ERRORS,
     ConnectionFailedError,
@@ -185,7 +186,7 @@ class PartitionReader:
         self._topic_id = self._topic_id or topic.topic_id
         self._leader_epoch = leader_epoch
         self._checked = topic
-        if end is not None and 0 <= end.end_offset < self.position:
+        if end is not None and end.cut(self.position) is not None:
             self.cursor.leader_epoch = -1
             raise LogTruncatedError(
                 f"{self.partition}: read up to offset {self.position}, but the log was cut at offset {end.end_offset}"

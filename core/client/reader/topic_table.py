@@ -24,10 +24,11 @@ from typing import Final, Protocol
 
 from ...errors import BrokerError, ErrorCode
 from ...records.codecs import CodecTable
+from ...records.epoch_end import EpochEnd
 from ...records.isolation import IsolationLevel
 from ...records.offset_and_epoch import OffsetAndEpoch
 from ...records.partition import TopicPartition
-from ..cluster_client import EARLIEST, LATEST, EpochEnd, FetchedPartition, Lineage
+from ..cluster_client import EARLIEST, LATEST, FetchedPartition, Lineage
 from ..errors import DataLossError
 from ..network.backoff import RETRY, Backoff
 from ..network.metadata import ClusterMetadata, ClusterView

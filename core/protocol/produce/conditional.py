@@ -30,11 +30,7 @@ def expected_end(end: OffsetAndEpoch) -> bytes:
 
 def read_expected_end(reader: Reader) -> OffsetAndEpoch | None:
     """Reads the tagged fields of a partition. Raises `ProtocolError` if the field has another size."""
-    end = None
-    for _ in range(reader.count_of_tags()):
-        number, data = reader.tagged_field()
-        if number == FIELD:
-            if len(data) != _END.size:
-                raise ProtocolError(f"the expected end of a Produce has {len(data)} bytes, not {_END.size}")
-            end = OffsetAndEpoch(*_END.unpack(data))
-    return end
+    data = reader.tags().get(FIELD)
+    if data is not None and len(data) != _END.size:
+        raise ProtocolError(f"the expected end of a Produce has {len(data)} bytes, not {_END.size}")
+    return None if data is None else OffsetAndEpoch(*_END.unpack(data))

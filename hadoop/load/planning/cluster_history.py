@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from klamm.core.client.cluster_client import ClusterClient, EpochEnd
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import ErrorCode
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
 

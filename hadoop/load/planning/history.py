@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from klamm.core.client.cluster_client import EpochEnd
 from klamm.core.client.errors import DataLossError
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.partition import TopicPartition
 
 from ...lake.layout import TopicLayout
@@ -109,11 +109,10 @@ def changes(
     for tp, mark in unlike.items():
         here, epoch_end = found.get(tp), epoch_ends.get(tp)
         same = here is not None and (here.base_offset, here.crc) == (mark.base_offset, mark.crc)
-        ends_below = epoch_end is not None and epoch_end.end_offset < ends[tp]
-        common_end = epoch_end.end_offset if epoch_end is not None and 0 <= epoch_end.end_offset < ends[tp] else None
+        common_end = epoch_end.cut(ends[tp]) if epoch_end is not None else None
         if here is not None and here.holds and mark.holds and not same and not compacted[tp.topic]:
             changed[tp] = HistoryChange(f"offset {ends[tp] - 1} is in another batch", common_end)
-        elif ends_below:
+        elif epoch_end is not None and (common_end is not None or epoch_end.end_offset < 0):
             is_there = "is unknown" if common_end is None else f"ends at offset {common_end}"
             changed[tp] = HistoryChange(f"leader epoch {mark.leader_epoch} {is_there}", common_end)
     return changed

@@ -36,6 +36,7 @@ from uuid import UUID
 from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.client.factory import open_client
 from klamm.core.records.decode import read_area
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import some_of
 from klamm.plugin import (
@@ -327,13 +328,13 @@ class Follower:
             followed.position = read.log_start_offset
             followed.known = True
         elif 0 <= followed.counted < read.leader_epoch:
-            end = self._logs.epoch_end(partition, followed.counted)
-            if 0 <= end < followed.position:
+            cut = EpochEnd(followed.counted, self._logs.epoch_end(partition, followed.counted)).cut(followed.position)
+            if cut is not None:
                 log.error(
                     "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
-                    partition, end, followed.position,
+                    partition, cut, followed.position,
                 )  # fmt: skip
-                followed.position = end
+                followed.position = cut
         followed.epoch = read.leader_epoch
         self._ranges.start(partition, followed.position, topic_id=followed.topic_id, epoch=read.leader_epoch)
         if read.leader_epoch > 0 and read.high_watermark == followed.position:

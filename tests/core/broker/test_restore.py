@@ -13,7 +13,7 @@ import pytest
 
 import klamm
 from klamm.core.broker.replication import roles
-from klamm.core.client.cluster_client import ClusterClient, EpochEnd
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.cluster.clock_floors import leader_epoch_floor
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.cluster.tree import paths
@@ -23,6 +23,7 @@ from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.partition_state import PartitionState
 from klammtest.brokers.inprocess import broker_thread

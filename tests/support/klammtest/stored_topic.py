@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from klamm.core.client.cluster_client import EARLIEST, EpochEnd, FetchedPartition, Lineage
+from klamm.core.client.cluster_client import EARLIEST, FetchedPartition, Lineage
 from klamm.core.client.network.metadata import ClusterMetadata, ClusterView, PartitionView, TopicView
 from klamm.core.errors import ErrorCode
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.one_record import RecordTuple
 from klamm.core.records.partition import TopicPartition

@@ -5,11 +5,12 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.core.client.cluster_client import ClusterClient, EpochEnd, NewTopic
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.partition import TopicPartition
 from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from klamm.core.client.cluster_client import EpochEnd
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.interfaces.envelope import SchemaKey
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.lake.generations.compact import CompactJob, CompactSpec
 from klamm.hadoop.lake.manifest import BatchMark
