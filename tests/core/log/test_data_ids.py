@@ -41,8 +41,6 @@ def test_a_copy_of_the_directory_gets_a_new_id() -> None:
     assert again == DataIdentity(("a",), "b1", place="1:2")
     copy = identity_at_start(found, "b1", lambda: "new", recovery_cut=False, place="3:4")
     assert copy == DataIdentity(("new", "a"), "b1", place="3:4")
-    older_release = identity_at_start(DataIdentity(("a",), "b1"), "b1", lambda: "new", recovery_cut=False, place="3:4")
-    assert older_release.data_ids == ("a",)
 
 
 def test_ancestors_are_bounded() -> None:
