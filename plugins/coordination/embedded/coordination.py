@@ -28,7 +28,8 @@ from klamm.plugin import (
     fault_point,
 )
 
-from ..tree_paths import MOST_OPERATIONS, check_operations, check_path, check_size
+from ..session_shell import SessionShell
+from ..tree_paths import check_operations, check_path, check_size
 from .config import EmbeddedConfig
 from .tree import Clocks, EmbeddedTree, FileLostError, WriteTransaction
 from .watches import ChangeFollower, wake_followers
@@ -45,64 +46,21 @@ class _State(Enum):
     EXPIRED = "expired"
 
 
-class EmbeddedCoordination:
+class EmbeddedCoordination(SessionShell):
     """Implements `klamm.core.interfaces.coordination.Coordination`."""
 
     def __init__(self, config: EmbeddedConfig, clocks: Clocks | None = None) -> None:
+        super().__init__()
         self._config = config
         self._clocks = clocks or Clocks()
-        self._lock = threading.RLock()
         self._state = _State.CLOSED
         self._session_id = 0
         self._tree: EmbeddedTree | None = None
         self._follower: ChangeFollower | None = None
         self._heartbeat: _Heartbeat | None = None
-        self._listeners: list[Callable[[SessionEvent], None]] = []
         self._grace_until = 0.0
         self._last_heartbeat = 0.0
         self._lost: FileLostError | None = None
-
-    def start(self, timeout_s: float = 10.0) -> None:  # noqa: ARG002 - SQLite's own busy time-out limits the wait
-        with self._lock:
-            if self._state is not _State.CLOSED:
-                return
-            is_new = not self._config.path.exists()
-            try:
-                self._tree = EmbeddedTree(self._config.path, self._clocks)
-            except CoordinationUnavailableError as error:
-                raise CoordinationUnavailableError(f"{error}; set `coordination.path` to a writable file") from error
-            if is_new:
-                _log.info("coordination file %s did not exist, and was made", self._config.path)
-            self._open_session(self._tree)
-        self._notify(SessionEvent.CONNECTED)
-
-    def restart(self, timeout_s: float = 10.0) -> None:
-        with self._lock:
-            if self._state is _State.CLOSED:
-                self.start(timeout_s)
-                return
-            if self._state is not _State.EXPIRED or self._tree is None:
-                return  # another user of this object has restarted it already
-            self._stop_threads()
-            self._open_session(self._tree)
-        self._notify(SessionEvent.CONNECTED)
-
-    def close(self) -> None:
-        with self._lock:
-            tree, session_id, state = self._tree, self._session_id, self._state
-            self._tree, self._session_id, self._state = None, 0, _State.CLOSED
-            self._stop_threads()
-            if tree is None:
-                return
-            try:
-                if state is not _State.EXPIRED:
-                    with tree.write(session_id) as transaction:
-                        transaction.end_session(session_id)
-                    wake_followers(self._config.path)
-            except CoordinationUnavailableError as error:
-                _log.warning("session %d could not be ended, so it will expire: %s", session_id, error)
-            finally:
-                tree.close()
 
     @property
     def session_id(self) -> int:
@@ -111,10 +69,6 @@ class EmbeddedCoordination:
     @property
     def session_timeout_s(self) -> float:
         return self._config.session_timeout_ms / 1000
-
-    @property
-    def most_operations(self) -> int:
-        return MOST_OPERATIONS
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat:
         check_path(path)
@@ -176,9 +130,40 @@ class EmbeddedCoordination:
             assert self._follower is not None  # as long as there is a tree
             return self._follower.add(path, callback)
 
-    def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
-        with self._lock:
-            self._listeners.append(callback)
+    @property
+    def _is_open(self) -> bool:
+        return self._state is not _State.CLOSED
+
+    def _open(self, timeout_s: float) -> None:  # noqa: ARG002 - SQLite's own busy time-out limits the wait
+        if self._tree is None or not self._is_open:
+            is_new = not self._config.path.exists()
+            try:
+                self._tree = EmbeddedTree(self._config.path, self._clocks)
+            except CoordinationUnavailableError as error:
+                raise CoordinationUnavailableError(f"{error}; set `coordination.path` to a writable file") from error
+            if is_new:
+                _log.info("coordination file %s did not exist, and was made", self._config.path)
+        self._stop_threads()
+        self._open_session(self._tree)
+
+    def _opened(self) -> None:
+        self._notify(SessionEvent.CONNECTED)
+
+    def _drop(self) -> None:
+        tree, session_id, state = self._tree, self._session_id, self._state
+        self._tree, self._session_id, self._state = None, 0, _State.CLOSED
+        self._stop_threads()
+        if tree is None:
+            return
+        try:
+            if state is not _State.EXPIRED:
+                with tree.write(session_id) as transaction:
+                    transaction.end_session(session_id)
+                wake_followers(self._config.path)
+        except CoordinationUnavailableError as error:
+            _log.warning("session %d could not be ended, so it will expire: %s", session_id, error)
+        finally:
+            tree.close()
 
     def _open_session(self, tree: EmbeddedTree) -> None:
         tree.check_file()  # a new session's follower of changes would create it
@@ -295,13 +280,6 @@ class EmbeddedCoordination:
         self._state = state
         self._notify(event)
         return True
-
-    def _notify(self, event: SessionEvent) -> None:
-        for listener in list(self._listeners):
-            try:
-                listener(event)
-            except Exception:  # a listener may raise anything; the others must still be called
-                _log.exception("session listener failed on %s", event.name)
 
 
 class _Heartbeat:

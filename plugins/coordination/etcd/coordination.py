@@ -1,13 +1,9 @@
-"""The `etcd` coordination: the tree in etcd's flat keys, sessions as leases.
-
-States: closed → live (`start`) → suspended → live, or → expired → live (`restart`, with a new session and no watches).
-"""
+"""The `etcd` coordination: the tree in etcd's flat keys, sessions as leases."""
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -18,7 +14,6 @@ from klamm.plugin import (
     CoordinationUnavailableError,
     Create,
     Delete,
-    NodeExistsError,
     NoNodeError,
     Operation,
     SessionEvent,
@@ -28,8 +23,8 @@ from klamm.plugin import (
     Watch,
 )
 
+from ..session_shell import SessionShell, paths_of
 from ..tree_paths import MOST_OPERATIONS, ancestors, check_operations, check_path, check_size
-from ..unknown_outcome import UnknownOutcomeError
 from .config import EtcdConfig
 from .known_nodes import KnownNodes
 from .nodes import EtcdKeys, EtcdNode, Request
@@ -42,32 +37,15 @@ _LEVELS_AT_ONCE = 8
 _LONGEST_PAUSE_S = 0.01
 
 
-class EtcdCoordination:
+class EtcdCoordination(SessionShell):
     """Implements `klamm.core.interfaces.coordination.Coordination`."""
 
     def __init__(self, config: EtcdConfig) -> None:
+        super().__init__()
         self._config = config
         self._keys = EtcdKeys(config.etcd_prefix)
         self._known = KnownNodes()
-        self._lock = threading.RLock()
         self._session: EtcdSession | None = None
-        self._listeners: list[Callable[[SessionEvent], None]] = []
-
-    def start(self, timeout_s: float = 10.0) -> None:
-        with self._lock:
-            if self._session is None:
-                self._open(timeout_s)
-
-    def restart(self, timeout_s: float = 10.0) -> None:
-        with self._lock:
-            if self.session_id != 0:
-                return  # another user of this object has restarted it already
-            self._drop()
-            self._open(timeout_s)
-
-    def close(self) -> None:
-        with self._lock:
-            self._drop()
 
     @property
     def session_id(self) -> int:
@@ -88,20 +66,12 @@ class EtcdCoordination:
         check_size(path, len(data))
         operation = Create(path, data, ephemeral)
         missing = ancestors(path) if make_parents else ()
-        deadline = time.monotonic() + self._config.request_timeout_s
-        while True:
-            try:
-                return self._apply([operation], path, missing).stat(path)
-            except UnknownOutcomeError:
-                # An ephemeral path has its session as owner. The creator of a persistent path cannot be found out, so
-                # that outcome stays unknown.
-                if not ephemeral or time.monotonic() > deadline:
-                    raise
-            found = self.exists(path)
-            if found is not None and found.ephemeral_owner == self.session_id:
-                return found
-            if found is not None:
-                raise NodeExistsError(f"{path} already exists")
+        return self._create_until_known(
+            path,
+            lambda: self._apply([operation], path, missing).stat(path),
+            ephemeral=ephemeral,
+            timeout_s=self._config.request_timeout_s,
+        )
 
     def get(self, path: str) -> tuple[bytes, Stat]:
         node = self._node(path)
@@ -152,18 +122,18 @@ class EtcdCoordination:
         session = self._live()
         check_operations(operations, session.most_operations)
         if operations:
-            paths = ", ".join(operation.path for operation in operations[:3]) + (", …" if len(operations) > 3 else "")
-            self._apply(operations, paths)
+            self._apply(operations, paths_of(operations))
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         check_path(path)
         return self._live().watches.add(path, callback)
 
-    def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
-        with self._lock:
-            self._listeners.append(callback)
+    @property
+    def _is_open(self) -> bool:
+        return self._session is not None
 
     def _open(self, timeout_s: float) -> None:
+        self._drop()
         deadline, left_s = time.monotonic() + timeout_s, timeout_s
         while True:
             # Set before it opens, so that a listener that is called for the connection can read the session id.
@@ -176,6 +146,8 @@ class EtcdCoordination:
                 left_s = deadline - time.monotonic()
                 if not isinstance(error, SessionExpiredError) or left_s <= 0:
                     raise
+
+    def _opened(self) -> None:
         self._notify(SessionEvent.CONNECTED)
 
     def _drop(self) -> None:
@@ -185,11 +157,7 @@ class EtcdCoordination:
 
     def _notify(self, event: SessionEvent) -> None:
         self._known.clear()  # each event comes with a connection that was lost, or a new one
-        for listener in list(self._listeners):
-            try:
-                listener(event)
-            except Exception:  # a listener may raise anything; the others must still be called
-                _log.exception("session listener failed on %s", event.name)
+        super()._notify(event)
 
     def _live(self) -> EtcdSession:
         session = self._session

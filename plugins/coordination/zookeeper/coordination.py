@@ -1,14 +1,11 @@
 """The `zookeeper` coordination, the default: real sessions through kazoo.
 
-States: closed → live (`start`) → suspended → live, or → expired → live (`restart`, with a new session and no watches).
 The chroot of `zookeeper.connect` is put before every path, and created at the start.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,14 +23,13 @@ from klamm.plugin import (
     NoNodeError,
     NotEmptyError,
     Operation,
-    SessionEvent,
     Set,
     Stat,
     Watch,
 )
 
-from ..tree_paths import MOST_OPERATIONS, ancestors, check_operations, check_path, check_size
-from ..unknown_outcome import UnknownOutcomeError
+from ..session_shell import SessionShell, paths_of
+from ..tree_paths import ancestors, check_operations, check_path, check_size
 from .config import ZooKeeperConfig
 from .kazoo_session import KazooSession, PendingResult, read_many
 from .watches import ZooKeeperWatches
@@ -44,31 +40,14 @@ _READS_AT_ONCE = 500
 """Paths in one request of `get_many`."""
 
 
-class ZooKeeperCoordination:
+class ZooKeeperCoordination(SessionShell):
     """Implements `klamm.core.interfaces.coordination.Coordination`."""
 
     def __init__(self, config: ZooKeeperConfig) -> None:
+        super().__init__()
         self._config = config
-        self._lock = threading.RLock()
         self._session: KazooSession | None = None
         self._watches: ZooKeeperWatches | None = None
-        self._listeners: list[Callable[[SessionEvent], None]] = []
-
-    def start(self, timeout_s: float = 10.0) -> None:
-        with self._lock:
-            if self._session is None:
-                self._open(timeout_s)
-
-    def restart(self, timeout_s: float = 10.0) -> None:
-        with self._lock:
-            if self._session is not None and self._session.session_id != 0:
-                return  # another user of this object has restarted it already
-            self._drop()
-            self._open(timeout_s)
-
-    def close(self) -> None:
-        with self._lock:
-            self._drop()
 
     @property
     def session_id(self) -> int:
@@ -79,29 +58,13 @@ class ZooKeeperCoordination:
     def session_timeout_s(self) -> float:
         return self._config.session_timeout_ms / 1000
 
-    @property
-    def most_operations(self) -> int:
-        return MOST_OPERATIONS
-
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat:
         check_path(path)
         check_size(path, len(data))
         if make_parents:
             self._make_parents(path)
-        deadline = time.monotonic() + self._config.request_timeout_s
-        while True:
-            try:
-                return self._create(path, data, ephemeral=ephemeral)
-            except UnknownOutcomeError:
-                # An ephemeral path has its session as owner. The creator of a persistent path cannot be found out, so
-                # that outcome stays unknown.
-                if not ephemeral or time.monotonic() > deadline:
-                    raise
-            found = self.exists(path)
-            if found is not None and found.ephemeral_owner == self.session_id:
-                return found
-            if found is not None:
-                raise NodeExistsError(f"{path} already exists")
+        create = partial(self._create, path, data, ephemeral=ephemeral)
+        return self._create_until_known(path, create, ephemeral=ephemeral, timeout_s=self._config.request_timeout_s)
 
     def get(self, path: str) -> tuple[bytes, Stat]:
         check_path(path)
@@ -153,7 +116,7 @@ class ZooKeeperCoordination:
         check_operations(operations, prefix=len(self._config.chroot))
         if not operations:
             return
-        paths = ", ".join(operation.path for operation in operations[:3]) + (", …" if len(operations) > 3 else "")
+        paths = paths_of(operations)
         session = self._live()
         results = session.call(paths, lambda zk: self._request(zk, operations).commit_async())
         for operation, result in zip(operations, results, strict=True):
@@ -168,11 +131,12 @@ class ZooKeeperCoordination:
             raise self._closed()
         return watches.add(self._full(path), callback)
 
-    def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
-        with self._lock:
-            self._listeners.append(callback)
+    @property
+    def _is_open(self) -> bool:
+        return self._session is not None
 
     def _open(self, timeout_s: float) -> None:
+        self._drop()
         config = self._config
         session = KazooSession(config.hosts, self.session_timeout_s, config.request_timeout_s, self._notify)
         # Set before it opens, so that a listener that is called for the connection can read the session id.
@@ -194,12 +158,8 @@ class ZooKeeperCoordination:
         if watches:
             watches.stop()
 
-    def _notify(self, event: SessionEvent) -> None:
-        for listener in list(self._listeners):
-            try:
-                listener(event)
-            except Exception:  # a listener may raise anything; the others must still be called
-                _log.exception("session listener failed on %s", event.name)
+    def _opened(self) -> None:
+        """kazoo's session calls the listeners itself."""
 
     def _live(self) -> KazooSession:
         session = self._session
