@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from klamm.core.client.cluster_client import EpochEnd, FetchedPartition
+from klamm.core.client.cluster_client import FetchedPartition
 from klamm.core.client.network.metadata import ClusterMetadata, ClusterView
 from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.errors import ErrorCode
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.partition import TopicPartition
 
 

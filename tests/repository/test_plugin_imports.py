@@ -87,6 +87,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
             "audit/counting/broker_tier.py",
         },
     ),
+    "klamm.core.records.epoch_end": ("whether a log was cut below a position", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/batch_counts.py"}),
     "klamm.core.records.header": (
         "batch headers: of raw batches that are counted or read, and of one that the demonstration damages",
