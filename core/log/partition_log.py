@@ -54,7 +54,7 @@ from .segment.time_search import TimestampedOffset, batches_since, first_record_
 from .state.clock import Clock, system_clock
 from .state.producer_state import BatchEntry
 from .state.topic_id import claim_directory, sync_claim
-from .validation import AppendOrigin, LeaderOrigin, Validator
+from .validation import AppendOrigin, Validator
 
 __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "CheckpointedOffsets", "LogRead", "PartitionLog", "ReadIsolation"]
 
@@ -455,7 +455,7 @@ class PartitionLog:
         batch: bytearray | memoryview | CheckedBatch,
         leader_epoch: int,
         *,
-        origin: LeaderOrigin = AppendOrigin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         on_loop: bool = False,
         commit: bool = False,
         after: OffsetAndEpoch | None = None,
@@ -505,7 +505,7 @@ class PartitionLog:
         self,
         batch: bytearray | memoryview,
         leader_epoch: int,
-        origin: LeaderOrigin,
+        origin: AppendOrigin,
         now_ms: int,
         *,
         on_loop: bool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from ..config.sections.topic import TopicConfig
 from ..errors import CorruptRecordError
@@ -43,15 +43,11 @@ FIRST_THIRD_PARTY_CODEC: Final = 5
 
 
 class AppendOrigin(Enum):
-    """The source of an append: a client, the partition's leader (offsets are kept), or the broker itself."""
+    """The source of the batches that a leader appends: a client, or the broker itself."""
 
     CLIENT = "client"
-    REPLICA = "replica"
     INTERNAL = "internal"
 
-
-LeaderOrigin: TypeAlias = Literal[AppendOrigin.CLIENT, AppendOrigin.INTERNAL]
-"""The origins of the batches that a leader appends."""
 
 ON_LOOP_PACKED: Final = 64 * 1024
 """A compressed batch of more bytes is decompressed on a worker thread; so is a batch of more than `ON_LOOP_UNPACKED`
@@ -95,7 +91,7 @@ class Validator:
         """
         try:
             header = self.check(batch, origin, now_ms)
-            if origin is not AppendOrigin.REPLICA and self.requires_open(header):
+            if self.requires_open(header):
                 batch, header = self._opened(batch, header, now_ms, max_size, on_loop)
         except InvalidTimestampError as error:
             if on_loop:
@@ -103,7 +99,7 @@ class Validator:
                     f"{self._tp}: the records must be read to name those with wrong timestamps"
                 ) from error
             raise self.with_records(error, batch, max_size, now_ms) from None
-        if origin is AppendOrigin.REPLICA or not self._sets_append_time:
+        if not self._sets_append_time:
             return batch, header, NO_TIMESTAMP
         return batch, rewrite_log_append_time(batch, 0, header, now_ms), now_ms
 

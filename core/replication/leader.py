@@ -88,13 +88,9 @@ class PartitionLeader:
 
     # -- the high watermark --------------------------------------------------------------------------------------
 
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        """The stored ISR and every set that was proposed since and may still be written."""
-        return self._maximal_isr
-
     def _look_at_isr(self) -> None:
-        """Caches what appends need of the state and the proposals. Call it whenever one of them changes."""
+        """Caches what appends need of the state and the proposals. Call it whenever one of them changes. The maximal ISR
+        is the stored one and every set that was proposed since and may still be written."""
         self._maximal_isr = frozenset(self.state.isr).union(*(proposal.state.isr for proposal in self._proposals))
         self._others = tuple(self._maximal_isr - {self.broker_id})
 

@@ -116,13 +116,6 @@ class _Events:
         self.events.append(event)
 
 
-def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
-    """Reads the audit topic. Raises `KlammError` if it does not exist or a partition cannot be read."""
-    reader = AuditReader(client, topic)
-    reader.read()
-    return reader.log()
-
-
 def with_counted(client: ClusterClient, logs: Mapping[str, Mapping[Place, LogEnd]]) -> dict[str, dict[Place, LogEnd]]:
     """Returns the same logs with the offsets that the broker tier has committed, for which it has published events."""
     counted = {

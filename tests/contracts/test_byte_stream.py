@@ -14,9 +14,9 @@ from typing import Protocol
 import pytest
 
 from klamm.core.transport.address import Address
-from klamm.core.transport.fake import UNLIMITED, FakeByteStream
 from klamm.core.transport.interface import ByteStream, Dial
 from klamm.core.transport.plaintext_stream import dial_plaintext
+from klammtest.fake_transport import UNLIMITED, FakeByteStream
 from klammtest.tls import dial_tls, self_signed
 from klammtest.waiting import PATIENCE_S, eventually
 

@@ -13,10 +13,10 @@ import pytest
 import uvloop
 
 from klamm.core.transport.address import Address
-from klamm.core.transport.fake import UNLIMITED, FakeTransport
 from klamm.core.transport.interface import Accept, ByteStream, Dial, Transport, TransportHandler
 from klamm.core.transport.plaintext_stream import dial_plaintext
 from klamm.core.transport.plaintext_transport import accept_plaintext
+from klammtest.fake_transport import UNLIMITED, FakeTransport
 from klammtest.tls import accept_tls, dial_tls, self_signed
 from klammtest.waiting import PATIENCE_S, until
 

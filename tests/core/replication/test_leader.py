@@ -102,9 +102,9 @@ def test_a_proposal_without_an_answer_is_made_again_and_a_refusal_then_says_noth
     leader.on_outcome(first, ProposalOutcome.UNKNOWN)
     assert leader.next_proposal(BROKERS, 3.0) is first
     leader.on_outcome(first, ProposalOutcome.REFUSED)
-    assert leader.maximal_isr == {0, 1, 2}
+    assert leader._maximal_isr == {0, 1, 2}
     leader.on_state(state_of(0, 1), 8, REPLICAS, ReplicationSettings(2, 30))
-    assert leader.maximal_isr == {0, 1}
+    assert leader._maximal_isr == {0, 1}
 
 
 def test_a_proposal_is_made_again_for_the_follower_s_new_registration() -> None:
@@ -216,7 +216,7 @@ def test_a_reassignment_adds_and_drops_followers_in_the_same_epoch() -> None:
     after = PartitionState(0, 5, 100, (0, 3), (), {0: "a0", 3: "a3"}, 1)
     leader.on_state(after, 9, (0, 3), ReplicationSettings(2, 30))
     fetch(leader, 1, 1, now=4.0)
-    assert leader.maximal_isr == {0, 3}
+    assert leader._maximal_isr == {0, 3}
     assert leader.next_proposal(brokers, 4.0) is None, "the dropped follower fetches, and does not join again"
     assert leader.epoch == 5
 

@@ -24,10 +24,10 @@ from klamm.core.errors import ConfigError, KlammError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.query import AuditQuery, audit_config, completeness_watermark
-from klamm.plugins.audit.reader import read_audit_log
 from klamm.plugins.audit.web import views
 from klamm.plugins.audit.web.source import ClusterSource
 from klamm.plugins.audit.windows import parse_instant
+from klammtest.audits import read_audit_log
 from klammtest.broker import RunningBroker, running_broker
 
 TOPIC = "trips"

@@ -101,7 +101,7 @@ def _propose_and_believe(leader: PartitionLeader, proposal: IsrProposal) -> None
 
 
 def _advance_whatever_the_isr(leader: PartitionLeader) -> bool:
-    ends = [leader._followers[member].log_end_offset for member in leader.maximal_isr if member != leader.broker_id]
+    ends = [leader._followers[member].log_end_offset for member in leader._maximal_isr if member != leader.broker_id]
     return leader._log.advance_high_watermark(min([leader._log.reported_end_offset, *ends]))
 
 

@@ -232,7 +232,7 @@ def deposed_leader_commits() -> None:
     assert partition is not None
     deposed = partition.leader
     assert deposed is not None
-    stage.until(lambda: 2 in deposed.maximal_isr)
+    stage.until(lambda: 2 in deposed._maximal_isr)
     stage.cut(0, 2)
     stage.produce(0, 1)
     stage.until_end(1, 2)

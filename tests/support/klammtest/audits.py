@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 from uuid import UUID, uuid4
 
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
 from klamm.core.interfaces.coordination import Coordination
@@ -30,6 +31,7 @@ from klamm.plugins.audit.counting.broker_tier import GROUP as AUDIT_GROUP
 from klamm.plugins.audit.counting.broker_tier import Follower
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED, AuditEvent, EventWindow, decode_event
+from klamm.plugins.audit.reader import AuditLog, AuditReader
 
 FLIGHTS = TopicPartition("flights", 0)
 WINDOW_MS = 600_000
@@ -184,6 +186,13 @@ class MemoryLogs:
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         self.topics.append(name)
+
+
+def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
+    """Reads the audit topic. Raises `KlammError` if it does not exist or a partition cannot be read."""
+    reader = AuditReader(client, topic)
+    reader.read()
+    return reader.log()
 
 
 def mark_of(producer: str, timestamps: Sequence[int], partition: TopicPartition = FLIGHTS) -> Headers:

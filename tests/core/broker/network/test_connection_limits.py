@@ -16,7 +16,7 @@ from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.memory import LEAST_ROOM
 from klamm.core.broker.request import ConnectionContext
 from klamm.core.protocol.frames import FrameSplitter
-from klamm.core.transport.fake import FakeTransport
+from klammtest.fake_transport import FakeTransport
 
 KIB = 1024
 LIMITS = Limits(idle_s=100, frame_s=30, send_s=60, request_bytes=300 * KIB, response_bytes=1000 * KIB)

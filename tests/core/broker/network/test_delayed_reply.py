@@ -16,7 +16,7 @@ from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.request import ConnectionContext
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
-from klamm.core.transport.fake import FakeTransport
+from klammtest.fake_transport import FakeTransport
 
 
 class Bench:

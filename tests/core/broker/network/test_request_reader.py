@@ -13,7 +13,7 @@ from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.request_reader import PIPELINED, RequestReader
 from klamm.core.broker.request import ConnectionContext
 from klamm.core.protocol.frames import FrameLengthError, FrameSplitter
-from klamm.core.transport.fake import FakeTransport
+from klammtest.fake_transport import FakeTransport
 
 KIB = 1024
 

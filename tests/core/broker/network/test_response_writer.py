@@ -8,8 +8,8 @@ from klamm.core.broker.network.connections import Connections
 from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.response_writer import WRITE_BUFFER_HIGH, ResponseWriter
 from klamm.core.broker.network.stall_timer import StallTimer
-from klamm.core.transport.fake import FakeTransport
 from klamm.core.transport.interface import Transport, TransportHandler
+from klammtest.fake_transport import FakeTransport
 
 KIB = 1024
 

@@ -403,7 +403,7 @@ def test_reading_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
 def test_the_consumer_tier_tiles_over_a_crash_and_counts_each_record_once(
     config: dict[str, Any], topic: str, client: ClusterClient
 ) -> None:
-    from klamm.plugins.audit.reader import read_audit_log
+    from klammtest.audits import read_audit_log
 
     events = f"audit-{topic}"
     client.create_topics({events: NewTopic(1)})

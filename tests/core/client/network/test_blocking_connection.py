@@ -17,8 +17,8 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.messages import Schema
 from klamm.core.transport.address import Address
-from klamm.core.transport.fake import FakeByteStream, connect
 from klammtest.brokers.negotiating import answer, answer_frame
+from klammtest.fake_transport import FakeByteStream, connect
 
 
 def opened(stream: FakeByteStream) -> BlockingConnection:

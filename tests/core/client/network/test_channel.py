@@ -16,9 +16,9 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.state_table import IllegalTransitionError
 from klamm.core.transport.address import Address
-from klamm.core.transport.fake import FakeByteStream
 from klamm.core.transport.interface import ByteStream
 from klammtest.brokers.negotiating import answer_frame
+from klammtest.fake_transport import FakeByteStream
 from klammtest.waiting import eventually
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE

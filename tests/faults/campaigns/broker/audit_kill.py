@@ -29,7 +29,7 @@ from klamm.plugins.audit.comparison.compare import State, TopicAudit, WindowAudi
 from klamm.plugins.audit.comparison.tiers import TierCounts
 from klamm.plugins.audit.event import PRODUCER
 from klamm.plugins.audit.query import AuditQuery, ask, audit_config
-from klamm.plugins.audit.reader import read_audit_log
+from klammtest.audits import read_audit_log
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.waiting import within
 from produced import stamped_values

@@ -15,12 +15,12 @@ from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.comparison.tiers import Kind
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.query import audit_config
-from klamm.plugins.audit.reader import read_audit_log
 from klammtest.audit_truth.cluster import AUDIT, INTERVAL_MS, LATENESS_MS, WINDOW_MS
 from klammtest.audit_truth.judging import judge
 from klammtest.audit_truth.pipeline import Pipeline, Problem, within
 from klammtest.audit_truth.senders import Sender, sender
 from klammtest.audit_truth.truth import BROKER, LAKE, PRODUCER, READERS, Place, window_of
+from klammtest.audits import read_audit_log
 from klammtest.proxies.produce import Wrong, sink_of
 
 HOUR_MS = 3_600_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Iterable
 
-from ..protocol.messages import Buffer
-from .interface import TransportHandler
+from klamm.core.protocol.messages import Buffer
+from klamm.core.transport.interface import TransportHandler
 
 UNLIMITED = 1 << 62
 
@@ -141,13 +141,13 @@ class FakeByteStream:
         FakeByteStream._next_descriptor += 1
         self._descriptor = FakeByteStream._next_descriptor
 
-    def read_into(self, buffer: memoryview, timeout_s: float) -> int:  # noqa: ARG002 - the interface's signature
+    def read_into(self, buffer: memoryview, timeout_s: float) -> int:
         count = self.read_available(buffer)
         if count is None:
             raise TimeoutError
         return count
 
-    def write_all(self, data: bytes, timeout_s: float) -> None:  # noqa: ARG002 - the interface's signature
+    def write_all(self, data: bytes, timeout_s: float) -> None:
         if self.write_available([memoryview(data)]) < len(data):
             raise TimeoutError
 
