@@ -67,11 +67,6 @@ class BrokerNode:
         return self.endpoint.port
 
     @property
-    def security_protocols(self) -> Mapping[str, str]:
-        """By listener."""
-        return {name: endpoint.security_protocol for name, endpoint in self.endpoints.items()}
-
-    @property
     def inter_broker_endpoint(self) -> Endpoint:
         return self.endpoints.get(self.inter_broker_listener, self.endpoint)
 

@@ -356,11 +356,6 @@ class PartitionLog:
 
     # -- the role ------------------------------------------------------------------------------------------------
 
-    @property
-    def role(self) -> LogRole:
-        """The appends that the log accepts now."""
-        return self._role
-
     def lead(self, leader_epoch: int) -> None:
         """Accepts clients' appends of this epoch only (docs/replication.md, R11). Starts the epoch at the log end
         offset unless it has started."""

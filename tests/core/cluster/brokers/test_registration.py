@@ -57,7 +57,7 @@ def test_a_registration_is_two_paths_with_all_that_others_need(coordination: Coo
     assert node.registration == BrokerRegistration(3, own.epoch, own.incarnation, ("new", "old"))
     assert (node.host, node.port, node.rack, node.directory_id) == ("a", 1, "rack-1", "dir")
     assert node.inter_broker_endpoint == Endpoint("::1", 2, "BROKERS")
-    assert node.security_protocols == {"CLIENTS": "PLAINTEXT", "BROKERS": "PLAINTEXT"}
+    assert [endpoint.security_protocol for endpoint in node.endpoints.values()] == ["PLAINTEXT", "PLAINTEXT"]
     both = [coordination.exists(path) for path in (paths.broker(3), incarnation_path(own.incarnation))]
     assert [stat and stat.ephemeral_owner for stat in both] == [coordination.session_id] * 2
     mine.unregister()
