@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from klamm.core.log.errors import InvalidProducerEpochError, OutOfOrderSequenceE
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.state.producer_state import BATCHES_KEPT, MAX_PRODUCERS, ProducerState
 from klamm.core.records.header import DERIVED_PRODUCER_IDS, BatchHeader
-from klamm.core.records.native import crc32c
-from klammtest.logs import START_MS, TP, ManualClock, append, batch, clean_start, open_log, read_all
+from klammtest.logs import TP, ManualClock, append, batch, clean_start, open_log, read_all
 
 DAY_MS = 86_400_000
 
@@ -161,17 +159,6 @@ def test_snapshots_round_trip_and_notice_damage() -> None:
         if not 6 <= at < 10:
             with pytest.raises(CorruptRecordError):
                 ProducerState.from_bytes(TP, bytes(flipped))
-
-
-def test_a_snapshot_of_the_former_version_keeps_its_producers() -> None:
-    """Its times are those of the broker's clock; it begins without the state's own time."""
-    state = ProducerState(TP)
-    state.expire(START_MS, DAY_MS)
-    state.update(BatchHeader.parse(batch(producer=(1, 0, 0))))
-    body = state.to_bytes()[18:]
-    former = ProducerState.from_bytes(TP, struct.pack(">HII", 1, crc32c(body), 1) + body)
-    assert former.to_bytes() == state.to_bytes()
-    assert (former.expire(DAY_MS, DAY_MS), former.expire(1, DAY_MS)) == (0, 1)
 
 
 def test_a_refused_batch_changes_nothing(log: PartitionLog) -> None:
