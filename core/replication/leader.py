@@ -89,8 +89,8 @@ class PartitionLeader:
     # -- the high watermark --------------------------------------------------------------------------------------
 
     def _look_at_isr(self) -> None:
-        """Caches what appends need of the state and the proposals. Call it whenever one of them changes. The maximal ISR
-        is the stored one and every set that was proposed since and may still be written."""
+        """Caches what appends need of the state and the proposals. Call it whenever one of them changes. The maximal
+        ISR is the stored one and every set that was proposed since and may still be written."""
         self._maximal_isr = frozenset(self.state.isr).union(*(proposal.state.isr for proposal in self._proposals))
         self._others = tuple(self._maximal_isr - {self.broker_id})
 

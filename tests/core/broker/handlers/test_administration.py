@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.produce.conditional import FEATURE
 from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker
 from klammtest.requests import new_topic
@@ -124,3 +125,10 @@ def test_there_is_one_log_directory(broker: RunningBroker, wire: WireClient, ver
 
     assert altered("/nowhere") == [ErrorCode.log_dir_not_found] * 2
     assert altered(str(broker.log_dir)) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+
+
+@over(ApiKey.API_VERSIONS)
+def test_conditional_appends_are_a_supported_feature(wire: WireClient, version: int) -> None:
+    answer = wire.call(ApiKey.API_VERSIONS, version, client_software_name="test", client_software_version="1")
+    found = getattr(answer, "supported_features", ())
+    assert [(each.name, each.min_version, each.max_version) for each in found] == [(FEATURE, 1, 1)] * (version >= 3)
