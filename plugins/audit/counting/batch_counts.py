@@ -64,10 +64,7 @@ class BatchCounter:
     def _iterated(self, partition: TopicPartition, area: RecordArea, position: int) -> _Counts:
         found = native.window_counts(*area, position, area.base_offset + area.last_delta + 1, self.window_ms)
         whose = self._sender(partition, area, found, position)
-        return (
-            (start, records, size, self._mark(headers).of_record if whose is None else whose)
-            for start, records, size, headers in found
-        )
+        return ((start, records, size, whose) for start, records, size, _ in found)
 
     def _stated(self, partition: TopicPartition, area: RecordArea, max_timestamp: int) -> Cells | None:
         """Returns the content that the mark of the batch states, if it belongs to this batch, agrees with the header
@@ -94,19 +91,15 @@ class BatchCounter:
             return None
         return {(window, mark.source): (area.records, holds.size)}
 
-    def _sender(
-        self, partition: TopicPartition, area: RecordArea, found: Sequence[WindowCounts], position: int
-    ) -> str | None:
-        """Returns the producer of the batch, by the mark of its first record; None if each record has its own mark or
-        none.
-        """
+    def _sender(self, partition: TopicPartition, area: RecordArea, found: Sequence[WindowCounts], position: int) -> str:
+        """Returns the producer of the batch, by the mark of its first record."""
         if position > area.base_offset:  # the first one was counted before
             end = area.base_offset + area.last_delta + 1
             found = native.window_counts(*area, area.base_offset, end, self.window_ms)
         if not found:
-            return None
+            return FOREIGN
         first = self._mark(found[0][3])
-        return first.source if first.batch == batch_name(partition, area.last_delta + 1) else None
+        return first.source if first.batch == batch_name(partition, area.last_delta + 1) else FOREIGN
 
     def _mark(self, headers: bytes) -> Mark:
         """Returns the result of `mark_of`, cached for the same bytes unless they are long."""

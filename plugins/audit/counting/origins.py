@@ -8,8 +8,6 @@ them; the broker tier then need not count an uncompressed batch.
 
 A mark whose id is longer than `MAX_OWNER_BYTES` is not valid: its records count as those of a client that does not
 audit. `klamm.Producer` does not start with such an id.
-
-Producers of earlier versions marked every record, without `klamm.batch`. Such a mark applies to its own record.
 """
 
 from __future__ import annotations
@@ -43,17 +41,12 @@ class OneWindow(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The mark in the headers of a record. `batch`: the batch of which it is the first record; None: the mark applies
-    to this record only. `holds`: the content of that batch, if the mark states it."""
+    """The mark in the headers of a record. `batch`: the batch of which it is the first record; a mark that names
+    none is void. `holds`: the content of that batch, if the mark states it."""
 
     source: str
     batch: str | None = None
     holds: OneWindow | None = None
-
-    @property
-    def of_record(self) -> str:
-        """Returns the producer of a record that is not the first of the batch that its mark names."""
-        return self.source if self.batch is None else FOREIGN
 
 
 def mark(identity: AuditIdentity, partition: TopicPartition, counted: Counted, window_ms: int) -> Headers:

@@ -211,7 +211,7 @@ def test_a_load_job_shows_its_ranges_and_its_partitions() -> None:
     ]
     text = get(hand_made(), "/topics/flights/tiers/hadoop%2Flake").text
     assert '<td class="n">2</td><td>' in text
-    assert '<td class="n">not told</td>' in text  # as earlier versions, which did not say which load it was
+    assert '<td class="n">not told</td>' in text
     assert '<th scope="col" class="n">Load</th>' not in get(hand_made(), TIER).text
     assert [(p["partition"], p["to"], p["log_end"], p["lag"]) for p in said["partitions"]] == [(0, 30, 35, 5)]
     assert [(r["records"], r["expected"]) for r in said["rows"]] == [(10, 10), (9, 10), (10, 10)]

@@ -30,8 +30,7 @@ from unittest import mock
 
 from klamm.plugins.audit import query
 from klamm.plugins.audit.comparison.compare import State, TopicAudit, WindowAudit, compare
-from klamm.plugins.audit.counting import batch_counts
-from klamm.plugins.audit.counting.origins import Mark
+from klamm.plugins.audit.counting.batch_counts import BatchCounter
 from klamm.plugins.audit.event import UNATTRIBUTED
 from klammtest.audit_truth.cluster import TruthCluster, truth_cluster
 from klammtest.audit_truth.histories.command import command
@@ -83,7 +82,10 @@ def _one(kind: FaultKind, seed: int, number: int, cluster: TruthCluster, limit_s
 def planted(kind: FaultKind) -> Iterator[None]:
     """Switches the comparison off; for the kind without a fault, hides who sent each record."""
     if not kind.plants:
-        with mock.patch.object(batch_counts, "mark_of", return_value=Mark(UNATTRIBUTED)):
+        with (
+            mock.patch.object(BatchCounter, "_stated", return_value=None),
+            mock.patch.object(BatchCounter, "_sender", return_value=UNATTRIBUTED),
+        ):
             yield
         return
 
