@@ -378,7 +378,7 @@ class Follower:
             return True
         if cells is None:
             log.error(
-                "broker audit: %s offset %d: the batch has more than %d windows and producers; its records are counted "
+                "broker audit: %s offset %d: the batch has more than %d windows; its records are counted "
                 "as unknown",
                 partition, header.base_offset, batch_counts.MAX_CELLS,
             )  # fmt: skip

@@ -334,25 +334,20 @@ def test_a_range_ends_before_a_batch_for_which_its_event_has_no_room(monkeypatch
     assert counted(topic) == ({0: 3, WINDOW_MS: 3, 2 * WINDOW_MS: 3}, [])
 
 
-@pytest.mark.parametrize("by", ["window", "producer"])
 def test_a_batch_with_too_many_counts_for_an_event_is_unknown(
-    by: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(batch_counts, "MAX_CELLS", 4)
     logs, topic = MemoryLogs(), AuditTopic()
     logs.append([0] * 3)
-    if by == "window":
-        logs.append([n * WINDOW_MS for n in range(5)])
-    else:
-        logs.append([0] * 5, each=[((origins.PRODUCER_HEADER, b"p-%d" % n),) for n in range(5)])
+    logs.append([n * WINDOW_MS for n in range(5)])
     logs.append([0] * 2)
     tier = follower(logs, topic)
     while tier.advance() and tier.behind:
         pass
     assert counted(topic) == ({0: 5}, ["lossy"])
     assert [record.getMessage() for record in caplog.records] == [
-        f"broker audit: {FLIGHTS} offset 3: the batch has more than 4 windows and producers; "
-        "its records are counted as unknown"
+        f"broker audit: {FLIGHTS} offset 3: the batch has more than 4 windows; its records are counted as unknown"
     ]
 
 
@@ -395,7 +390,9 @@ def test_only_short_headers_are_kept(size: int, kept: bool, monkeypatch: pytest.
 
     monkeypatch.setattr(batch_counts, "mark_of", parse)
     logs, topic = MemoryLogs(), AuditTopic()
-    marked = ((origins.PRODUCER_HEADER, b"p"), ("trace", b"t" * size))
+    marked = (
+        (origins.PRODUCER_HEADER, b"p"), (origins.BATCH_HEADER, f"1 {FLIGHTS}".encode()), ("trace", b"t" * size)
+    )  # fmt: skip
     logs.append([0], each=[marked])
     tier = follower(logs, topic)
     tier.advance()
