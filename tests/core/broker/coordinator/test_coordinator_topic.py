@@ -39,12 +39,11 @@ def placement(
     settings: OffsetsTopicSettings | None = None,
     create: Any = None,
     incarnation: str = "me",
-    possible: int = 2,
 ) -> CoordinatorTopic:
     return CoordinatorTopic(
         OFFSETS_TOPIC, "offsets.topic", 0, lambda: image, partitions or Partitions(BrokerMetrics()),
         settings or OffsetsTopicSettings(), create,
-        lambda: incarnation, lambda: possible,
+        lambda: incarnation,
     )  # fmt: skip
 
 
@@ -90,15 +89,16 @@ def test_a_role_is_led_served_and_of_the_present_registration(tmp_path: Path) ->
     asyncio.run(test())
 
 
-@pytest.mark.parametrize(("possible", "configured", "made"), [(5, None, 3), (2, None, 2), (5, 2, 2), (5, 4, 4)])
-def test_the_topic_is_created_with_the_replicas_that_are_possible(possible: int, configured: int, made: int) -> None:
+@pytest.mark.parametrize(("live", "configured", "made"), [(5, None, 3), (2, None, 2), (5, 2, 2), (5, 4, 4)])
+def test_the_topic_is_created_with_the_replicas_that_are_possible(live: int, configured: int, made: int) -> None:
     created: list[tuple[Any, ...]] = []
 
     async def create(*topic: Any) -> None:
         created.append(topic)
 
     settings = OffsetsTopicSettings(4, configured, {"cleanup.policy": "compact"})
-    asyncio.run(placement(NOTHING, settings=settings, create=create, possible=possible).ensure_topic())
+    brokers = {number: broker_node(number) for number in range(live)}
+    asyncio.run(placement(replace(NOTHING, brokers=brokers), settings=settings, create=create).ensure_topic())
     assert created == [(OFFSETS_TOPIC, 4, made, {"cleanup.policy": "compact"})]
 
 
@@ -106,8 +106,8 @@ def test_a_configured_replication_factor_waits_for_enough_brokers() -> None:
     async def create(*_: Mapping[str, str]) -> None:
         raise AssertionError("too early")
 
-    placed = placement(NOTHING, settings=OffsetsTopicSettings(4, 3), create=create, possible=2)
-    with pytest.raises(BrokerError, match=r"offsets.topic.replication.factor is 3, and 2 brokers can have"):
+    placed = placement(NOTHING, settings=OffsetsTopicSettings(4, 3), create=create)
+    with pytest.raises(BrokerError, match=r"offsets.topic.replication.factor is 3, and 2 brokers are live"):
         asyncio.run(placed.ensure_topic())
     asyncio.run(placement(image_of(0), settings=OffsetsTopicSettings(4, 3), create=create).ensure_topic())
 

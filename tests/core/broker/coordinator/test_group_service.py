@@ -220,7 +220,7 @@ async def coordinator(
     cluster.lead(broker_id)
     topic = CoordinatorTopic(
         OFFSETS_TOPIC, "offsets.topic", broker_id, view.image, partitions, OffsetsTopicSettings(), no_topic,
-        lambda: incarnation_of(broker_id, coordination), lambda: 1,
+        lambda: incarnation_of(broker_id, coordination),
     )  # fmt: skip
     config = BrokerConfig(broker_id=broker_id, group_initial_rebalance_delay_ms=0)
     workers, store = Workers(1), cluster.store(coordination)

@@ -89,7 +89,6 @@ async def _calls(folder: Path, store: Any, event: SessionEvent) -> tuple[int, in
     no_topic: Any = None
     topic = CoordinatorTopic(
         OFFSETS_TOPIC, "offsets.topic", 0, lambda: IMAGE, partitions, OffsetsTopicSettings(), no_topic, lambda: "me",
-        lambda: 1,
     )  # fmt: skip
     service = GroupService(BrokerConfig(), sessions, store, workers, lambda: IMAGE, topic, CodecTable())
     service.start()

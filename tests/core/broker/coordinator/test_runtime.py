@@ -93,7 +93,7 @@ class Broker:
         no_topic: Any = None
         topic = CoordinatorTopic(
             OFFSETS_TOPIC, "counts.topic", 0, lambda: self.image, self.partitions, OffsetsTopicSettings(), no_topic,
-            lambda: "me", lambda: 1,
+            lambda: "me",
         )  # fmt: skip
         self.runtime = CoordinatorRuntime(topic, self._make, self.workers, CodecTable())
 
