@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from klamm.core.errors import SchemaError
+
 from .java_json import dumps
 from .model import NAMED, PRIMITIVES
 from .parsing import RESERVED, RESERVED_IN_FIELDS, definitions, parse_json
@@ -18,9 +20,16 @@ _KINDS: Final = frozenset({"record", "error", "enum", "fixed", "array", "map"})
 
 def canonical_text(text: str, known: Iterable[str] = ()) -> str:
     """Returns the canonical text of a schema that `check_new` accepts. `known` are the full names of types that it has
-    from its references: they stay names."""
+    from its references: they stay names. Raises `SchemaError` for properties that cannot be stored."""
     raw = parse_json(text)
-    return dumps(_Printer(known, dict(definitions(raw, ""))).of(raw, ""))
+    try:
+        printed = dumps(_Printer(known, dict(definitions(raw, ""))).of(raw, ""))
+        printed.encode()
+    except RecursionError as error:
+        raise SchemaError("not an Avro schema: a property is nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"not an Avro schema: text that cannot be UTF-8: {error.reason}") from error
+    return printed
 
 
 class _Printer:

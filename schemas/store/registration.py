@@ -68,10 +68,11 @@ def register(
         return NewVersion(equal.version, equal.schema_id, equal.schema)
     first = store.next_version(subject) == 1
     new_config = config if config is not None and first and store.config(subject) is None else None
-    if mode is not Mode.IMPORT and not force:
+    importing = mode in (Mode.IMPORT, Mode.FORWARD)
+    if not importing and not force:
         in_force = store.config_in_scope(subject, defaults) if new_config is None else new_config.over(defaults)
         check(store.versions(subject), in_force)
-    version = _version(store, subject, number, mode)
+    version = _version(store, subject, number, importing)
     new_id = _id(store, subject, schema, schema_id)
     context = context_of(subject)
     records: list[Record] = []
@@ -116,11 +117,11 @@ def _refuse_by_mode(subject: str, mode: Mode, schema_id: int | None) -> None:
         raise RefusedError(42205, f"{where} is not in read-write mode")
 
 
-def _version(store: SchemaStore, subject: str, number: int | None, mode: Mode) -> int:
+def _version(store: SchemaStore, subject: str, number: int | None, importing: bool) -> int:
     following = store.next_version(subject)
     if number is None or number == following:
         return following
-    if mode is not Mode.IMPORT:
+    if not importing:
         raise RefusedError(42201, "Version is not one more than previous version")
     return number
 

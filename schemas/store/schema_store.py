@@ -360,8 +360,8 @@ class SchemaStore:
         self, subject: str, references: Iterable[Reference], which: Which = Which.ALL
     ) -> list[tuple[Reference, SchemaVersion]]:
         """Returns all that a schema of `subject` refers to, what others refer to before these. Of several versions
-        under one name the first counts. Raises `SchemaError` for one that is missing, that contains itself, or for too
-        much.
+        under one name the first counts. `which`: of the references themselves; what they refer to may be withdrawn.
+        Raises `SchemaError` for one that is missing, that contains itself, or for too much.
         """
         found: dict[str, tuple[Reference, SchemaVersion]] = {}
         self._resolve(subject, references, which, (), found, set())
@@ -387,7 +387,7 @@ class SchemaStore:
             if len(inside) >= MAX_DEPTH:
                 raise SchemaError(f"{named} is one of more than {MAX_DEPTH} within each other")
             if key not in done:
-                self._resolve(key[0], version.schema.references, which, (*inside, key), found, done)
+                self._resolve(key[0], version.schema.references, Which.ALL, (*inside, key), found, done)
                 done.add(key)
             found.setdefault(reference.name, (reference, version))
             if sum(len(one.schema.text) for _, one in found.values()) > MAX_RESOLVED:

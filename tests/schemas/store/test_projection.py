@@ -55,10 +55,23 @@ class Model:
             self.log.append(encode(record))
             self.store.apply(len(self.log) - 1, 0, *self.log[-1])
 
+    def _is_needed(self, subject: str, version: int, *, by_own: bool) -> bool:
+        """Returns True if another version refers to this one: a registry then refuses to remove it."""
+        needed = (subject, version)
+        return any(
+            needed in ((one.subject, one.version) for one in schema.references)
+            for (of, _), (schema, _, _) in self.versions.items()
+            if by_own or of != subject
+        )
+
     def run(self, name: str, subject: str, number: int) -> None:
         own = {version: held for (of, version), held in self.versions.items() if of == subject}
         live = [version for version, (_, _, withdrawn) in own.items() if not withdrawn]
         target = sorted(own)[number % len(own)] if own else 0
+        one = name in ("withdraw", "remove")
+        concerned = [target] if one else own if name in ("delete", "delete for good", "import") else []
+        if any(self._is_needed(subject, version, by_own=one) for version in concerned):
+            return
         if name == "register":
             self._register(subject, SchemaText(TEXTS[number % 4], metadata=Metadata() if number > 3 else None))
         elif name == "refer" and live:

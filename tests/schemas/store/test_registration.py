@@ -96,10 +96,13 @@ def test_references_get_numbers_and_must_be_live() -> None:
         with pytest.raises(RefusedError, match=rf"reference n.A \(a, version {version}\)") as caught:
             register(store, "t", SchemaText('"int"', references=(Reference("n.A", "a", version),)), Compared())
         assert caught.value.error_code == 42201
+    store.apply(store.position, 0, *encode(stored("b", 1, 4, '"d"', ("n.A", "a", 3))))
+    assert register(store, "t", SchemaText('"int"', references=(Reference("n.B", "b", 1),)), Compared()).records
 
 
-def test_import_keeps_ids_and_versions() -> None:
-    store = store_of(ModeRecord(None, Mode.IMPORT), stored("t", 1, 4, '"int"'))
+@pytest.mark.parametrize("mode", [Mode.IMPORT, Mode.FORWARD])
+def test_import_keeps_ids_and_versions(mode: Mode) -> None:
+    store = store_of(ModeRecord(None, mode), stored("t", 1, 4, '"int"'))
     check = Compared()
     assert register(store, "t", LONG, check, schema_id=9, number=7).records == (SchemaRecord("t", 7, 9, LONG),)
     assert check.asked == []
