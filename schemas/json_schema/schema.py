@@ -35,10 +35,19 @@ DRAFTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class JsonSchema:
-    """`canonical` is the compact text, keys in the order given; `references` the texts that its `$ref` may name."""
+    """`text` is as it was given, `references` the texts that its `$ref` may name. Only `canonical` is there for a text
+    that is no JSON; the other attributes raise `SchemaError`."""
 
-    canonical: str
+    text: str
     references: Mapping[str, str]
+
+    @cached_property
+    def canonical(self) -> str:
+        """The compact text, keys in the order given; the text itself if it is no JSON."""
+        try:
+            return dump(self._document)
+        except SchemaError:
+            return self.text
 
     @cached_property
     def normalized(self) -> str:
@@ -67,28 +76,28 @@ class JsonSchema:
 
     @cached_property
     def _document(self) -> Any:
-        return load(self.canonical)
+        return load(self.text)
 
 
 def parse(text: str, references: Mapping[str, str] | None = None, *, new: bool = True) -> JsonSchema:
-    """Parses a schema. `references` are texts by the name that a `$ref` uses. `new`: checks it too; a text that the
-    topic has already is not checked again.
+    """Parses a schema. `references` are texts by the name that a `$ref` uses. `new`: checks it; a text that the
+    topic has already is read when it is first used.
 
     Raises `SchemaError` in one line if the text is no JSON, no schema of its draft, beyond the limits (`text.MAX_TEXT`
     and others), or has a `$ref` that neither it nor `references` resolve.
     """
+    schema = JsonSchema(text, dict(references or {}))
+    if not new:
+        return schema
     document = load(text)
     if not isinstance(document, dict | bool):
         raise SchemaError(f"not a JSON Schema: the root is {_kind(document)}, not an object or a boolean")
-    canonical = dump(document)
     try:
-        canonical.encode()
+        schema.canonical.encode()
     except UnicodeEncodeError:
         raise SchemaError("not JSON: half of a surrogate pair") from None
-    schema = JsonSchema(canonical, dict(references or {}))
-    if new:
-        _check(document)
-        schema.root  # noqa: B018 - resolves every `$ref`
+    _check(document)
+    schema.root  # noqa: B018 - resolves every `$ref`
     return schema
 
 

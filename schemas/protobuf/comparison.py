@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 
-from klamm.schemas.differences import Budget, Difference, path_of
+from klamm.schemas.differences import Budget, ComparisonLimitError, Difference, path_of
 
 from .schema import ProtobufSchema
 
@@ -65,16 +65,17 @@ _Path = tuple[str, ...]
 _Change = tuple[str, _Path]
 
 
-def differences(original: ProtobufSchema, update: ProtobufSchema, budget: Budget | None = None) -> list[Difference]:
+def differences(original: ProtobufSchema, update: ProtobufSchema, *, budget: Budget | None = None) -> list[Difference]:
     """Returns what differs; data of `original` can be read with `update` if all of it is compatible.
 
     Raises `ComparisonLimitError` beyond the budget, `SchemaError` if one of them, never checked, does not compile.
     """
     comparison = _Comparison(original.files, update.files, budget or Budget())
-    return [
-        Difference(kind, path_of(*path), kind not in TEMPLATES, TEMPLATES.get(kind, ""))
-        for kind, path in comparison.run()
-    ]
+    try:
+        changes = list(comparison.run())
+    except RecursionError:
+        raise ComparisonLimitError("the schemas are too complex to be compared: nested too deeply") from None
+    return [Difference(kind, path_of(*path), kind not in TEMPLATES, TEMPLATES.get(kind, "")) for kind, path in changes]
 
 
 class _Types:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, Error, Message
 from google.protobuf.text_encoding import CEscape
 
 from klamm.core.errors import SchemaError
@@ -48,15 +48,24 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}")
 
 @dataclass(frozen=True, eq=False)
 class ProtobufSchema:
-    """`canonical` is the text without comments, type names in full; `references` the texts by import path."""
+    """`text` is as it was given, `references` the texts by import path. Only `canonical` is there for a text that does
+    not compile; the other attributes raise `SchemaError`."""
 
-    canonical: str
+    text: str
     references: Mapping[str, str]
 
     @cached_property
     def files(self) -> FileDescriptorSet:
-        """Descriptors of the schema (the last one) and of its imports. Raises `SchemaError` if it does not compile."""
-        return _compiled(self.canonical, self.references)
+        """Descriptors of the imports, then of the schema."""
+        return _compiled(_from_base64(self.text, self.references) or self.text, self.references)
+
+    @cached_property
+    def canonical(self) -> str:
+        """The text without comments, type names in full; the text itself if it does not compile."""
+        try:
+            return print_file(self.files)
+        except SchemaError:
+            return self.text
 
     @cached_property
     def normalized(self) -> str:
@@ -85,22 +94,16 @@ class ProtobufSchema:
 
 def parse(text: str, references: Mapping[str, str] | None = None, *, new: bool = True) -> ProtobufSchema:
     """Parses a `.proto` text or the base64 of a FileDescriptorProto. `references` are texts by import path; well-known
-    imports need none. `new`: it must compile; a text that the topic has already is taken as it is otherwise.
+    imports need none. `new`: compiles it; a text that the topic has already is compiled when it is first used.
 
     Raises `SchemaError` in one line, with the place, if it does not compile or is beyond the limits.
     """
-    texts = dict(references or {})
     if len(text) > MAX_TEXT:
         raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
-    try:
-        files = _compiled(_from_base64(text, texts) or text, texts)
-    except SchemaError:
-        if new:
-            raise
-        return ProtobufSchema(text, texts)
-    made = ProtobufSchema(print_file(files), texts)
-    made.__dict__["files"] = files  # compiled already
-    return made
+    schema = ProtobufSchema(text, dict(references or {}))
+    if new:
+        schema.files  # noqa: B018 - compiles it
+    return schema
 
 
 def _compiled(text: str, references: Mapping[str, str]) -> FileDescriptorSet:
@@ -141,21 +144,22 @@ def _from_base64(text: str, references: Mapping[str, str]) -> str | None:
 
 def _printed(file: FileDescriptorProto, imports: Sequence[FileDescriptorProto]) -> str:
     file.name = _NAME
-    _check_names(file)
     try:
         return print_file(FileDescriptorSet(file=[*imports, file]))
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (Error, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise SchemaError(f"not a Protobuf schema: the base64 is no FileDescriptorProto: {error!s:.200}") from error
 
 
 def _check_names(described: Message) -> None:
-    """Raises `SchemaError` for a name or default that would print as more than that."""
+    """Raises `SchemaError` for a text that is not UTF-8, and a name or default that would print as more than that."""
     for field, value in described.ListFields():
         if field.name == "options":
             continue
         for part in value if field.is_repeated else (value,):
             if field.message_type is not None:
                 _check_names(part)
+            elif field.type == field.TYPE_STRING and isinstance(part, bytes):
+                raise SchemaError(f"not a Protobuf schema: {part[:100]!r} in the base64 descriptor is not UTF-8")
             elif field.name in _IDENTIFIERS and not _IDENTIFIER.fullmatch(part):
                 raise SchemaError(f"not a Protobuf schema: {part[:100]!r} in the base64 descriptor is no name")
             elif field.name == "default_value" and not _DEFAULTS.get(described.type, _NUMBER).fullmatch(part):
@@ -166,6 +170,8 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
     if not _BASE64.fullmatch(text := text.strip()):
         return None
     try:
-        return FileDescriptorProto.FromString(base64.b64decode(text, validate=False))
+        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=False))
     except (binascii.Error, DecodeError):
         return None
+    _check_names(file)
+    return file

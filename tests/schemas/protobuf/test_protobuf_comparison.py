@@ -122,7 +122,17 @@ def test_messages_of_references_are_compared_by_content() -> None:
 def test_the_work_is_bounded() -> None:
     text = 'syntax = "proto3"; message M { ' + " ".join(f"int32 f{at} = {at + 1};" for at in range(500)) + " }"
     with pytest.raises(ComparisonLimitError, match="more than 100 steps"):
-        differences(parse(text), parse(text), Budget(steps=100))
+        differences(parse(text), parse(text), budget=Budget(steps=100))
+
+
+def test_a_long_chain_of_messages_ends_in_one_line() -> None:
+    def reference(kind: str) -> dict[str, str]:
+        chain = " ".join(f"message R{at} {{ R{at + 1} next = 1; }}" for at in range(1000))
+        return {"r.proto": f'syntax = "proto3"; package r; {chain} message R1000 {{ {kind} a = 1; }}'}
+
+    text = 'syntax = "proto3"; import "r.proto"; message M { r.R0 r = 1; }'
+    with pytest.raises(ComparisonLimitError, match="nested too deeply"):
+        differences(parse(text, reference("int32")), parse(text, reference("string")))
 
 
 def test_the_texts_of_a_report() -> None:

@@ -330,6 +330,40 @@ def test_printing_is_a_fixed_point_and_a_schema_compatible_with_itself(top: str,
     assert differences(made, parse(made.normalized)) == []
 
 
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    """A text of which some parts were moved, doubled or removed."""
+    text = draw(st.sampled_from([ORDER, OLD, EDITION]))
+    for _ in range(draw(st.integers(1, 3))):
+        start, end, to = (draw(st.integers(0, len(text))) for _ in range(3))
+        kept = text if draw(st.booleans()) else text[:start] + text[end:]
+        text = kept[:to] + text[start : min(end, start + 40)] + kept[to:]
+    return text
+
+
+@settings(max_examples=60, deadline=None)
+@given(damaged())
+def test_a_damaged_text_is_a_schema_or_refused(text: str) -> None:
+    try:
+        made = parse(text)
+    except SchemaError:
+        return
+    assert parse(made.canonical).canonical == made.canonical
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([ORDER, OLD]), st.integers(0, 2000), st.binary(min_size=1, max_size=4))
+def test_a_damaged_descriptor_is_a_schema_or_refused(text: str, place: int, replacement: bytes) -> None:
+    good = base64.b64decode(parse(text).serialized)
+    place %= len(good)
+    bad = base64.b64encode(good[:place] + replacement + good[place + len(replacement) :]).decode()
+    try:
+        made = parse(bad)
+    except SchemaError:
+        return
+    assert parse(made.canonical).canonical == made.canonical
+
+
 def test_the_shared_process_is_one() -> None:
     parse(HEAD)
     process = WORKER._process
