@@ -8,13 +8,14 @@ and `protobuf`; `AVRO` has the texts for Avro's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from klamm.core.errors import SchemaError
 
-__all__ = ["AVRO", "Budget", "ComparisonLimitError", "Difference", "avro_difference", "path_of", "report", "report_end"]
+__all__ = ["AVRO", "Budget", "ComparisonLimitError", "CompatibilityPolicy", "Difference", "avro_difference", "path_of"]
 
 MAX_STEPS: Final = 500_000
 """Pairs of subschemas and differences of one comparison."""
@@ -22,6 +23,13 @@ MAX_SECONDS: Final = 1.0
 """Of the thread's processor time: a busy machine refuses no more than an idle one."""
 MAX_NAME: Final = 256
 """Characters of a name within a path; longer ones are cut, so that a message stays short."""
+
+
+class CompatibilityPolicy(StrEnum):
+    """LENIENT accepts optional properties that are added to an open JSON Schema, and properties that are removed."""
+
+    STRICT = "STRICT"
+    LENIENT = "LENIENT"
 
 
 class ComparisonLimitError(SchemaError):
@@ -52,28 +60,6 @@ class Difference:
         of_type, opening, closing = self.marks
         more = "" if self.info is None else f", additionalInfo:'{self.info}'"
         return f"{{errorType:{of_type}{self.type}{of_type}, description:{opening}{text}{closing}{more}}}"
-
-
-MAX_OLD_SCHEMA: Final = 10 * 1024
-"""Characters of the old schema in a report."""
-
-
-def report(found: Iterable[Difference], first: str = "new", second: str = "old") -> list[str]:
-    """Returns the entries of the incompatible differences: (new, old) where the update is the new schema."""
-    return [each.message(first, second) for each in found if not each.compatible]
-
-
-def report_end(version: int, old_schema: str, level: str, *, validate_fields: bool = False) -> list[str]:
-    """Returns what a report has after its differences: the version with which the new schema was compared."""
-    text = f"'{old_schema}'"
-    if len(old_schema) > MAX_OLD_SCHEMA:
-        text = f"<truncated> '{old_schema[:MAX_OLD_SCHEMA]}...'"
-    fields = str(validate_fields).lower()
-    return [
-        f"{{oldSchemaVersion: {version}}}",
-        f"{{oldSchema: {text}}}",
-        f"{{validateFields: '{fields}', compatibility: '{level}'}}",
-    ]
 
 
 def path_of(*names: str) -> str:

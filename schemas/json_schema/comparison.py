@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import re2
 
-from klamm.schemas.differences import Budget, ComparisonLimitError, Difference, path_of
+from klamm.schemas.differences import Budget, ComparisonLimitError, CompatibilityPolicy, Difference, path_of
 
 from .changes import BOUNDS, COMPATIBLE, LENIENT, TEMPLATES
 from .nodes import COMBINED, MISSING, SchemaNode
@@ -31,16 +31,15 @@ _MARKS: Final = ('"', '"', "'")
 def differences(
     original: JsonSchema,
     update: JsonSchema,
+    policy: CompatibilityPolicy = CompatibilityPolicy.STRICT,
     *,
-    lenient: bool = False,
     budget: Budget | None = None,
 ) -> list[Difference]:
-    """Returns what differs; data of `original` can be read with `update` if all of it is compatible. `lenient` is the
-    policy LENIENT: properties may be removed, and added to an open schema if they are optional or have a default.
+    """Returns what differs; data of `original` can be read with `update` if all of it is compatible.
 
     Raises `ComparisonLimitError` beyond the budget, `SchemaError` for a schema that was never checked and is none.
     """
-    accepted = LENIENT if lenient else COMPATIBLE
+    accepted = LENIENT if policy is CompatibilityPolicy.LENIENT else COMPATIBLE
     comparison = _Comparison(accepted, budget or Budget())
     try:
         changes = comparison.run(original.root, update.root)

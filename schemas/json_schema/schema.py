@@ -35,61 +35,58 @@ DRAFTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class JsonSchema:
-    """`text` is as it was given, `references` the texts that its `$ref` may name. Only `canonical` is there for a text
-    that is no JSON; the other attributes raise `SchemaError`."""
+    """`text` is as it was given, `references` the texts that its `$ref` may name."""
 
     text: str
     references: Mapping[str, str]
 
     @cached_property
     def canonical(self) -> str:
-        """The compact text, keys in the order given; the text itself if it is no JSON."""
-        try:
-            return dump(self._document)
-        except SchemaError:
-            return self.text
+        """The compact text, keys in the order given."""
+        return dump(self.document)
 
     @cached_property
     def normalized(self) -> str:
         """The canonical text with the keys of every object sorted."""
-        return dump(self._document, sort_keys=True)
+        return dump(self.document, sort_keys=True)
 
     @cached_property
     def fields(self) -> frozenset[str]:
         """Names of the properties at the top."""
-        properties = self._document.get("properties") if isinstance(self._document, dict) else None
+        properties = self.document.get("properties") if isinstance(self.document, dict) else None
         return frozenset(properties if isinstance(properties, dict) else ())
 
     @cached_property
     def root(self) -> SchemaNode:
         """What is compared. Raises `SchemaError` if a `$ref` leads nowhere."""
-        draft = _draft(self._document)
+        draft = _draft(self.document)
         documents = {name: load(text) for name, text in self.references.items()}
         try:
             specification = specification_with(draft)
-            registry = _registry(self._document, documents, specification)
-            return Builder(registry, specification, modern="/draft/" in draft).build(self._document)
+            registry = _registry(self.document, documents, specification)
+            return Builder(registry, specification, modern="/draft/" in draft).build(self.document)
         except ValueError as error:  # a URI that is none
             raise SchemaError(f"not a JSON Schema: {str(error)[:200]}") from error
         except (AttributeError, TypeError) as error:  # only in a text that was never checked
             raise SchemaError("not a JSON Schema: a keyword has a value of the wrong type") from error
 
     @cached_property
-    def _document(self) -> Any:
+    def document(self) -> Any:
+        """The JSON value."""
         return load(self.text)
 
 
 def parse(text: str, references: Mapping[str, str] | None = None, *, new: bool = True) -> JsonSchema:
-    """Parses a schema. `references` are texts by the name that a `$ref` uses. `new`: checks it; a text that the
-    topic has already is read when it is first used.
+    """Parses a schema. `references` are texts by the name that a `$ref` uses. `new`: checks it; of a text that the
+    topic has already it is enough to be JSON.
 
     Raises `SchemaError` in one line if the text is no JSON, no schema of its draft, beyond the limits (`text.MAX_TEXT`
     and others), or has a `$ref` that neither it nor `references` resolve.
     """
     schema = JsonSchema(text, dict(references or {}))
+    document = schema.document
     if not new:
         return schema
-    document = load(text)
     if not isinstance(document, dict | bool):
         raise SchemaError(f"not a JSON Schema: the root is {_kind(document)}, not an object or a boolean")
     try:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.schemas.differences import Budget, ComparisonLimitError
+from klamm.schemas.differences import Budget, ComparisonLimitError, CompatibilityPolicy
 from klamm.schemas.json_schema import JsonSchema, differences, parse
 
 NEW = "https://json-schema.org/draft/2020-12/schema"
@@ -309,7 +309,7 @@ def test_each_rule(original: Any, update: Any, expected: list[str]) -> None:
     ],
 )
 def test_the_lenient_policy_takes_optional_and_removed_properties(original: Any, update: Any, compatible: bool) -> None:
-    found = differences(schema(original), schema(update), lenient=True)
+    found = differences(schema(original), schema(update), CompatibilityPolicy.LENIENT)
     assert all(each.compatible for each in found) is compatible
 
 

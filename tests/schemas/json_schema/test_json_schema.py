@@ -158,9 +158,8 @@ def test_a_text_that_the_topic_has_already_is_not_checked_again() -> None:
         differences(made, parse("true"))
     odd = parse('{"type":5,"maxLength":"x","required":[3]}', new=False)
     assert all(each.compatible for each in differences(odd, parse("true")))
-    assert parse("{ no JSON", new=False).canonical == "{ no JSON"
     with pytest.raises(SchemaError, match="not JSON"):
-        differences(parse("{ no JSON", new=False), made)
+        parse("{ no JSON", new=False)
     with pytest.raises(SchemaError, match="leads to no schema"):
         differences(parse('{"$ref":"http://example.com"}', new=False), parse("true"))
 

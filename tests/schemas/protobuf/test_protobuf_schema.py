@@ -245,6 +245,12 @@ def test_base64_that_describes_no_file() -> None:
     ):
         with pytest.raises(SchemaError, match=expected):
             parse(descriptor(syntax="proto3", message_type=[message]))
+    option = (
+        base64.b64decode(descriptor(syntax="proto3", dependency=["confluent/meta.proto"]))
+        + b"\x42\x06\x82\x44\x03\x0a\x01\x80"
+    )
+    with pytest.raises(SchemaError, match="the base64 is no FileDescriptorProto"):
+        parse(base64.b64encode(option).decode())
     assert (
         parse(descriptor(syntax="proto3", message_type=[{"name": "A"}])).canonical
         == 'syntax = "proto3";\n\nmessage A {\n}\n'

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from klamm.core.errors import SchemaError
 from klamm.schemas import json_schema, protobuf
-from klamm.schemas.differences import Difference
+from klamm.schemas.differences import CompatibilityPolicy, Difference
 
 EXPLAINED: Final[Mapping[tuple[str, str], str]] = {
     ("diff-schema-examples-2020-12.json", "Detect changes to id"): (
@@ -67,7 +67,7 @@ def _judge(path: Path, example: dict[str, Any]) -> Judgement:
     verdicts = [example["compatible"], example.get("compatible_lenient", example["compatible"])]
     wanted = [*sorted(example["changes"]), *map(_verdict, verdicts)]
     try:
-        answers = [_differences(path.parent, example, lenient) for lenient in (False, True)]
+        answers = [_differences(path.parent, example, policy) for policy in CompatibilityPolicy]
         got = sorted(f"{each.type} {each.path}" for each in answers[0])
         got += [_verdict(all(each.compatible for each in answer)) for answer in answers]
     except SchemaError as error:
@@ -79,7 +79,7 @@ def _verdict(compatible: bool) -> str:
     return "compatible" if compatible else "incompatible"
 
 
-def _differences(folder: Path, example: dict[str, Any], lenient: bool) -> list[Difference]:
+def _differences(folder: Path, example: dict[str, Any], policy: CompatibilityPolicy) -> list[Difference]:
     if isinstance(example["original_schema"], str):
         old, new = (
             protobuf.parse(_proto(folder, example[f"{name}_schema"]), _references(folder, example, name))
@@ -87,7 +87,7 @@ def _differences(folder: Path, example: dict[str, Any], lenient: bool) -> list[D
         )
         return protobuf.differences(old, new)
     original, update = (json_schema.parse(json.dumps(example[f"{name}_schema"])) for name in ("original", "update"))
-    return json_schema.differences(original, update, lenient=lenient)
+    return json_schema.differences(original, update, policy)
 
 
 def _proto(folder: Path, text: str) -> str:
