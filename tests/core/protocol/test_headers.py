@@ -18,27 +18,34 @@ from klamm.core.protocol.headers import (
 )
 from klammtest.apis import SERVED
 
-OFFERED = [(api, version) for api, (low, high) in SERVED.items() for version in range(low, high + 1)]
+each_api = pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
+
+
+def versions(api: ApiKey) -> range:
+    low, high = SERVED[api]
+    return range(low, high + 1)
 
 
 @pytest.mark.parametrize("client_id", [None, "", "ein Müller"])
-@pytest.mark.parametrize(("api", "version"), OFFERED)
-def test_a_request_header_is_read_as_written(api: ApiKey, version: int, client_id: str | None) -> None:
-    frame = request_frame(api, version, 77, client_id, b"body")
-    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    header = read_request_header(frame[4:])
-    assert (header.api_key, header.api_version, header.correlation_id) == (api, version, 77)
-    assert header.client_id == client_id
-    end = skip_tags(frame[4:], header.end) if messages.request(api, version).header_flexible else header.end
-    assert frame[4 + end :] == b"body"
+@each_api
+def test_a_request_header_is_read_as_written(api: ApiKey, client_id: str | None) -> None:
+    for version in versions(api):
+        frame = request_frame(api, version, 77, client_id, b"body")
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        header = read_request_header(frame[4:])
+        assert (header.api_key, header.api_version, header.correlation_id) == (api, version, 77)
+        assert header.client_id == client_id
+        end = skip_tags(frame[4:], header.end) if messages.request(api, version).header_flexible else header.end
+        assert frame[4 + end :] == b"body", version
 
 
-@pytest.mark.parametrize(("api", "version"), OFFERED)
-def test_a_response_header_is_read_as_written(api: ApiKey, version: int) -> None:
-    frame = b"".join(response_frame(api, version, -5, [b"bo", b"dy"]))
-    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    correlation_id, offset = read_response_header(frame[4:], api, version)
-    assert (correlation_id, frame[4 + offset :]) == (-5, b"body")
+@each_api
+def test_a_response_header_is_read_as_written(api: ApiKey) -> None:
+    for version in versions(api):
+        frame = b"".join(response_frame(api, version, -5, [b"bo", b"dy"]))
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        correlation_id, offset = read_response_header(frame[4:], api, version)
+        assert (correlation_id, frame[4 + offset :]) == (-5, b"body"), version
 
 
 def test_api_versions_answers_with_header_version_0_always() -> None:
