@@ -131,7 +131,7 @@ def test_a_record_that_cannot_be_decoded_costs_no_group_its_offsets(
         assert reader.load_groups()["g"].generation == 3
     assert [line for line in caplog.messages if "are skipped" in line] == [
         "__consumer_offsets-0 offset 3, and others like it, are skipped: "
-        "the key of an offset record cannot be read: 25461 bytes, 1 are left"
+        "the key of an offset record cannot be read: a length of 25461 with 1 bytes left"
     ] * 2
     store.delete("g")
     assert store.groups() == []
