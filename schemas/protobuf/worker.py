@@ -23,7 +23,7 @@ MAX_OUTPUT = 64 * 1024**2
 
 
 def main(folder: Path, known: list[str]) -> None:
-    """`folder` is for files of requests; `known` are the folders of the well-known imports."""
+    """`folder` is for files of requests and removed at the end; `known` are the folders of the well-known imports."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     messages = os.open(folder / "messages", os.O_RDWR | os.O_CREAT, 0o600)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -40,6 +40,7 @@ def main(folder: Path, known: list[str]) -> None:
         payload = (work / "output").read_bytes() if good else (folder / "messages").read_bytes()[:65536]
         answers.write((b"+" if good else b"-") + len(payload).to_bytes(4, "big") + payload)
         answers.flush()
+    shutil.rmtree(folder, ignore_errors=True)  # the broker was killed: nobody else removes it
 
 
 def _compile(work: Path, files: dict[str, str], name: str, known: list[str]) -> bool:

@@ -283,6 +283,18 @@ def test_the_process_is_started_again(worker: ProtocWorker) -> None:
     assert worker.compile("a.proto", HEAD, {}) == good
 
 
+def test_the_process_ends_with_its_parent_and_leaves_no_file(worker: ProtocWorker) -> None:
+    worker.compile("a.proto", HEAD, {})
+    process, folder = worker._process, worker._folder
+    assert process is not None
+    assert process.stdin is not None
+    assert folder is not None
+    assert folder.exists()
+    process.stdin.close()  # as when the parent is killed
+    assert process.wait(30) == 0
+    assert not folder.exists()
+
+
 def test_a_text_that_crashes_the_process(tmp_path: Any) -> None:
     program = "import sys; sys.stdin.buffer.read(4); sys.exit(11)"
     worker = ProtocWorker((sys.executable, "-c", program))
