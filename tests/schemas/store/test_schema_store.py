@@ -90,6 +90,8 @@ def test_a_removed_version_is_gone_and_its_id_is_not_given_again() -> None:
     assert (store.id_of(SchemaText('"long"')), store.last_id(), store.next_version("t")) == (None, 2, 2)
     store.apply(store.position, 0, *encode(SchemaTombstone("t", 1)))
     assert (store.subjects(which=Which.ALL), store.next_version("t"), store.last_id()) == ([], 1, 2)
+    store.apply(store.position, 0, *encode(stored("u", 1, 1, '"int"')))
+    assert (store.ids(), store.last_id()) == ([1], 2)
 
 
 def test_clearing_forgets_withdrawn_versions_alone() -> None:
