@@ -16,7 +16,15 @@ _SIZES: Final = {letter: 1 << 10 * power for power, letter in enumerate(("", "k"
 _TIMES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _KEYS_OF_TIME: Final = {"ms": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600_000}
 """The last part of a key's name, and its unit in ms."""
-_KEYS_OF_SIZE: Final = ("batch.size", "buffer.memory", "buffer.size", "file.size", "request.size", "throttled.rate")
+_KEYS_OF_SIZE: Final = (
+    "batch.size",
+    "body.size",
+    "buffer.memory",
+    "buffer.size",
+    "file.size",
+    "request.size",
+    "throttled.rate",
+)
 """Endings of names of keys of size that do not contain `bytes`."""
 _QUANTITY: Final = re.compile(r"(\d+)\s*([A-Za-z]*)", re.ASCII)
 _SIZE_UNIT: Final = re.compile(r"([kmgt]?)(i?b)?", re.ASCII)

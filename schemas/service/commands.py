@@ -162,8 +162,8 @@ def register(
     """Register a schema as a subject's new version, or find the version that it is."""
     from .query import Query
 
-    body = _body(file, kind, reference)
     with _opened(config, bootstrap) as (api, _):
+        body = _body(file, kind, reference)
         made = api.register(subject, Query(b"normalize=true" if normalize else b""), body)
     if as_json:
         say_json(made)
@@ -183,8 +183,8 @@ def check(
     """Say whether a schema may be the subject's next version; the exit status is 1 if it may not."""
     from .query import Query
 
-    body = _body(file, kind, reference)
     with _opened(config, bootstrap) as (api, _):
+        body = _body(file, kind, reference)
         answer = api.compare_with_all(subject, Query(b"verbose=true"), body)
     for message in answer["messages"]:
         say(message)

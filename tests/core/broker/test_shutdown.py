@@ -96,7 +96,7 @@ def test_clients_that_do_not_read_or_finish_do_not_hold_it_up(tmp_path: Path) ->
             unfinished.send_raw(b"\x00\x00\x10\x00half of a request")
             ask_without_reading(unread)
             assert broker.stop(signal.SIGINT) == 128 + signal.SIGINT
-        assert "did not take their answers in 300 ms" in broker.log()
+        assert "did not read their responses in 300 ms" in broker.log()
         assert (broker.log_dir / CLEAN).exists()
 
 

@@ -54,6 +54,7 @@ WITHOUT_UNIT = frozenset(
         "queued.max.requests",
         "rebalance.max.retries",
         "retries",
+        "schema.search.default.limit",
         "socket.listen.backlog.size",
     }
 )

@@ -92,7 +92,7 @@ def test_a_leader_that_is_deposed_says_so(cluster: BrokerCluster) -> None:
     leader = filled(cluster, "deposed")
     silent = next(number for number in cluster.ids if number not in (leader, cluster.controller()))
     with paused(cluster, silent), ThreadPoolExecutor() as threads, _stopped(cluster, leader):
-        begun = lambda: "begins at offset 5" in cluster.brokers[leader].log()  # noqa: E731
+        begun = lambda: "the log start offset is 5" in cluster.brokers[leader].log()  # noqa: E731
         waiting = threads.submit(delete, cluster, leader, "deposed", 5, PATIENCE_S)
         eventually(begun, "the leader has deleted, and waits")
         cluster.brokers[leader].stop()

@@ -125,4 +125,4 @@ def test_a_look_at_a_partition_that_fails_keeps_none_from_the_others(
     assert dropped[0] == (TopicPartition("events", 1), (0,))
     said = [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"]
     assert len(said) > 2
-    assert set(said) == {"events-0", "offline logs are looked for again"}
+    assert set(said) == {"events-0", "checking for offline logs failed, retrying"}
