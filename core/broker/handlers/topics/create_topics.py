@@ -36,7 +36,7 @@ async def create_topics(services: Services, request: Request) -> Entity:
                 raise twice(ErrorCode.invalid_request, name)
             if not services.access.allows(request, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
                 services.access.check(request, AclOperation.CREATE, ResourceType.TOPIC, name)
-            plan = _plan(services, topic)
+            plan = await _planned(services, topic)
             topic_id = None if message.validate_only else await _create(services, plan)
         except KlammError as error:
             results.append(_refused(request, name, error))
@@ -44,6 +44,16 @@ async def create_topics(services: Services, request: Request) -> Entity:
             results.append(_created(services, request, plan, topic_id))
     await services.leadership.refresh()
     return request.respond(topics=tuple(results))
+
+
+async def _planned(services: Services, topic: Any) -> TopicPlan:
+    try:
+        return _plan(services, topic)
+    except BrokerError as error:
+        if error.code is not ErrorCode.invalid_replication_factor:
+            raise
+    await services.leadership.refresh()  # a broker may have registered, and be ready, since the metadata were read
+    return _plan(services, topic)
 
 
 def _plan(services: Services, topic: Any) -> TopicPlan:
