@@ -150,7 +150,7 @@ def of_schema(ours: Any) -> str | None:
         return DEFAULTS
     if "is defined twice" in why:
         return TWICE
-    if "is no Avro name" in why and re.search(r"'é'|: '' is no Avro name", why):
+    if "is no Avro name" in why and re.search(r"'\w*[^\x00-\x7f]\w*'|: '' is no Avro name", why):
         return ASCII
     return None
 
