@@ -151,12 +151,13 @@ def test_errors_of_other_apis_are_counted_at_any_depth(watched: tuple[RunningBro
 
 def test_connections_are_counted(watched: tuple[RunningBroker, str]) -> None:
     broker, url = watched
+    prefix = "klamm_server_socket_server_metrics_connection_"
+    eventually(lambda: value(scrape(url), f"{prefix}count") == 0, "the connections of the tests before are closed")
     clients = [WireClient(broker.bootstrap) for _ in range(4)]
     assert metadata(clients[3], []).brokers
     with WireClient(broker.bootstrap) as refused:
         assert refused.closed()
     found = scrape(url)
-    prefix = "klamm_server_socket_server_metrics_connection_"
     assert value(found, f"{prefix}count") == 4
     assert value(found, f"{prefix}rejected_total", limit="max.connections") == 1
     assert value(found, f"{prefix}creation_total") >= 5
