@@ -13,6 +13,7 @@ __all__ = [
     "InvalidRecordError",
     "InvalidTimestampError",
     "InvalidTopicNameError",
+    "InvalidTransactionStateError",
     "LogClosedError",
     "MessageTooLargeError",
     "NoSpaceError",
@@ -22,6 +23,7 @@ __all__ = [
     "RecordListTooLargeError",
     "RecordValidationError",
     "StorageError",
+    "TransactionCoordinatorFencedError",
     "WouldBlockError",
 ]
 
@@ -79,6 +81,18 @@ class InvalidProducerEpochError(KlammError):
     """A batch has an older producer epoch than the last one stored."""
 
     code = ErrorCode.invalid_producer_epoch
+
+
+class InvalidTransactionStateError(KlammError):
+    """A batch outside a transaction comes from a producer that has a transaction open at the partition."""
+
+    code = ErrorCode.invalid_txn_state
+
+
+class TransactionCoordinatorFencedError(KlammError):
+    """A marker comes from an older epoch of the transaction coordinator than the last marker of its producer."""
+
+    code = ErrorCode.transaction_coordinator_fenced
 
 
 class OffsetOutOfRangeError(KlammError):

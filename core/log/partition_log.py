@@ -26,6 +26,7 @@ from ..errors import CorruptRecordError, KlammError, LogEndMovedError, StorageEr
 from ..records.chain import Chain, check_chain, split_chain
 from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
+from ..records.control import TransactionMarker, encode_marker, read_marker
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
 from ..records.isolation import AbortedTransaction, IsolationLevel
@@ -49,11 +50,13 @@ from .segment.file_operations import OpenFile, is_short, remove, storage
 from .segment.open_files import OpenFiles
 from .segment.reading import BrokenChainError, ChainRules, Extent, read_extents
 from .segment.scan import NotCachedError
-from .segment.segment import Segment
+from .segment.segment import DamagedIndexError, Segment
 from .segment.time_search import TimestampedOffset, batches_since, first_record_since
+from .segment.transaction_index import AbortedEntry
 from .state.clock import Clock, system_clock
 from .state.producer_state import BatchEntry
 from .state.topic_id import claim_directory, sync_claim
+from .state.transactions import STABLE
 from .validation import AppendOrigin, Validator
 
 __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "CheckpointedOffsets", "LogRead", "PartitionLog", "ReadIsolation"]
@@ -109,13 +112,18 @@ _new_result: Final = cast(Callable[[type[AppendResult], tuple[int, int, int, boo
 class LogRead:
     """Whole batches and the log's bounds. The first batch contains the requested offset; if that lies in a gap between
     batches, the first batch is the next one. `aborted`: the aborted transactions with records in `data`, for a read
-    with `ReadIsolation.COMMITTED`; none, because transactional batches are refused."""
+    with `ReadIsolation.COMMITTED`, in the order of their first offsets."""
 
     data: bytes
     high_watermark: int
     log_start_offset: int
     last_stable_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
+
+
+def _with_marker(batches: memoryview, at: int) -> tuple[BatchHeader, TransactionMarker | None]:
+    header = BatchHeader.parse(batches, at)
+    return header, read_marker(batches, at, header) if header.is_marker else None
 
 
 class PartitionLog:
@@ -127,8 +135,8 @@ class PartitionLog:
     Blocking and thread-safe. `_lock` guards all state; it is not held while segments are flushed, while batches are
     read from files, or during `on_visible`. The offsets are read without it. `_flush_lock` is held during a whole
     flush, truncation or swap of compacted segments, so that these never overlap. It is acquired before `_lock`, never
-    after. `_watermark_lock`, acquired last and never for long, guards the replicated end: a leader advances it while
-    another thread appends.
+    after. `_watermark_lock`, acquired last and never for long, guards the replicated end and the unfinished
+    transactions: a leader advances the high watermark while another thread appends.
     """
 
     def __init__(
@@ -161,6 +169,9 @@ class PartitionLog:
         self.on_truncated: Callable[[PartitionLog, bool], None] | None = None
         """Called after a truncation or restart, without the lock; True if it is one of the `truncations`. The manager
         sets it to correct the checkpoint of the cleaner."""
+        self.on_stable: Callable[[TopicPartition], None] | None = None
+        """Called when the end of a transaction raises the last stable offset; must not block. A marker may make more
+        records visible to a `READ_COMMITTED` reader than it has bytes."""
         self.on_flush_failed: Callable[[], None] | None = None
         """Called after a flush has failed, including that of a truncation. The manager sets it to record that in the
         directory's data identity."""
@@ -201,9 +212,15 @@ class PartitionLog:
         first = max(known.log_start_offset, loaded.segments.first_offset, loaded.epochs_start)
         self._start = start = min(first, end)
         self._replicated = min(max(known.high_watermark, start), end)
+        self._unstable = STABLE
+        self._has_aborted = any(segment.has_aborted for segment in loaded.segments)
+        """True if the log may have an aborted transaction; it stays True until the log is opened again."""
+        self._replaced = 0
+        """Counts the changes that remove entries of transaction indexes: deleted, replaced and truncated segments."""
         recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
         self._flusher = Flusher(tp, directory, recovery_point, clock())
         self._set_config(config)
+        self._unstable = loaded.producers.state.transactions.first_unstable(self.high_watermark)
 
     @classmethod
     def open(
@@ -301,9 +318,11 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """No transaction is open below this offset. It equals the high watermark, because transactional batches are
-        refused."""
-        return self.high_watermark
+        """No transaction is open below this offset, nor ended by a marker that is not below the high watermark
+        (docs/transactions.md, T11). Takes no lock: the high watermark is read first, since a transaction is known
+        before the high watermark passes it."""
+        high_watermark = self.high_watermark
+        return high_watermark if high_watermark <= self._unstable else max(self._start, self._unstable)
 
     @property
     def recovery_point(self) -> int:
@@ -352,7 +371,18 @@ class PartitionLog:
         with self._watermark_lock:
             before = self.high_watermark
             self._replicated = max(self._replicated, min(offset, self._end))
-            return self.high_watermark > before
+            advanced = self.high_watermark > before
+            is_raised = advanced and self._unstable < self.high_watermark and self._settle()
+        if is_raised and self.on_stable is not None:
+            self.on_stable(self.tp)
+        return advanced
+
+    def _settle(self) -> bool:
+        """Forgets the transactions whose marker is below the high watermark; returns True if the last stable offset
+        rises. The caller holds `_watermark_lock`."""
+        before = self._unstable
+        self._unstable = self._producers.state.transactions.first_unstable(self.high_watermark)
+        return self._unstable > before
 
     # -- the role ------------------------------------------------------------------------------------------------
 
@@ -454,6 +484,7 @@ class PartitionLog:
         on_loop: bool = False,
         commit: bool = False,
         after: OffsetAndEpoch | None = None,
+        raises_epoch: bool = False,
     ) -> AppendResult:
         """Stores exactly one batch at the log end offset; sets its base offset and `leader_epoch` in place.
 
@@ -461,7 +492,7 @@ class PartitionLog:
         the high watermark advances to the new end in the same step, without waiting for followers; the caller wakes
         parked fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait
         for the disk or another thread, or read too many records. With `after` the batch is stored only if the log
-        ends there: raises `LogEndMovedError`.
+        ends there: raises `LogEndMovedError`. `raises_epoch` is of markers (`ProducerState.check_marker`).
 
         Also raises the errors of `validation` and `producer_state`, `FencedLeaderEpochError` and `StorageError`.
         Nothing is stored if it raises.
@@ -476,16 +507,18 @@ class PartitionLog:
             batch = batch[0]
         if not on_loop:
             return self._prepare_and_append(
-                batch, leader_epoch, origin, now_ms, on_loop=False, commit=commit, after=after
-            )
+                batch, leader_epoch, origin, now_ms,
+                on_loop=False, commit=commit, after=after, raises_epoch=raises_epoch,
+            )  # fmt: skip
         if self.append_may_block(batch):
             raise WouldBlockError(f"{self.tp}: the append reads the records of the batch or waits for the disk")
         if not self._lock.acquire(blocking=False):  # before the batch is prepared, which may change its header in place
             raise WouldBlockError(f"{self.tp}: {_HELD}")
         try:
             return self._prepare_and_append(
-                batch, leader_epoch, origin, now_ms, on_loop=True, commit=commit, after=after
-            )
+                batch, leader_epoch, origin, now_ms,
+                on_loop=True, commit=commit, after=after, raises_epoch=raises_epoch,
+            )  # fmt: skip
         finally:
             self._lock.release()
 
@@ -506,21 +539,27 @@ class PartitionLog:
         on_loop: bool,
         commit: bool,
         after: OffsetAndEpoch | None,
+        raises_epoch: bool,
     ) -> AppendResult:
         """The general case of `append_as_leader`."""
         batch, header, append_time = self._validator.prepare(
             batch, origin, now_ms, self.decompressed_max_bytes, on_loop=on_loop
         )
+        marker = read_marker(batch, 0, header) if header.is_marker else None
         with self._lock:
             self._check_may_lead(leader_epoch)
             if after is not None:
                 self._check_ends(after)
             retried: BatchEntry | None = None
-            if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
+            if marker is not None:
+                self._producers.state.check_marker(header, marker, raises_epoch=raises_epoch)
+            elif header.producer_id != NO_PRODUCER_ID:
+                retried = self._producers.state.check(header)
+            if retried is None:
                 rewrite_base(batch, 0, self._end, leader_epoch)
                 header = header.rebased(self._end, leader_epoch)
                 try:
-                    self._store(batch, header, now_ms)
+                    self._store(batch, header, marker, now_ms)
                 except NoSpaceError as error:
                     self._ran_out_of_space(error)
                     raise
@@ -534,6 +573,26 @@ class PartitionLog:
                 retried.base_offset, retried.last_offset, append_time, duplicate=True, high_watermark_advanced=advanced
             )
         return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        leader_epoch: int,
+        *,
+        raises_epoch: bool = False,
+        commit: bool = False,
+    ) -> AppendResult:
+        """Stores the marker that ends the producer's transaction, also if none is open: it then carries the epoch to
+        the partition. `raises_epoch`: the marker is of transaction version 2.
+
+        Raises what `append_as_leader` raises, and what `ProducerState.check_marker` does. May block.
+        """
+        batch = encode_marker(producer_id, producer_epoch, marker, self._clock())
+        return self.append_as_leader(
+            batch, leader_epoch, origin=AppendOrigin.INTERNAL, commit=commit, raises_epoch=raises_epoch
+        )
 
     def append_as_follower(
         self, records: bytes | bytearray | memoryview, leader_epoch: int, term: int | None = None
@@ -606,7 +665,11 @@ class PartitionLog:
         """Writes the batches in as few pieces as the segments and their indexes allow: each piece gets at most one
         entry of an index."""
         view, room = memoryview(records), self.config.index_interval_bytes
-        for piece in split_chain(records, room):
+        pieces = split_chain(records, room)
+        producers = [
+            [_with_marker(view, at) for at in piece.producers] for piece in pieces
+        ]  # before anything is stored
+        for piece, batches in zip(pieces, producers, strict=True):
             active, first_ms = self._segments.active, piece.first_max_timestamp
             if not active.has_room(max(piece.first_size, room), chain.next_offset - 1, first_ms, now_ms):
                 active = self._roll(piece.base_offset, now_ms, active.fill_level(first_ms, now_ms))
@@ -619,8 +682,8 @@ class PartitionLog:
             except StorageError as error:
                 self._write_failed(active, error)
                 raise
-            for position in piece.producers:
-                self._producers.state.update(BatchHeader.parse(view, position))
+            for header, marker in batches:
+                self._update_producers(active, header, marker)
             self._end = piece.last_offset + 1
 
     def _append_checked(
@@ -671,8 +734,11 @@ class PartitionLog:
             if commit:
                 with self._watermark_lock:
                     self._replicated = last + 1
+                    is_raised = self._unstable < base and self._settle()
         finally:
             self._lock.release()
+        if commit and is_raised and self.on_stable is not None:
+            self.on_stable(self.tp)
         return _new_result(AppendResult, (base, last, NO_TIMESTAMP, False, commit))
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
@@ -699,7 +765,9 @@ class PartitionLog:
         """True if `flush.messages` records or more are not flushed."""
         return self._end - self._flusher.recovery_point >= self.config.flush_messages
 
-    def _store(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
+    def _store(
+        self, batch: bytearray | memoryview, header: BatchHeader, marker: TransactionMarker | None, now_ms: int
+    ) -> None:
         self._epochs.assign(header.leader_epoch, header.base_offset)
         active = self._segments.active
         if not active.has_room(header.size, header.last_offset, header.max_timestamp, now_ms):
@@ -709,8 +777,24 @@ class PartitionLog:
         except StorageError as error:
             self._write_failed(active, error)
             raise
-        self._producers.state.update(header)
+        self._update_producers(active, header, marker)
         self._end = header.next_offset
+
+    def _update_producers(self, active: Segment, header: BatchHeader, marker: TransactionMarker | None) -> None:
+        """Records a batch that was stored in `active`, before the log end offset passes it."""
+        if not header.is_transactional:
+            self._producers.state.update(header)
+            return
+        with self._watermark_lock:
+            ended = self._producers.state.update(header, marker)
+            self._settle()
+        if ended is None or ended.commit:
+            return
+        self._has_aborted = True
+        try:
+            active.add_aborted(AbortedEntry._make(ended[:4]))
+        except CorruptRecordError as error:
+            self._producers.index_again(active, self._segments, error)
 
     def _roll(self, base_offset: int, now_ms: int, reason: str) -> Segment:
         """Starts a new segment; maintenance flushes the old one."""
@@ -813,7 +897,12 @@ class PartitionLog:
             # A segment rolled in the meantime has written its own indexes.
             if taken and self._closed is None and taken.segment is self._segments.active:
                 self._flusher.write_snapshot(taken, self._producers)
-            return self._held_back and self._flusher.recovery_point > before
+            advanced = self._held_back and self._flusher.recovery_point > before
+            with self._watermark_lock:
+                is_raised = advanced and self._unstable < self.high_watermark and self._settle()
+        if is_raised and self.on_stable is not None:
+            self.on_stable(self.tp)
+        return advanced
 
     def _sync(self, pending: PendingFlush) -> None:
         try:
@@ -867,9 +956,14 @@ class PartitionLog:
         With `min_one` the first batch is returned whatever its size (KIP-74). Raises `OffsetOutOfRangeError` outside
         [log start offset, log end offset].
         """
-        extents, bounds = self._plan(offset, max_bytes, isolation)
-        data = self._read(extents, max_bytes, min_one, cached_only=False)
-        return LogRead(data or b"", *bounds)
+        while True:
+            extents, bounds, replaced = self._plan(offset, max_bytes, isolation)
+            data = self._read(extents, max_bytes, min_one, cached_only=False) or b""
+            if not self._has_aborted or isolation is not ReadIsolation.COMMITTED or not data:
+                return LogRead(data, *bounds)
+            aborted = self._aborted(offset, data, replaced)
+            if aborted is not None:
+                return LogRead(data, *bounds, aborted)
 
     def read_cached(
         self,
@@ -882,16 +976,19 @@ class PartitionLog:
         """Reads as `read` does, without waiting: returns None unless all bytes are in the page cache, and while another
         thread changes the log."""
         try:
-            extents, bounds = self._plan(offset, max_bytes, isolation, cached_only=True)
+            extents, bounds, replaced = self._plan(offset, max_bytes, isolation, cached_only=True)
+            data = self._read(extents, max_bytes, min_one, cached_only=True)
+            if not data or not self._has_aborted or isolation is not ReadIsolation.COMMITTED:
+                return None if data is None else LogRead(data, *bounds)
+            aborted = self._aborted(offset, data, replaced, cached_only=True)
+            return None if aborted is None else LogRead(data, *bounds, aborted)
         except NotCachedError:
             return None
-        data = self._read(extents, max_bytes, min_one, cached_only=True)
-        return None if data is None else LogRead(data, *bounds)
 
     def _plan(
         self, offset: int, max_bytes: int, isolation: ReadIsolation, *, cached_only: bool = False
-    ) -> tuple[list[Extent], tuple[int, int, int]]:
-        """Returns the byte ranges to read, whose objects keep the files open, and the log's bounds."""
+    ) -> tuple[list[Extent], tuple[int, int, int], int]:
+        """Returns the byte ranges to read, whose objects keep the files open, the log's bounds, and `_replaced`."""
         if not self._lock.acquire(not cached_only):
             raise NotCachedError
         try:
@@ -899,15 +996,42 @@ class PartitionLog:
             if not self._start <= offset <= self._end:
                 raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
             # It may rise meanwhile: what is below the one that is returned is in the extents.
-            shown, stable = self.high_watermark, self.last_stable_offset
+            shown = self.high_watermark
+            stable = min(self.last_stable_offset, shown)
             try:
                 extents = self._segments.extents(offset, self.end_for(isolation), max_bytes, cached_only=cached_only)
             except BrokenChainError as broken:
                 self.report(broken)
                 raise
-            return extents, (shown, self._start, stable)
+            return extents, (shown, self._start, stable), self._replaced
         finally:
             self._lock.release()
+
+    def _aborted(
+        self, offset: int, data: bytes, replaced: int, *, cached_only: bool = False
+    ) -> tuple[AbortedTransaction, ...] | None:
+        """Returns the aborted transactions of a read at `offset` that returned `data` (docs/transactions.md, T12); None
+        if entries of transaction indexes have been removed since `replaced`, so that the read must be repeated."""
+        end = check_chain(data).next_offset
+        if not self._lock.acquire(not cached_only):
+            raise NotCachedError
+        try:
+            if self._replaced != replaced:
+                return None
+            found = self._found_aborted(offset, end, cached_only=cached_only)
+        finally:
+            self._lock.release()
+        return tuple(AbortedTransaction(entry.producer_id, entry.first_offset) for entry in found)
+
+    def _found_aborted(self, offset: int, end: int, *, cached_only: bool) -> list[AbortedEntry]:
+        """Rebuilds the transaction indexes that are damaged, unless `cached_only`."""
+        while True:
+            try:
+                return self._segments.aborted(offset, end, cached_only=cached_only)
+            except DamagedIndexError as damaged:
+                if cached_only:
+                    raise NotCachedError from damaged
+                self._producers.index_again(damaged.segment, self._segments, damaged)
 
     def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
         """Returns the bytes before a damaged batch. Raises `CorruptRecordError` if the first batch is damaged."""
@@ -995,6 +1119,7 @@ class PartitionLog:
                 try:
                     self._segments.delete_oldest(count, now_ms + self.config.file_delete_delay_ms)
                 finally:  # a failed deletion may have deleted some of them
+                    self._replaced += 1
                     self._start = max(self._start, self._segments.first_offset)
                     _log.info(
                         "%s: retention deleted %s (%s); the log start offset is %d",
@@ -1116,12 +1241,11 @@ class PartitionLog:
                 self._truncations += 1
             try:
                 with storage(f"cannot truncate {self.tp}"):
+                    self._replaced += 1
                     self._segments.truncate_to(offset, min(offset, self._flusher.recovery_point))
-                    self._end = self._segments.active.next_offset
-                    self._flusher.truncate_to(self._end)
-                    with self._watermark_lock:
-                        self._replicated = min(self._replicated, self._end)
-                    self._producers.reload(self._end, self._segments)
+                    end = self._segments.active.next_offset
+                    self._producers.reload(end, self._segments)
+                    self._lower_end(end)
                     self._sync_cut()
                     self._epochs.truncate_end(self._end)
             except KlammError as error:  # the files and the state in memory may differ
@@ -1132,6 +1256,17 @@ class PartitionLog:
                 self.tp, before, self._end, offset,
             )  # fmt: skip
             return sealed
+
+    def _lower_end(self, end: int) -> None:
+        """Sets the offsets of a log that was truncated to `end`, after its producer state. Between the steps the last
+        stable offset, which is read without a lock, is not above what it was or will be (KAFKA-12153)."""
+        with self._watermark_lock:
+            unstable = self._producers.state.transactions.first_unstable(min(self._replicated, end))
+            self._unstable = min(self._unstable, unstable)
+            self._end = end
+            self._flusher.truncate_to(end)
+            self._replicated = min(self._replicated, end)
+            self._settle()
 
     def restart_at(self, offset: int, leader_epoch: int = ANY_EPOCH, term: int | None = None) -> None:
         """Removes all records: start, end and high watermark become `offset`, and no epoch is known (KAFKA-9491).
@@ -1154,13 +1289,15 @@ class PartitionLog:
             self._truncations += 1
             try:
                 with storage(f"cannot restart {self.tp}"):
+                    self._replaced += 1
                     self._epochs.clear()
                     self._producers.clear()
                     self._segments.restart_at(offset, self._clock())
                     self._sync_cut()
                     with self._watermark_lock:
                         self._start = self._end = self._replicated = offset
-                    self._flusher.restart_at(offset)
+                        self._flusher.restart_at(offset)
+                        self._settle()
             except KlammError as error:
                 self._fail(f"a restart at offset {offset} failed ({error})")
                 raise
@@ -1189,6 +1326,7 @@ class PartitionLog:
             self._start = offset
             with self._watermark_lock:
                 self._replicated = max(self._replicated, offset)
+                self._settle()
 
     # -- producers -----------------------------------------------------------------------------------------------
 
@@ -1209,6 +1347,12 @@ class PartitionLog:
         `last_sequence`."""
         last, (_, starts) = self._producers.state.last_offset(producer_id), self._epochs.columns()
         return last is not None and (not starts or last >= starts[-1])
+
+    @property
+    def first_offsets_of_transactions(self) -> dict[int, int]:
+        """The first offset of each open transaction by producer id."""
+        with self._watermark_lock:
+            return dict(self._producers.state.transactions.first_offsets)
 
     def last_offsets_of_producers(self) -> dict[int, int]:
         """Returns the last offset of each producer's last batch, by producer id."""
@@ -1256,6 +1400,7 @@ class PartitionLog:
                 return False
             begin_swap(self.directory, cleaned)
             try:
+                self._replaced += 1
                 self._segments.replace(old, cleaned, self._clock() + self.config.file_delete_delay_ms)
             except BaseException as error:  # any error: the next start finishes the swap, of unchanged segments
                 self._fail(f"a compaction could not be finished ({str(error) or type(error).__name__})")

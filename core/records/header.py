@@ -27,6 +27,7 @@ __all__ = [
     "LOG_APPEND_TIME",
     "MAGIC",
     "MAGIC_AT",
+    "MARKER",
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
     "NO_TIMESTAMP",
@@ -56,6 +57,7 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+MARKER: Final = TRANSACTIONAL | CONTROL
 DELETE_HORIZON: Final = 0x40
 """The attribute bit that makes the base timestamp the time from which the batch's tombstones may be removed
 (KIP-534)."""
@@ -128,6 +130,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL)
+
+    @property
+    def is_marker(self) -> bool:
+        """True for the control batch that ends a transaction (`records.control`)."""
+        return self.attributes & MARKER == MARKER
 
     @property
     def is_transactional(self) -> bool:

@@ -332,6 +332,7 @@ def _read(
         if found is None:
             return None
         answer.records, answer.aborted = found.data, found.aborted
+        answer.last_stable_offset = found.last_stable_offset
         if answer.records and services.third_party_codecs:
             _hide_undeclared(answer, services.third_party_codecs - request.connection.codecs)
     except KlammError as error:

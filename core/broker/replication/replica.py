@@ -121,6 +121,7 @@ class Replica:
         self._new_until = 0.0
         self._loop_thread = threading.get_ident()
         log.on_visible = self._on_visible
+        log.on_stable = self._on_stable
 
     def __repr__(self) -> str:
         return f"Replica({self.name}, leader_epoch={self.leader_epoch}, log={self.log!r})"
@@ -348,6 +349,13 @@ class Replica:
         """Called when the log shows more records. A flush calls it on another thread, and does not say how many."""
         if threading.get_ident() != self._loop_thread:
             self._loop.call_soon_threadsafe(self._flushed)
+
+    def _on_stable(self, _: TopicPartition) -> None:
+        """Called when a transaction has ended, which may show more records than the marker has bytes."""
+        if threading.get_ident() == self._loop_thread:
+            self.wake_all()
+        else:
+            self._loop.call_soon_threadsafe(self.wake_all)
 
     def _flushed(self) -> None:
         self.refresh()

@@ -32,6 +32,8 @@ class BuiltIndexes(NamedTuple):
     - `end`: the position where the last whole batch ends.
     - `next_offset`, `largest`: the offset after that batch, and the largest timestamp up to it.
     - `first_timestamp`: the max timestamp of the first batch; None if that batch was not read.
+    - `first_marker`: the offset of the first marker of a transaction; None if none was read. The transaction index
+      lacks the transactions that these markers abort: they may begin in an earlier segment.
     - `damaged`: True if a batch below `keep_below` (see `build`) is damaged.
     - `error`: the reason why the pass ended before the end of the file; None if it did not.
     """
@@ -40,6 +42,7 @@ class BuiltIndexes(NamedTuple):
     next_offset: int
     largest: LargestTimestamp
     first_timestamp: int | None
+    first_marker: int | None
     damaged: bool
     error: CorruptRecordError | None
 
@@ -86,6 +89,7 @@ class IndexBuilder:
         self._next_offset = base_offset
         self._largest = LargestTimestamp(NO_TIMESTAMP, base_offset)
         self._first_timestamp: int | None = None
+        self._first_marker: int | None = None
         self._damaged = False
 
     def build(self, state: SegmentState | None = None, keep_below: int = 0) -> BuiltIndexes:
@@ -100,7 +104,9 @@ class IndexBuilder:
                 break
             end, error = self._index_from(behind)
         self._indexes.close(self._largest)
-        return BuiltIndexes(end, self._next_offset, self._largest, self._first_timestamp, self._damaged, error)
+        return BuiltIndexes(
+            end, self._next_offset, self._largest, self._first_timestamp, self._first_marker, self._damaged, error
+        )
 
     def _begin(self, state: SegmentState | None) -> int:
         """Returns the position of the first batch to index."""
@@ -156,6 +162,8 @@ class IndexBuilder:
         indexes = self._indexes
         if position == 0:
             self._first_timestamp = header.max_timestamp
+        if header.is_marker and self._first_marker is None:
+            self._first_marker = header.base_offset
         self._next_offset = header.next_offset
         if header.max_timestamp > self._largest.timestamp_ms:
             self._largest = LargestTimestamp(header.max_timestamp, header.last_offset)

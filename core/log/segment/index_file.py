@@ -27,20 +27,22 @@ from ...records.native import crc32c
 from .file_operations import remove, rename, storage, write_atomically
 
 _MAGIC: Final = b"KLIX"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _HEADER: Final = Struct(">4sHHq")
-_FOOTER: Final = Struct(">Iqqqq")
+_FOOTER: Final = Struct(">Iqqqqq")
 _CRC: Final = Struct(">I")
 _AROUND: Final = _HEADER.size + _FOOTER.size + _CRC.size
 
 
 class SegmentState(NamedTuple):
-    """The state of a segment when its index was written."""
+    """The state of a segment when its index was written. `aborted`: the number of aborted transactions whose marker is
+    in it."""
 
     size: int
     next_offset: int
     largest_ms: int
     largest_offset: int
+    aborted: int = 0
 
 
 class IndexFile:
@@ -152,11 +154,19 @@ class IndexFile:
 
     def append(self, key: int, value: int) -> None:
         """Adds an entry, whose key must be larger than all before."""
+        self.append_packed(self._entry.pack(key, value))
+
+    def append_packed(self, entry: bytes) -> None:
+        """Adds an entry as the file has it."""
         if self._data is None:
             self.grow()
         assert self._data is not None
-        self._data += self._entry.pack(key, value)
+        self._data += entry
         self._set_count(self._count + 1)
+
+    def packed(self) -> bytearray | memoryview:
+        """Returns the entries as the file has them, after checking its CRC if they are not in memory."""
+        return self._data if self._data is not None else self._entries()
 
     def _set_count(self, count: int) -> None:
         self._count = count
@@ -179,7 +189,7 @@ class IndexFile:
 
     def floor_checked(self, key: int) -> tuple[int, int] | None:
         """Does the same as `floor`, after checking the CRC of the whole file; `CorruptRecordError` if it fails."""
-        data = self._data if self._data is not None else self._entries()
+        data = self.packed()
         return self._search(lambda index: self._at(data, index), key)
 
     def _at(self, data: bytes | bytearray | memoryview, index: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from ...config.sections.topic import TopicConfig
@@ -18,7 +19,8 @@ from .file_operations import storage, sync_directory, write_atomically
 from .naming import LOG, OFFSET_GAPS, segment_file
 from .open_files import OpenFiles
 from .reading import BrokenChainError, Extent
-from .segment import Segment
+from .segment import DamagedIndexError, Segment
+from .transaction_index import AbortedEntry
 
 
 class LogSegments:
@@ -129,6 +131,26 @@ class LogSegments:
                 raise BrokenChainError(segment.path, segment.size, missing)
             offset = max(offset, segment.next_offset)
         return found
+
+    def aborted(self, offset: int, end: int, *, cached_only: bool) -> list[AbortedEntry]:
+        """Returns the aborted transactions with records in [offset, end), wherever they begin, by their first offsets.
+
+        Raises `DamagedIndexError` at a segment whose transaction index is damaged, and `NotCachedError` if
+        `cached_only` and an index would have to be read.
+        """
+        found: list[AbortedEntry] = []
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            if not segment.has_aborted:
+                continue
+            try:
+                for entry in segment.aborted_since(offset, cached_only=cached_only):
+                    if entry.first_offset < end:
+                        found.append(entry)
+                    if entry.last_stable_offset >= end:  # those of later markers begin at `end` or later
+                        return sorted(found, key=attrgetter("first_offset"))
+            except CorruptRecordError as error:
+                raise DamagedIndexError(segment, str(error)) from error
+        return sorted(found, key=attrgetter("first_offset"))
 
     # -- changing ------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,9 @@ from ..errors import InvalidTopicNameError
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
-INDEXES: Final = (OFFSET_INDEX, TIME_INDEX)
-"""The suffixes of a segment's indexes (`SegmentIndexes`): files that can be rebuilt from its batches."""
+TRANSACTION_INDEX: Final = ".txnindex"
+INDEXES: Final = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+"""The suffixes of a segment's indexes (`SegmentIndexes`): files that can be rebuilt from the batches of the log."""
 SNAPSHOT: Final = ".snapshot"
 REMOVED: Final = ".deleted"
 """The last suffix of a file that is removed after `file.delete.delay.ms`, or at the next start."""

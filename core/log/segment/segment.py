@@ -7,7 +7,7 @@ the last segment of a log grows. Not thread-safe: the log's lock guards everythi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ... import faults
@@ -27,8 +27,17 @@ from .open_files import OpenFiles
 from .reading import MAX_HINTS, Extent, forget_older_hints
 from .scan import NotCachedError, scan
 from .segment_indexes import LargestTimestamp, SegmentIndexes, new_largest
+from .transaction_index import AbortedEntry
 
 _log = logging.getLogger(__name__)
+
+
+class DamagedIndexError(CorruptRecordError):
+    """The transaction index of `segment` is damaged; the batches of earlier segments are needed to build it again."""
+
+    def __init__(self, segment: Segment, what: str) -> None:
+        super().__init__(what)
+        self.segment = segment
 
 
 class Segment:
@@ -69,6 +78,9 @@ class Segment:
         """Maps base offsets to positions, for the batches that readers and the writer have used last."""
         self.cut_more = False
         """True if recovery has cut more than one unfinished write. Set by this class only."""
+        self.unindexed_from: int | None = None
+        """The offset of the first marker that its transaction index lacks: a pass over the batches of this segment has
+        built the others. Set by this class only."""
         self._refused_at = -1
         self._damaged = False
 
@@ -206,6 +218,7 @@ class Segment:
 
     def _take_bounds(self, built: BuiltIndexes) -> None:
         self.next_offset, self.largest = built.next_offset, built.largest
+        self.unindexed_from = built.first_marker
 
     def _remove_indexes(self) -> None:
         """Removes the index files, because they would be wrong once the truncated segment has grown again."""
@@ -339,7 +352,8 @@ class Segment:
         return self._indexes.stored_entries(self._state())
 
     def _state(self) -> SegmentState:
-        return SegmentState(self._size, self.next_offset, self.largest.timestamp_ms, self.largest.offset)
+        largest, aborted = self.largest, len(self._indexes.transactions)
+        return SegmentState(self._size, self.next_offset, largest.timestamp_ms, largest.offset, aborted)
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -422,6 +436,41 @@ class Segment:
             self._indexes = former
             raise
 
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    @property
+    def has_aborted(self) -> bool:
+        """True if a marker in this segment aborts a transaction."""
+        return len(self._indexes.transactions) > 0
+
+    def add_aborted(self, entry: AbortedEntry) -> None:
+        """Adds a transaction that the last marker has aborted. Raises `CorruptRecordError` if the index is damaged."""
+        self._indexes.transactions.add(entry)
+
+    def set_aborted(self, entries: Iterable[AbortedEntry]) -> None:
+        """Replaces the transaction index by one that is complete, in memory."""
+        self._indexes.transactions.replace(entries)
+        self.unindexed_from = None
+
+    def indexed(self) -> None:
+        """Records that the transactions of all markers have been added."""
+        self.unindexed_from = None
+
+    def aborted(self) -> list[AbortedEntry]:
+        """Returns the aborted transactions whose marker is in this segment, in the markers' order. Raises
+        `CorruptRecordError` if the index is damaged."""
+        return self._indexes.transactions.entries()
+
+    def aborted_since(self, offset: int, *, cached_only: bool) -> Iterator[AbortedEntry]:
+        """Yields those whose marker is at `offset` or later. Raises `CorruptRecordError` if the index is damaged, and
+        `NotCachedError` if `cached_only` and its file would have to be read."""
+        index = self._indexes.transactions
+        if cached_only and not index.in_memory:
+            raise NotCachedError
+        return index.since(offset)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
     def extent(self, start: int, end: int, expected: int) -> Extent:
         """Returns the byte range [start, end), which can be read without the log's lock; its first batch begins at
         offset `expected`. Marks the file as used."""
@@ -454,12 +503,18 @@ class Segment:
         """Removes every batch that contains `offset` or a later one, and rebuilds the indexes. `sync_cut` makes it
         durable. Raises `CorruptRecordError` if a batch that is not below `keep_below` is damaged."""
         position = self.locate(offset)
+        try:
+            aborted = self.aborted() if self.unindexed_from is None else None
+        except CorruptRecordError:
+            aborted = None
         self._hints = {}
         with storage(f"cannot truncate {self.path}"):
             self.file.truncate(position)
         self._size = position
         self._remove_indexes()
         self.rebuild(keep_below)
+        if aborted is not None:
+            self.set_aborted(entry for entry in aborted if entry.last_offset < self.next_offset)
         if not position:
             self._first_timestamp = None
 

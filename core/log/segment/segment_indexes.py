@@ -1,7 +1,8 @@
 """Holds the indexes of a segment as a list: each operation applies to all of them.
 
 Invariant: every `index.interval.bytes` of the log, the offset and the time index get an entry for the same batch;
-the time index gets it only if the largest timestamp has grown. Not thread-safe: the log's lock guards it.
+the time index gets it only if the largest timestamp has grown. The transaction index gets an entry for each marker
+that aborts a transaction; its file exists only if it has one. Not thread-safe: the log's lock guards it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Final, NamedTuple, cast
 
 from ...errors import CorruptRecordError
 from .index_file import IndexFile, SegmentState
-from .naming import OFFSET_INDEX, TIME_INDEX, segment_file
+from .naming import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, segment_file
 from .offset_index import OffsetIndex
 from .time_index import TimeIndex
+from .transaction_index import TransactionIndex
 
 
 class LargestTimestamp(NamedTuple):
@@ -44,6 +46,9 @@ class SegmentIndexes:
         """Begins empty and in memory; `load` uses the files instead."""
         self.offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX + suffix), base_offset, max_bytes)
         self.times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX + suffix), base_offset, max_bytes)
+        self.transactions = TransactionIndex(
+            segment_file(directory, base_offset, TRANSACTION_INDEX + suffix), base_offset
+        )
         self.bytes_since_entry = 0
         self._base = base_offset
         self._take_full()
@@ -51,7 +56,7 @@ class SegmentIndexes:
     @property
     def files(self) -> tuple[IndexFile, ...]:
         """All indexes, in the order in which their files are written: `naming.INDEXES`."""
-        return self.offsets, self.times
+        return self.offsets, self.times, self.transactions
 
     # -- entries -------------------------------------------------------------------------------------------------
 
@@ -70,10 +75,12 @@ class SegmentIndexes:
             self._take_full()
 
     def emptied(self) -> SegmentIndexes:
-        """Returns new, empty indexes in memory for the same files, and does not change these."""
+        """Returns new, empty indexes in memory for the same files, and does not change these. The transaction index is
+        not emptied: a pass over the batches of one segment cannot restore it."""
         fresh = copy(self)
-        fresh.offsets, fresh.times = copy(self.offsets), copy(self.times)
+        fresh.offsets, fresh.times, fresh.transactions = copy(self.offsets), copy(self.times), copy(self.transactions)
         fresh.clear()
+        fresh.transactions = self.transactions
         return fresh
 
     def clear(self) -> None:
@@ -99,9 +106,11 @@ class SegmentIndexes:
         """Uses the entries of the files, which stay on disk. Returns the state of the segment when all were written;
         None if one is missing or they have different states. Raises `CorruptRecordError` or `StorageError` if one
         cannot be used."""
-        first, *others = self.files
-        state = first.load()
-        if state is None or state.next_offset < self._base or any(index.load() != state for index in others):
+        state = self.offsets.load()
+        if state is None or state.next_offset < self._base or self.times.load() != state:
+            return None
+        self.transactions.clear()
+        if state.aborted and (self.transactions.load() != state or len(self.transactions) != state.aborted):
             return None
         self._take_full()
         return state
@@ -126,10 +135,10 @@ class SegmentIndexes:
     def stored_entries(self, state: SegmentState) -> list[tuple[int, int]]:
         """Returns last offset and position of each batch that the offset index's file names; empty if an index is in
         memory. Raises `CorruptRecordError` if one of the files is damaged or has another state of the segment."""
-        if any(index.in_memory for index in self.files):
+        if self.offsets.in_memory or self.times.in_memory:
             return []
         for index in self.files:
-            if index.stored_state() != state:
+            if not index.in_memory and index.stored_state() != state:
                 raise CorruptRecordError(f"{index.path} does not match the segment")
         return [(self._base + key, position) for key, position in self.offsets.stored_entries()]
 

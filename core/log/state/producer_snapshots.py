@@ -30,9 +30,10 @@ class Snapshots:
             parsed = [parse_segment_file(path.name) for path in directory.iterdir()]
         self._offsets = sorted(found[0] for found in parsed if found and found[1] == SNAPSHOT)
 
-    def latest(self) -> tuple[ProducerState, int]:
-        """Returns the newest whole snapshot and its offset; an empty state at 0 if there is none."""
-        for offset in reversed(self._offsets):
+    def latest(self, at_most: int) -> tuple[ProducerState, int]:
+        """Returns the newest whole snapshot up to the offset `at_most`, and its offset; an empty state at 0 if there is
+        none."""
+        for offset in reversed([offset for offset in self._offsets if offset <= at_most]):
             path = segment_file(self._directory, offset, SNAPSHOT)
             try:
                 with storage(f"cannot read {path}"):

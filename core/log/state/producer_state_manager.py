@@ -1,17 +1,26 @@
 """Owns the producer state of one partition: the state in memory, and the snapshots on disk from which it is restored.
 
-Invariant: `state` covers all batches in the log. Not thread-safe: `PartitionLog` holds the lock.
+Invariant: `state` covers all batches in the log, and each segment's transaction index all markers in it. Not
+thread-safe: `PartitionLog` holds the lock.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
+from ...errors import CorruptRecordError
+from ...records.control import TransactionMarker, read_marker
+from ...records.header import BatchHeader
 from ...records.partition import TopicPartition
+from ..segment.file_operations import storage
 from ..segment.segment import Segment
+from ..segment.transaction_index import AbortedEntry
 from .leader_epochs import LeaderEpochs
 from .producer_snapshots import Snapshots
 from .producer_state import ProducerState
+
+_log = logging.getLogger(__name__)
 
 
 class ProducerStateManager:
@@ -40,18 +49,52 @@ class ProducerStateManager:
         self.state = ProducerState(self._tp)
 
     def reload(self, end: int, segments: Iterable[Segment], lost_epochs: LeaderEpochs | None = None) -> None:
-        """Restores the state from the newest snapshot at or before `end` and the batches after it.
+        """Restores the state from the newest snapshot at or before `end` and the batches after it, and the transaction
+        indexes that lack markers.
 
         `lost_epochs`: the empty epochs of a log whose epoch file was lost. They are restored too, from all batches of
         the log. Otherwise the file is the better source: it is written before the first batch of an epoch, and no CRC
         covers the epoch in a batch.
         """
         self._snapshots.drop_after(end)
-        self.state, start = self._snapshots.latest() if lost_epochs is None else (ProducerState(self._tp), 0)
+        segments = list(segments)
+        unindexed = [segment for segment in segments if segment.unindexed_from is not None]
+        from_offset = min((segment.unindexed_from or 0 for segment in unindexed), default=end)
+        state, start = self._snapshots.latest(from_offset) if lost_epochs is None else (ProducerState(self._tp), 0)
         for segment in segments:
             if segment.next_offset <= start:
                 continue
-            for _, header in segment.batches_from(start):
+            for position, header in segment.batches_from(start):
                 if lost_epochs is not None:
                     lost_epochs.assign(header.leader_epoch, header.base_offset)
-                self.state.update(header)
+                ended = state.update(header, self._marker(segment, position, header))
+                since = segment.unindexed_from
+                if ended is not None and not ended.commit and since is not None and header.base_offset >= since:
+                    segment.add_aborted(AbortedEntry._make(ended[:4]))
+        for segment in unindexed:
+            segment.indexed()
+        self.state = state
+
+    def index_again(self, damaged: Segment, segments: Iterable[Segment], error: CorruptRecordError) -> None:
+        """Builds the transaction index of `damaged` from the batches of the log up to the segment's end."""
+        _log.warning("%s: %s; the transaction index of %s is rebuilt", self._tp, error, damaged.path)
+        state, entries = ProducerState(self._tp), []
+        for segment in segments:
+            for position, header in segment.batches_from(segment.base_offset):
+                ended = state.update(header, self._marker(segment, position, header))
+                if ended is not None and not ended.commit and segment is damaged:
+                    entries.append(AbortedEntry._make(ended[:4]))
+            if segment is damaged:
+                break
+        damaged.set_aborted(entries)
+
+    def _marker(self, segment: Segment, position: int, header: BatchHeader) -> TransactionMarker | None:
+        if not header.is_marker:
+            return None
+        with storage(f"cannot read {segment.path}"):
+            data = segment.file.read(header.size, position)
+        try:
+            return read_marker(data, 0, header)
+        except CorruptRecordError as error:
+            _log.error("%s: %s; its transaction stays open until the producer's next marker", self._tp, error)
+            return None

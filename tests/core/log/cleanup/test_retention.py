@@ -106,7 +106,7 @@ def test_files_go_after_the_delay(tmp_path: Path) -> None:
 def test_a_reader_finishes_although_the_segment_goes(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=SIZE, retention_bytes=SIZE, file_delete_delay_ms=0)
     add(log, 3)
-    extents, _ = log._plan(0, 1 << 20, isolation=log_end())
+    extents, *_ = log._plan(0, 1 << 20, isolation=log_end())
     log.apply_retention(START_MS)
     log.remove_expired_files(START_MS)
     assert all(len(extent.file.read(SIZE, extent.start)) == SIZE for extent in extents)
