@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
+from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError, Error, Message
 from google.protobuf.text_encoding import CEscape
@@ -26,6 +27,7 @@ MAX_TEXT: Final = 1024 * 1024
 MAX_REFERENCES: Final = 16 * MAX_TEXT
 """Characters of all texts that a schema refers to."""
 _NAME: Final = "schema.proto"
+_META: Final = "confluent/meta.proto"
 _IDENTIFIERS: Final = (
     "syntax",
     "name",
@@ -85,6 +87,36 @@ class ProtobufSchema:
         file.ClearField("name")
         return base64.b64encode(file.SerializeToString()).decode()
 
+    def tagged(self, changes: Iterable[tuple[str, bool, Sequence[str], Sequence[str]]]) -> str:
+        """Returns the text with tags added and removed in `confluent.message_meta` and `confluent.field_meta`. A change:
+        the path of a message, or (True) of its field, tags to add, tags to remove. Raises `SchemaError` for a path that
+        leads nowhere."""
+        file = FileDescriptorProto()
+        file.CopyFrom(self.files.file[-1])
+        imports = {each.name: each for each in self.files.file[:-1]}
+        if _META not in file.dependency:
+            file.dependency.append(_META)
+            meta = _compiled(f'syntax = "proto3"; import "{_META}";', {}).file[:-1]
+            imports = {each.name: each for each in meta} | imports
+        pool = descriptor_pool.DescriptorPool()
+        for each in imports.values():
+            pool.AddSerializedFile(each.SerializeToString())
+        for path, is_field, added, removed in changes:
+            entity = _entity(file, path.split("."), is_field)
+            kind = "field" if is_field else "message"
+            options = message_factory.GetMessageClass(
+                pool.FindMessageTypeByName(entity.options.DESCRIPTOR.full_name)
+            ).FromString(entity.options.SerializeToString())
+            extension = pool.FindExtensionByName(f"confluent.{kind}_meta")
+            tags = options.Extensions[extension].tags
+            left = [tag for tag in dict.fromkeys((*tags, *added)) if tag not in set(removed)]
+            del tags[:]
+            tags.extend(left)
+            if not options.Extensions[extension].ByteSize():
+                options.ClearExtension(extension)
+            entity.options.ParseFromString(options.SerializeToString())
+        return _printed(file, list(imports.values()))
+
     @cached_property
     def fields(self) -> frozenset[str]:
         """Names of the fields of the first message."""
@@ -104,6 +136,28 @@ def parse(text: str, references: Mapping[str, str] | None = None, *, new: bool =
     if new:
         schema.files  # noqa: B018 - compiles it
     return schema
+
+
+def _entity(file: FileDescriptorProto, parts: list[str], is_field: bool) -> Any:
+    """Returns the message, or the field, of a path; the name of its oneof may stand before a field's."""
+    names = parts[:-1] if is_field else parts
+    messages, found = file.message_type, None
+    for at, name in enumerate(names):
+        inner = next((one for one in messages if one.name == name), None)
+        oneofs = () if found is None else [one.name for one in found.oneof_decl]
+        if inner is None and is_field and at == len(names) - 1 and name in oneofs:
+            break
+        if inner is None:
+            raise SchemaError(f"No matching Message with name '{name[:200]}' found in the schema")
+        found, messages = inner, inner.nested_type
+    if found is not None and is_field:
+        field = next((one for one in found.field if one.name == parts[-1]), None)
+        if field is None:
+            raise SchemaError(f"No matching Field with name '{parts[-1][:200]}' found in the schema")
+        return field
+    if found is None:
+        raise SchemaError(f"No matching Message with name '{'.'.join(parts)[:200]}' found in the schema")
+    return found
 
 
 def _compiled(text: str, references: Mapping[str, str]) -> FileDescriptorSet:

@@ -42,7 +42,8 @@ from . import refusals
 from .comparing import OldVersion, Requirement, messages
 from .formats import FORMATS, AvroText, Text, parsed
 from .query import Query
-from .rules import check_rules, completed
+from .rules import changed_rules, check_rules, completed
+from .tags import TagChanges, tagged
 from .topic import SchemaTopic
 
 Answer = Any
@@ -65,6 +66,7 @@ class Defaults:
 class _Planned:
     """A schema that is to be registered or compared, and what it is compared with."""
 
+    schema_type: str
     text: Text
     rule: Requirement
     versions: list[OldVersion]
@@ -80,7 +82,7 @@ class _Reading:
     def parsed(self, schema: SchemaText, references: Mapping[str, str], *, new: bool) -> Text:
         asked = (schema.schema_type, schema.text, tuple(references.items()), new)
         if self._text is None or asked != self._asked:
-            if not schema.text:
+            if not schema.text.strip():
                 raise refusals.empty_schema()
             self._text = parsed(schema.schema_type, schema.text, references, new=new)
             self._asked = asked
@@ -316,8 +318,61 @@ class RegistryApi:
 
     def register(self, subject: str, query: Query, body: Mapping[str, Any]) -> Answer:
         name = _valid(subject)
-        given, number, schema_id = _schema(body), _number(body, "version"), _number(body, "id")
+        given, schema_id = _schema(body), _number(body, "id")
         check_rules(given.rule_set)
+        changes = TagChanges.from_json(body, "schemaTagsToAdd", "schemaTagsToRemove")
+        numbered = bool(changes) or body.get("version") not in (None, 0)
+        if changes:
+            with self._topic.store() as store:
+                target = store.alias_of(name)
+                text = self._parsed(store, target, with_numbers(store, target, given), new=True)
+            given = replace(given, text=tagged(given.schema_type, text, changes))
+        return self._registered(
+            name, query, given, number=_number(body, "version"), schema_id=schema_id, numbered=numbered
+        )
+
+    def change_tags(self, subject: str, version: str, query: Query, body: Mapping[str, Any]) -> Answer:
+        """Registers a version with other tags within its text, other metadata and rules."""
+        name, new_version = _valid(subject), _number(body, "newVersion")
+        changes = TagChanges.from_json(body, "tagsToAdd", "tagsToRemove")
+        sent = _schema({"metadata": body.get("metadata"), "ruleSet": body.get("ruleSet")})
+        merged = _schema({"ruleSet": body.get("rulesToMerge")}).rule_set
+        removed = body.get("rulesToRemove")
+        if not isinstance(removed, list | None):
+            raise RefusedError(422, "rulesToRemove is a list of names")
+        if sent.rule_set is not None and (merged is not None or removed is not None):
+            raise RefusedError(42210, "ruleSet should be omitted if specifying rulesToMerge or rulesToRemove")
+        check_rules(merged)
+        check_rules(sent.rule_set)
+        with self._topic.store() as store:
+            found = self._version(store, name, version, query)
+            old = self._old(store, found)
+            rule_set = sent.rule_set
+            if merged is not None or removed is not None:
+                before = store.latest(found.subject) if new_version is None else None
+                if new_version is not None:
+                    before = store.version(found.subject, new_version - 1)
+                rule_set = changed_rules(None if before is None else before.schema.rule_set, merged, removed or [])
+        schema = replace(found.schema, rule_set=rule_set)
+        if sent.metadata is not None:
+            schema = replace(schema, metadata=sent.metadata)
+        if changes:
+            text = parsed(old.schema_type, old.text, old.references, new=False)
+            schema = replace(schema, text=tagged(schema.schema_type, text, changes))
+        return self._registered(found.subject, Query(), schema, number=new_version, numbered=True, anew=True)
+
+    def _registered(
+        self,
+        name: str,
+        query: Query,
+        given: SchemaText,
+        *,
+        number: int | None = None,
+        schema_id: int | None = None,
+        numbered: bool = False,
+        anew: bool = False,
+    ) -> Answer:
+        """`numbered` and `anew` as in `store.registration.register`."""
         if len(given.text.encode(errors="surrogatepass")) > self._defaults.max_schema_bytes:
             raise refusals.too_large()
         plans: list[NewVersion] = []
@@ -328,9 +383,11 @@ class RegistryApi:
             planned.clear()
             target = store.alias_of(name)
             mode, config = store.mode_in_scope(target), self._config(store, target)
-            new = mode is not Mode.IMPORT and config.validate_new_schemas is not False
+            importing = mode in (Mode.IMPORT, Mode.FORWARD)
+            new = not importing and config.validate_new_schemas is not False
             latest = store.latest(target)
-            schema = with_numbers(store, target, completed(given, None if latest is None else latest.schema, config))
+            before = None if latest is None else latest.schema
+            schema = with_numbers(store, target, given if importing else completed(given, before, config))
             text = reading.parsed(schema, self._references(store, target, schema.references), new=new)
             normalize = query.flag("normalize") or bool(config.normalize)
             schema = replace(schema, text=text.normalized if normalize else text.canonical)
@@ -341,17 +398,18 @@ class RegistryApi:
             plan = register(
                 store, target, schema, compare,
                 schema_id=schema_id, number=number, defaults=self._defaults.config, force=query.flag("force"),
+                numbered=numbered, anew=anew,
             )  # fmt: skip
             plans[:] = [plan]
             return plan.records
 
         def check() -> None:
             for plan in planned:
-                found = messages(given.schema_type, plan.text, plan.versions, plan.rule)
+                found = messages(plan.schema_type, plan.text, plan.versions, plan.rule)
                 if found:
                     raise refusals.incompatible(name, found)
 
-        if not self._is_known(given, name, reading, decide):
+        if anew or not self._is_known(given, name, reading, decide):
             self._topic.write(decide, check)
         plan = plans[0]
         with self._topic.store() as store:
@@ -440,7 +498,7 @@ class RegistryApi:
             versions = [one for one in versions if _group(one.schema, group) == _group(schema, group)]
         asked = versions if level.transitive else versions[-1:]
         old = [self._old(store, version) for version in asked]
-        return _Planned(text, Requirement(level, policy, bool(config.validate_fields)), old)
+        return _Planned(schema.schema_type, text, Requirement(level, policy, bool(config.validate_fields)), old)
 
     def _old(self, store: SchemaStore, version: SchemaVersion) -> OldVersion:
         schema = version.schema

@@ -69,7 +69,7 @@ def _routes(api: RegistryApi, identity: Mapping[str, Callable[[], Answer]]) -> l
         return Route("GET", _parts(path), call, quick=True, text=text)
 
     def post(path: str, call: Callable[..., Answer]) -> Route:
-        return Route("POST", _parts(path), call, writes=call == api.register, body=True)
+        return Route("POST", _parts(path), call, writes=call in (api.register, api.change_tags), body=True)
 
     def put(path: str, call: Callable[..., Answer]) -> Route:
         return Route("PUT", _parts(path), call, writes=True, body=True)
@@ -99,6 +99,7 @@ def _routes(api: RegistryApi, identity: Mapping[str, Callable[[], Answer]]) -> l
         get("/subjects/{}/versions/{}", api.version),
         delete("/subjects/{}/versions/{}", api.delete_version),
         get("/subjects/{}/versions/{}/schema", api.version_text, text=True),
+        post("/subjects/{}/versions/{}/tags", api.change_tags),
         get("/subjects/{}/versions/{}/referencedby", api.referenced_by),
         post("/compatibility/subjects/{}/versions/{}", api.compare_with_version),
         post("/compatibility/subjects/{}/versions", api.compare_with_all),

@@ -14,7 +14,7 @@ from ..store.registration import RefusedError
 from .formats import Text, differences, parsed
 
 MAX_SHOWN: Final = 10 * 1024
-"""Characters of an old schema in an answer; a longer one is left out."""
+"""Characters of an old schema in an answer; a longer one is cut there."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,15 @@ def messages(schema_type: str, new: Text, versions: Sequence[OldVersion], rule: 
     for old in asked:
         found = _between(schema_type, new, old, rule)
         if found:
-            shown = [f"{{oldSchema: '{old.text}'}}"] if len(old.text) <= MAX_SHOWN else []
             level = f"{{validateFields: '{str(rule.validate_fields).lower()}', compatibility: '{rule.level}'}}"
-            return [*found, f"{{oldSchemaVersion: {old.version}}}", *shown, level]
+            return [*found, f"{{oldSchemaVersion: {old.version}}}", _shown(old.text), level]
     return []
+
+
+def _shown(text: str) -> str:
+    if len(text) <= MAX_SHOWN:
+        return f"{{oldSchema: '{text}'}}"
+    return f"{{oldSchema: <truncated> '{text[:MAX_SHOWN]}...'}}"
 
 
 def _between(schema_type: str, new: Text, old: OldVersion, rule: Requirement) -> list[str]:

@@ -6,7 +6,7 @@ The registry stores rules and runs none: clients do.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +24,8 @@ def completed(schema: SchemaText, before: SchemaText | None, config: Config) -> 
     """Returns the schema with the configuration's defaults, its own or the version before's, and what the
     configuration puts over them."""
     metadata, rule_set = schema.metadata, schema.rule_set
+    if before is not None and not schema.text.strip():  # only metadata or rules are to be changed
+        schema = replace(schema, text=before.text, schema_type=before.schema_type, references=before.references)
     if before is not None:
         metadata = before.metadata if metadata is None else metadata
         rule_set = before.rule_set if rule_set is None else rule_set
@@ -37,12 +39,9 @@ def completed(schema: SchemaText, before: SchemaText | None, config: Config) -> 
 def _metadata(under: Metadata | None, over: Metadata | None) -> Metadata | None:
     if under is None or over is None:
         return over if under is None else under
-    tags = {path: set(names) for path, names in under.tags}
-    for path, names in over.tags:
-        tags.setdefault(path, set()).update(names)
     return Metadata.from_json(
         {
-            "tags": {path: list(names) for path, names in tags.items()},
+            "tags": {path: list(names) for path, names in (*under.tags, *over.tags)},
             "properties": dict(under.properties) | dict(over.properties),
             "sensitive": [*under.sensitive, *over.sensitive],
         }
@@ -64,6 +63,20 @@ def _by_name(under: Iterable[Rule], over: Iterable[Rule]) -> tuple[Rule, ...]:
     added = list(over)
     names = {rule.name for rule in added}
     return (*(rule for rule in under if rule.name not in names), *added)
+
+
+def changed_rules(before: RuleSet | None, merged: RuleSet | None, removed: Collection[str]) -> RuleSet | None:
+    """Returns the rules of the version before with those of `merged`, without those of the names in `removed`."""
+    found = _rule_set(before, merged)
+    if found is None:
+        return None
+
+    def kept(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in rules if rule.name not in removed)
+
+    return RuleSet(
+        kept(found.migration_rules), kept(found.domain_rules), kept(found.encoding_rules), found.enable_at
+    )
 
 
 def check_rules(rule_set: RuleSet | None) -> None:

@@ -53,19 +53,23 @@ def register(
     config: Config | None = None,
     defaults: Config = DEFAULTS,
     force: bool = False,
+    numbered: bool = False,
+    anew: bool = False,
 ) -> NewVersion:
     """Returns how a schema, in its canonical form, becomes a version of a subject. `schema_id` and `number` are those
     that the request names. `config` becomes the subject's with its first version, if it has none. `force`: `check` is
-    not called. Raises `RefusedError`, or what `check` raises.
+    not called. `numbered`: the request names a version, which the metadata get then; without `number` it is the newest,
+    which alone can be the same schema. `anew`: a version is made though there is an equal one. Raises `RefusedError`, or what `check` raises.
     """
     if not is_valid(subject):
         raise RefusedError(42208, f"The specified subject '{subject}' is not a valid.")
     mode = store.mode_in_scope(subject)
     _refuse_by_mode(subject, mode, schema_id)
     schema = with_numbers(store, subject, schema)
-    equal = store.find(subject, schema)
+    equal = None if anew else store.find(subject, schema)
     if equal is not None and schema_id in (None, equal.schema_id) and number in (None, equal.version):
-        return NewVersion(equal.version, equal.schema_id, equal.schema)
+        if not numbered or number is not None or equal == store.latest(subject):
+            return NewVersion(equal.version, equal.schema_id, equal.schema)
     first = store.next_version(subject) == 1
     new_config = config if config is not None and first and store.config(subject) is None else None
     importing = mode in (Mode.IMPORT, Mode.FORWARD)
@@ -73,6 +77,8 @@ def register(
         in_force = store.config_in_scope(subject, defaults) if new_config is None else new_config.over(defaults)
         check(store.versions(subject), in_force)
     version = _version(store, subject, number, importing)
+    if not importing and (numbered or schema.named_version() is not None):
+        schema = schema.with_version(version)
     new_id = _id(store, subject, schema, schema_id)
     context = context_of(subject)
     records: list[Record] = []

@@ -8,8 +8,9 @@ are sorted, as in Java, by UTF-16.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,6 +18,11 @@ AVRO: Final = "AVRO"
 JSON: Final = "JSON"
 PROTOBUF: Final = "PROTOBUF"
 Pairs = tuple[tuple[str, str], ...]
+VERSION: Final = "confluent:version"
+"""The property that has the number of a schema's version, if a client sent one with it."""
+
+
+_NUMBER: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,27 @@ class SchemaText:
     references: tuple[Reference, ...] = ()
     metadata: Metadata | None = None
     rule_set: RuleSet | None = None
+
+    def named_version(self) -> int | None:
+        """Returns the number of the version that the metadata name."""
+        named = None if self.metadata is None else dict(self.metadata.properties).get(VERSION)
+        return int(named) if named is not None and _NUMBER.fullmatch(named) else None
+
+    def with_version(self, number: int | None) -> SchemaText:
+        """Returns the schema with this number in its metadata; None: without one, and with metadata."""
+        metadata = self.metadata or Metadata()
+        properties = {name: value for name, value in metadata.properties if name != VERSION}
+        if number is not None:
+            properties[VERSION] = str(number)
+        pairs = tuple((name, properties[name]) for name in sorted(properties, key=_java))
+        return replace(self, metadata=replace(metadata, properties=pairs))
+
+    def is_version(self, other: SchemaText, number: int) -> bool:
+        """Returns True if this is `other`, which is version `number`, but that one of the two names no version."""
+        own, its = self.named_version(), other.named_version()
+        if (own is None) == (its is None) or (its is None and own != number):
+            return False
+        return self.with_version(None).guid() == other.with_version(None).guid()
 
     def guid(self) -> str:
         """Returns the UUID that is the MD5 of text, references, metadata and rules."""

@@ -329,9 +329,13 @@ class SchemaStore:
         return None if found is None else min(found.by_guid.get(schema.guid(), ()), default=None)
 
     def find(self, subject: str, schema: SchemaText, which: Which = Which.LIVE) -> SchemaVersion | None:
-        """Returns the newest version of a subject that has an equal schema."""
-        guid = schema.guid()
-        return next((one for one in reversed(self.versions(subject, which)) if one.guid == guid), None)
+        """Returns the newest version of a subject that has an equal schema, or one that is equal but for the version
+        that its metadata name."""
+        guid, versions = schema.guid(), self.versions(subject, which)
+        equal = next((one for one in reversed(versions) if one.guid == guid), None)
+        if equal is not None:
+            return equal
+        return next((one for one in reversed(versions) if schema.is_version(one.schema, one.version)), None)
 
     def ids(self, context: str = DEFAULT_CONTEXT) -> list[int]:
         return sorted(self._contexts[context].versions) if context in self._contexts else []
