@@ -6,6 +6,7 @@ server.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -106,10 +107,44 @@ class HttpService:
             self._ended.set()
 
 
+HEAD_S: Final = 30.0
+"""How long a connection may take to send a request's head. Between two requests uvicorn waits for 5 s."""
+
+
+def _protocol(head_s: float) -> type[asyncio.Protocol]:
+    """Returns uvicorn's protocol that closes a connection on which no request begins, or whose head does not end."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[valid-type,misc]
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._waits_since = self.loop.time()
+            self._watch = self.loop.call_later(head_s, self._close_late)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._watch.cancel()
+            super().connection_lost(exc)
+
+        def on_response_complete(self) -> None:
+            self._waits_since = self.loop.time()
+            super().on_response_complete()
+
+        def _close_late(self) -> None:
+            late = self._waits_since + head_s - self.loop.time()
+            if self.cycle is not None and not self.cycle.response_complete:
+                late = head_s
+            if late <= 0:
+                self.transport.close()
+            else:
+                self._watch = self.loop.call_later(late, self._close_late)
+
+    return BoundedProtocol
+
+
 class AsgiServer:
     """uvicorn, which the extra `web` installs; `ImportError` without it."""
 
-    def __init__(self, app: ASGIApp, grace_s: int) -> None:
+    def __init__(self, app: ASGIApp, grace_s: int, head_s: float = HEAD_S) -> None:
         import uvicorn
 
         self.grace_s: float = grace_s
@@ -118,6 +153,7 @@ class AsgiServer:
             uvicorn.Config(
                 app, lifespan="off", log_config=None, access_log=False, server_header=False,
                 timeout_graceful_shutdown=grace_s,
+                http=_protocol(head_s),
             )
         )  # fmt: skip
 

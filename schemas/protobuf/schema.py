@@ -88,9 +88,11 @@ class ProtobufSchema:
         return base64.b64encode(file.SerializeToString()).decode()
 
     def tagged(self, changes: Iterable[tuple[str, bool, Sequence[str], Sequence[str]]]) -> str:
-        """Returns the text with tags added and removed in `confluent.message_meta` and `confluent.field_meta`. A change:
-        the path of a message, or (True) of its field, tags to add, tags to remove. Raises `SchemaError` for a path that
-        leads nowhere."""
+        """Returns the text with tags added and removed in `confluent.message_meta` and `confluent.field_meta`.
+
+        A change: the path of a message, or (True) of its field, tags to add, tags to remove. Raises `SchemaError` for a
+        path that leads nowhere.
+        """
         file = FileDescriptorProto()
         file.CopyFrom(self.files.file[-1])
         imports = {each.name: each for each in self.files.file[:-1]}

@@ -7,6 +7,7 @@ the topic to its end first, so what one registry has answered is found in anothe
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from starlette.responses import Response
 from klamm.core.errors import KlammError
 
 from ..store.registration import RefusedError
-from ..store.subjects import DEFAULT_CONTEXT, context_of, qualified, split
+from ..store.subjects import DEFAULT_CONTEXT, context_of, is_valid, qualified, split
 from .api import Answer, RegistryApi
 from .query import Query
 from .topic import SchemaTopic
@@ -41,12 +42,17 @@ _METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE"})
 LOADING_S: Final = 10.0
 
 
-class HttpError(Exception):
-    """An answer whose code is no registry's, but HTTP's."""
+BODY_S: Final = 30.0
+"""How long a request's body may take to arrive."""
 
-    def __init__(self, status: int, message: str) -> None:
+
+class HttpError(Exception):
+    """An answer whose code is no registry's, but HTTP's. `closes`: the connection, since the body was not read."""
+
+    def __init__(self, status: int, message: str, *, closes: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.closes = closes
 
 
 @dataclass(frozen=True)
@@ -129,9 +135,16 @@ class RegistryApp:
     """`identity`: what the registry says of itself, by path."""
 
     def __init__(
-        self, api: RegistryApi, topic: SchemaTopic, *, max_body_bytes: int, identity: Mapping[str, Callable[[], Answer]]
+        self,
+        api: RegistryApi,
+        topic: SchemaTopic,
+        *,
+        max_body_bytes: int,
+        identity: Mapping[str, Callable[[], Answer]],
+        body_s: float = BODY_S,
     ) -> None:
         self._topic = topic
+        self._body_s = body_s
         self._max_body_bytes = max_body_bytes
         self._routes: dict[int, list[Route]] = {}
         for route in _routes(api, identity):
@@ -155,6 +168,8 @@ class RegistryApp:
             response = _error(error.error_code, str(error), media)
         except HttpError as error:
             response = _error(error.status, str(error), media)
+            if error.closes:
+                response.headers["connection"] = "close"
         except KlammError as error:
             response = _error(50001, f"Error in the backend data store: {error}", media)
         except Exception as error:
@@ -209,11 +224,10 @@ class RegistryApp:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind and kind not in _CONSUMED:
             raise HttpError(415, "HTTP 415 Unsupported Media Type")
-        data = bytearray()
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > self._max_body_bytes:
-                raise HttpError(413, f"the body is longer than {self._max_body_bytes} bytes")
+        try:
+            data = await asyncio.wait_for(self._received(request), self._body_s)
+        except TimeoutError:
+            raise HttpError(408, f"the body did not arrive within {self._body_s:g} s", closes=True) from None
         if not data:
             raise HttpError(422, "the body is empty; a JSON object is needed")
         try:
@@ -223,7 +237,21 @@ class RegistryApp:
             raise HttpError(400, f"the body is no JSON: {why}") from None
         if not isinstance(found, dict):
             raise HttpError(422, "the body is no JSON object")
+        if b"\\u" in data and not _is_utf8(found):
+            raise HttpError(400, "the body has half of a surrogate pair, which no UTF-8 text can have")
         return found
+
+    async def _received(self, request: Request) -> bytes:
+        too_long = HttpError(413, f"the body is longer than {self._max_body_bytes} bytes", closes=True)
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and (len(length) > 18 or int(length) > self._max_body_bytes):
+            raise too_long
+        data = bytearray()
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > self._max_body_bytes:
+                raise too_long
+        return bytes(data)
 
     def _health(self, name: str) -> Response:
         problem = self._topic.problem()
@@ -245,8 +273,8 @@ def _segments(scope: Scope) -> list[str]:
 
 def _within(context: str, parts: list[str]) -> list[str]:
     """Returns the path with the context put before the subject that it names."""
-    if not context.startswith("."):
-        raise HttpError(404, f"HTTP 404 Not Found: a context begins with a point, got {context!r:.100}")
+    if not context.startswith(".") or ":" in context or not is_valid(qualified(context, ""), for_config=True):
+        raise HttpError(404, f"HTTP 404 Not Found: {context!r:.100} is no context, which begins with a point")
     at = 2 if parts[0] == "compatibility" else 1
     if parts[0] in ("subjects", "compatibility", "config", "mode") and len(parts) > at:
         return [*parts[:at], _in_context(context, parts[at]), *parts[at + 1 :]]
@@ -260,17 +288,38 @@ def _in_context(context: str, subject: str) -> str:
 
 
 def _accepted(request: Request) -> str:
-    """Returns the media type of the answer: the first of ours that `Accept` takes."""
+    """Returns the media type of the answer: the one of ours that `Accept` prefers, the first of several."""
     given = request.headers.get("accept", "")
-    wanted = [part.partition(";")[0].strip().lower() for part in given.split(",") if part.strip()]
+    wanted = [_quality(part) for part in given.split(",") if part.strip()]
     if not wanted:
         return _V1
-    for name in wanted:
+    refused = {name for name, quality in wanted if quality <= 0}
+    taken = sorted((one for one in wanted if one[1] > 0), key=lambda one: -one[1])
+    for name, _ in taken:
         if name in _PRODUCED:
             return name
-    if any(name in ("*/*", "application/*", "*") for name in wanted):
-        return _V1
+    for produced in _PRODUCED:
+        if produced not in refused and any(name in ("*/*", "application/*", "*") for name, _ in taken):
+            return produced
     raise HttpError(406, "HTTP 406 Not Acceptable")
+
+
+def _quality(part: str) -> tuple[str, float]:
+    """Returns the media type and its `q`, 1 where there is none that is a number."""
+    name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    given = next((one.partition("=")[2].strip() for one in parameters if one.partition("=")[0].strip() == "q"), "")
+    try:
+        return name, float(given or 1)
+    except ValueError:
+        return name, 1.0
+
+
+def _is_utf8(found: Answer) -> bool:
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _response(answer: Answer, route: Route, media: str) -> Response:

@@ -5,8 +5,9 @@ JSON Schema and Protobuf need the packages of the extra `registry`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Protocol
 
 from klamm.core.errors import SchemaError
@@ -52,13 +53,13 @@ class AvroText:
     def parsed(self) -> ParsedSchema:
         return parse(self.text, self.references)
 
-    @property
+    @cached_property
     def canonical(self) -> str:
-        return canonical_text(self.text, self._names())
+        return _printed(canonical_text, self)
 
     @property
     def normalized(self) -> str:
-        return normalized_text(self.text, self._names())
+        return _printed(normalized_text, self)
 
     @property
     def resolved(self) -> str:
@@ -69,8 +70,16 @@ class AvroText:
     def fields(self) -> frozenset[str]:
         return frozenset(field.name for field in self.parsed.root.fields)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Returns the types of the references."""
         return [parse(text, self.references[:at]).root.name for at, text in enumerate(self.references)]
+
+
+def _printed(form: Callable[[str, Iterable[str]], str], text: AvroText) -> str:
+    try:
+        return form(text.text, text.names())
+    except SchemaError as error:
+        raise refusals.invalid_schema(str(error)) from error
 
 
 def parsed(schema_type: str, text: str, references: Mapping[str, str], *, new: bool) -> Text:
@@ -78,7 +87,10 @@ def parsed(schema_type: str, text: str, references: Mapping[str, str], *, new: b
     as one that is to be registered. Raises `RefusedError` 42201 if it is none of its kind."""
     try:
         if schema_type == AVRO:
-            return AvroText(text, tuple(dict.fromkeys(references.values())), new)
+            made = AvroText(text, tuple(dict.fromkeys(references.values())), new)
+            if new:
+                made.canonical  # noqa: B018 - what cannot be printed cannot be registered
+            return made
         if schema_type == JSON:
             from ..json_schema.schema import parse as parse_json_schema
 

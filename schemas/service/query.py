@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import re
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 from ..store.registration import RefusedError
@@ -11,6 +12,7 @@ from ..store.subjects import DEFAULT_CONTEXT, context_of, qualified
 __all__ = ["Query"]
 
 T = TypeVar("T")
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,18}")
 _SUBJECTS = ("subject", "subjectPrefix")
 
 
@@ -49,7 +51,6 @@ class Query:
 
     def _number(self, name: str, default: int) -> int:
         text = self.text(name)
-        try:
-            return int(text) if text else default
-        except ValueError:
-            raise RefusedError(422, f"{name} is {text!r:.50}, not a number") from None
+        if text and not _NUMBER.fullmatch(text):
+            raise RefusedError(422, f"{name} is {text!r:.50}, not a number")
+        return int(text) if text else default

@@ -74,9 +74,7 @@ def changed_rules(before: RuleSet | None, merged: RuleSet | None, removed: Colle
     def kept(rules: Iterable[Rule]) -> tuple[Rule, ...]:
         return tuple(rule for rule in rules if rule.name not in removed)
 
-    return RuleSet(
-        kept(found.migration_rules), kept(found.domain_rules), kept(found.encoding_rules), found.enable_at
-    )
+    return RuleSet(kept(found.migration_rules), kept(found.domain_rules), kept(found.encoding_rules), found.enable_at)
 
 
 def check_rules(rule_set: RuleSet | None) -> None:

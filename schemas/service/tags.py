@@ -1,5 +1,5 @@
-"""Tags within the text of a schema, as Confluent's registry writes them: `confluent:tags` of an Avro record or field and
-of a JSON schema, the option `confluent.message_meta` or `confluent.field_meta` of Protobuf.
+"""Tags within the text of a schema, as Confluent's registry writes them: `confluent:tags` of an Avro record or field
+and of a JSON schema, the option `confluent.message_meta` or `confluent.field_meta` of Protobuf.
 
 Paths: of Avro `n.Record` or `n.Record.field`; of JSON `object.field`, with `array`, `anyof.0`, `definitions` and the
 like between; of Protobuf `Message.Nested.field`, without the package.

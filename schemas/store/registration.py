@@ -56,10 +56,12 @@ def register(
     numbered: bool = False,
     anew: bool = False,
 ) -> NewVersion:
-    """Returns how a schema, in its canonical form, becomes a version of a subject. `schema_id` and `number` are those
-    that the request names. `config` becomes the subject's with its first version, if it has none. `force`: `check` is
-    not called. `numbered`: the request names a version, which the metadata get then; without `number` it is the newest,
-    which alone can be the same schema. `anew`: a version is made though there is an equal one. Raises `RefusedError`, or what `check` raises.
+    """Returns how a schema, in its canonical form, becomes a version of a subject.
+
+    `schema_id` and `number` are those that the request names. `config` becomes the subject's with its first version, if
+    it has none. `force`: `check` is not called. `numbered`: the request names a version, which the metadata get then;
+    without `number` it is the newest, which alone can be the same schema. `anew`: a version is made though there is an
+    equal one. Raises `RefusedError`, or what `check` raises.
     """
     if not is_valid(subject):
         raise RefusedError(42208, f"The specified subject '{subject}' is not a valid.")
@@ -67,16 +69,17 @@ def register(
     _refuse_by_mode(subject, mode, schema_id)
     schema = with_numbers(store, subject, schema)
     equal = None if anew else store.find(subject, schema)
+    if equal is not None and numbered and number is None and equal != store.latest(subject):
+        equal = None
     if equal is not None and schema_id in (None, equal.schema_id) and number in (None, equal.version):
-        if not numbered or number is not None or equal == store.latest(subject):
-            return NewVersion(equal.version, equal.schema_id, equal.schema)
+        return NewVersion(equal.version, equal.schema_id, equal.schema)
     first = store.next_version(subject) == 1
     new_config = config if config is not None and first and store.config(subject) is None else None
     importing = mode in (Mode.IMPORT, Mode.FORWARD)
     if not importing and not force:
         in_force = store.config_in_scope(subject, defaults) if new_config is None else new_config.over(defaults)
         check(store.versions(subject), in_force)
-    version = _version(store, subject, number, importing)
+    version = _version(store, subject, number, schema_id, importing)
     if not importing and (numbered or schema.named_version() is not None):
         schema = schema.with_version(version)
     new_id = _id(store, subject, schema, schema_id)
@@ -123,10 +126,13 @@ def _refuse_by_mode(subject: str, mode: Mode, schema_id: int | None) -> None:
         raise RefusedError(42205, f"{where} is not in read-write mode")
 
 
-def _version(store: SchemaStore, subject: str, number: int | None, importing: bool) -> int:
+def _version(store: SchemaStore, subject: str, number: int | None, schema_id: int | None, importing: bool) -> int:
     following = store.next_version(subject)
     if number is None or number == following:
         return following
+    held = store.version(subject, number, Which.ALL)
+    if importing and held is not None and held.schema_id != schema_id:
+        raise RefusedError(42205, f"Overwrite version {number}, which has id {held.schema_id}, is not permitted.")
     if not importing:
         raise RefusedError(42201, "Version is not one more than previous version")
     return number
@@ -142,5 +148,5 @@ def _id(store: SchemaStore, subject: str, schema: SchemaText, schema_id: int | N
         return new
     holder = store.schema(schema_id, context)
     if holder is not None and holder.guid != schema.guid():
-        raise RefusedError(42205, f"Overwrite new schema with id {schema_id} is not permitted.")
+        raise RefusedError(42205, f"Overwrite new schema with id {schema_id} in context {context} is not permitted.")
     return schema_id

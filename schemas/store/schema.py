@@ -35,7 +35,8 @@ class Reference:
     version: int
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Reference:
+    def from_json(cls, given: Any) -> Reference:
+        _check_object("a reference", given)
         return cls(_text(given, "name"), _text(given, "subject"), _int(given, "version"))
 
     def to_json(self) -> dict[str, Any]:
@@ -51,7 +52,8 @@ class Metadata:
     sensitive: tuple[str, ...] = ()
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Metadata:
+    def from_json(cls, given: Any) -> Metadata:
+        _check_object("metadata", given)
         tags = _map(given, "tags")
         return cls(
             tuple((path, _sorted_set(tags[path], f"tags.{path}")) for path in sorted(tags, key=_java)),
@@ -130,7 +132,8 @@ class RuleSet:
     enable_at: str | None = None
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> RuleSet:
+    def from_json(cls, given: Any) -> RuleSet:
+        _check_object("ruleSet", given)
         return cls(
             _rules(given, "migrationRules"),
             _rules(given, "domainRules"),
@@ -210,6 +213,11 @@ def _java(text: str) -> bytes:
 
 def _not_empty(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, "", [], {})}
+
+
+def _check_object(what: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{what} is {given!r:.100}, not an object")
 
 
 def _text(given: Mapping[str, Any], name: str) -> str:

@@ -208,7 +208,7 @@ def test_modes(registry: RunningRegistry, subject: str) -> None:
     assert (imported.body["id"], imported.body["version"]) == (4711 + int(subject[8:]), 3)
     taken = registry.register(subject, '"long"', id=imported.body["id"], version=4)
     assert (taken.code, taken.body["message"]) == (
-        42205, f"Overwrite new schema with id {imported.body['id']} is not permitted.",
+        42205, f"Overwrite new schema with id {imported.body['id']} in context . is not permitted.",
     )  # fmt: skip
     assert registry.delete(f"/mode/{subject}").body == {"mode": "IMPORT"}
     assert registry.register(subject, '"string"').code == 40901

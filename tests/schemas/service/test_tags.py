@@ -157,7 +157,9 @@ def test_metadata_alone_make_a_version_of_the_same_text(registry: RunningRegistr
 
 
 def test_a_long_old_schema_is_cut(registry: RunningRegistry, subject: str) -> None:
-    text = json.dumps({"type": "enum", "name": "E", "symbols": [f"S{n:04}" for n in range(2000)]}, separators=(",", ":"))
+    text = json.dumps(
+        {"type": "enum", "name": "E", "symbols": [f"S{n:04}" for n in range(2000)]}, separators=(",", ":")
+    )
     registry.register(subject, text)
     refused = registry.register(subject, '"int"').body["message"]
     assert f"{{oldSchema: <truncated> '{text[:10240]}...'}}, {{validateFields:" in refused

@@ -107,7 +107,7 @@ def test_import_keeps_ids_and_versions(mode: Mode) -> None:
     assert register(store, "t", LONG, check, schema_id=9, number=7).records == (SchemaRecord("t", 7, 9, LONG),)
     assert check.asked == []
     assert register(store, "u", INT, check, schema_id=4).records == (SchemaRecord("u", 1, 4, INT),)
-    with pytest.raises(RefusedError, match=r"Overwrite new schema with id 4 is not permitted\."):
+    with pytest.raises(RefusedError, match=r"Overwrite new schema with id 4 in context \. is not permitted\."):
         register(store, "u", LONG, check, schema_id=4)
 
 
