@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from json.encoder import encode_basestring
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,26 +28,34 @@ from klamm.core.errors import SchemaError
 
 from .branches import NAME_KEY, candidates, takes_names
 from .logical import Convert, misfit, reader_of
-from .model import MISSING, AvroType, describe, under
+from .model import MISSING, AvroType, describe, types_of, under
 
-__all__ = ["cell_reader", "json_reader", "json_writer"]
+__all__ = ["cell_reader", "fractions", "json_reader", "json_text"]
 
 _BYTES: Final = "text with one character U+0000 to U+00FF for each byte"
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TEXTS: Final = ("uuid", "date", "time-", "timestamp-", "local-", "decimal")
-Make = Callable[[AvroType, str], Convert]
+Text = Callable[[Any], str]
 
 
 def json_reader(avro: AvroType) -> Convert:
-    """Returns a function from a JSON document, whose fractions are `Decimal`, to a value as the writer takes it. It
-    converts what JSON has no type for, and raises `SchemaError` where that is impossible; the writer checks the rest.
+    """Returns a function from a JSON document, whose fractions are of the class `fractions(avro)`, to a value as the
+    writer takes it. It converts what JSON has no type for, and raises `SchemaError` where that is impossible; the
+    writer checks the rest.
     """
-    return _Compiler(_json_leaf, _json_union).of(avro, "")
+    return _Reading(fractions(avro)).of(avro, "")
 
 
-def json_writer(avro: AvroType) -> Convert:
-    """Returns a function from a value as the reader returns it to what `json.dumps` takes."""
-    return _Compiler(lambda avro, _: _printed(avro), _printed_union).of(avro, "")
+def fractions(avro: AvroType) -> type[float] | type[Decimal]:
+    """Returns the class to which a document's fractions are to be parsed: `float`, which is quicker, where no digit
+    counts that it cannot hold, and no branch is chosen by the class."""
+    exact = any(one.logical == "decimal" or (one.kind == "union" and len(one.values) > 1) for one in types_of(avro))
+    return Decimal if exact else float
+
+
+def json_text(avro: AvroType) -> Text:
+    """Returns a function from a value as the reader returns it to its JSON, without spaces."""
+    return _Printing().of(avro)
 
 
 def cell_reader(avro: AvroType, columns: Sequence[str]) -> Convert:
@@ -98,7 +107,8 @@ def _empty(avro: AvroType, default: Any) -> Any:
 def _cell(avro: AvroType, at: str) -> Convert:
     if avro.kind == "union" and len(avro.values) == 1:
         return _cell(avro.values[0], at)
-    value = json_reader(avro) if avro.kind in ("union", "array", "map", "record") else _json_leaf(avro, at)
+    parsed = fractions(avro)
+    value = _Reading(parsed).of(avro, at)
     if avro.kind in ("string", "enum", "bytes", "fixed"):
         return value
     as_text = any(branch.kind == "string" and not branch.logical for branch in avro.branches)
@@ -107,7 +117,7 @@ def _cell(avro: AvroType, at: str) -> Convert:
         if as_text and not text.startswith(("{", "[", '"')):
             return text
         try:
-            return value(json.loads(text, parse_float=Decimal, parse_constant=_no_number))
+            return value(json.loads(text, parse_float=parsed, parse_constant=_no_number))
         except ValueError:
             if avro.kind == "union" or avro.logical or text in _FLOATS:
                 return value(text)
@@ -126,12 +136,15 @@ def _as_json(avro: AvroType) -> str:
     return f"{describe(avro)} as JSON" if avro.kind in ("array", "map", "record") else describe(avro)
 
 
-class _Compiler:
-    """Makes the conversion of each type from those of leaves and unions."""
+def _same(value: Any) -> Any:
+    return value
 
-    def __init__(self, leaf: Make, union: Callable[[AvroType, list[Convert]], Convert]) -> None:
-        self._leaf = leaf
-        self._union = union
+
+class _Reading:
+    """Makes the conversion of each type from a JSON document; `_same` where there is nothing to convert."""
+
+    def __init__(self, parsed: type[float] | type[Decimal]) -> None:
+        self._parsed = parsed
         self._records: dict[int, Convert] = {}
 
     def of(self, avro: AvroType, at: str) -> Convert:
@@ -140,56 +153,69 @@ class _Compiler:
                 return self._record(avro, at)
             case "array":
                 item = self.of(avro.inner, under(at, "[]"))
+                if item is _same:
+                    return _same
                 return lambda value: [item(one) for one in value] if isinstance(value, list) else value
             case "map":
                 part = self.of(avro.inner, under(at, "{}"))
+                if part is _same:
+                    return _same
                 return lambda value: (
                     {name: part(one) for name, one in value.items()} if isinstance(value, Mapping) else value
                 )
             case "union":
-                return self._union(avro, [self.of(branch, at) for branch in avro.branches])
+                return _json_union(avro, [self.of(branch, at) for branch in avro.branches])
         return self._leaf(avro, at)
 
     def _record(self, avro: AvroType, at: str) -> Convert:
         known = self._records.get(id(avro))
         if known is not None:  # it contains itself
             return known
-        fields: dict[str, Convert] = {}
+        fields: list[tuple[str, Convert]] = []
 
         def convert(value: Any) -> Any:
-            if not isinstance(value, Mapping):
+            if not isinstance(value, dict):
                 return value
-            return {name: fields[name](item) if name in fields else item for name, item in value.items()}
+            made = value.copy()
+            for name, read in fields:
+                if name in made:
+                    made[name] = read(made[name])
+            return made
 
         self._records[id(avro)] = convert
-        fields.update((field.name, self.of(field.type, under(at, field.name))) for field in avro.fields)
-        return convert
+        made = [(field.name, self.of(field.type, under(at, field.name))) for field in avro.fields]
+        fields += [(name, read) for name, read in made if read is not _same]
+        return convert if fields else _same
+
+    def _leaf(self, avro: AvroType, at: str) -> Convert:
+        if avro.logical == "decimal":
+            return _parsed(avro, at, Decimal, "a decimal number")
+        if avro.logical == "uuid":
+            return _parsed(avro, at, UUID, "a UUID") if avro.kind == "fixed" else lambda value: value
+        if avro.logical == "date":
+            return _parsed(avro, at, dt.date.fromisoformat, "a date such as 2026-11-28")
+        if avro.logical.startswith("time-"):
+            return _parsed(avro, at, dt.time.fromisoformat, "a time such as 10:30:00")
+        if avro.logical.startswith("local-timestamp"):
+            return _parsed(avro, at, _datetime, "a time such as 2026-11-28T10:30:00")
+        if avro.logical.startswith("timestamp"):
+            return _parsed(avro, at, _datetime, "a time such as 2026-11-28T10:30:00Z")
+        if avro.kind in ("bytes", "fixed"):
+            return _parsed(avro, at, lambda text: text.encode("latin-1"), _BYTES)
+        if avro.kind in ("float", "double"):
+            return _number
+        return _same if self._parsed is float else _whole
 
 
-def _json_leaf(avro: AvroType, at: str) -> Convert:
-    if avro.logical == "decimal":
-        return _parsed(avro, at, Decimal, "a decimal number")
-    if avro.logical == "uuid":
-        return _parsed(avro, at, UUID, "a UUID") if avro.kind == "fixed" else lambda value: value
-    if avro.logical == "date":
-        return _parsed(avro, at, dt.date.fromisoformat, "a date such as 2026-11-28")
-    if avro.logical.startswith("time-"):
-        return _parsed(avro, at, dt.time.fromisoformat, "a time such as 10:30:00")
-    if avro.logical.startswith("local-timestamp"):
-        return _parsed(avro, at, _datetime, "a time such as 2026-11-28T10:30:00")
-    if avro.logical.startswith("timestamp"):
-        return _parsed(avro, at, _datetime, "a time such as 2026-11-28T10:30:00Z")
-    if avro.kind in ("bytes", "fixed"):
-        return _parsed(avro, at, lambda text: text.encode("latin-1"), _BYTES)
-    if avro.kind in ("float", "double"):
-        return lambda value: (
-            float(value)
-            if isinstance(value, Decimal)
-            else _FLOATS.get(value, value)
-            if isinstance(value, str)
-            else value
-        )
-    return lambda value: float(value) if isinstance(value, Decimal) else value
+def _number(value: Any) -> Any:
+    if value.__class__ is str:
+        return _FLOATS.get(value, value)
+    return float(value) if value.__class__ is Decimal else value
+
+
+def _whole(value: Any) -> Any:
+    """Messages show a fraction where none may be as JSON does."""
+    return float(value) if value.__class__ is Decimal else value
 
 
 def _datetime(text: str) -> dt.datetime:
@@ -223,6 +249,7 @@ def _parsed(avro: AvroType, at: str, parse: Callable[[str], Any], expected: str)
 def _json_union(avro: AvroType, reads: list[Convert]) -> Convert:
     names = _names(avro)
     single = avro.values[0] if len(avro.values) == 1 else None
+    alone = None if single is None else reads[avro.branches.index(single)]
 
     def convert(value: Any) -> Any:
         if value is None:
@@ -232,8 +259,8 @@ def _json_union(avro: AvroType, reads: list[Convert]) -> Convert:
             if name in names and not (single is not None and _plain(single, name)):
                 index = names[name]
                 return avro.branches[index].branch_name, reads[index](inner)
-        if single is not None:
-            return reads[avro.branches.index(single)](value)
+        if alone is not None:
+            return alone(value)
         found = _branch(avro, reads, value)
         return value if found is None else (avro.branches[found].branch_name, reads[found](value))
 
@@ -301,48 +328,109 @@ def _textual(avro: AvroType) -> list[int]:
     return [index for _, index in sorted(found)]
 
 
-def _printed(avro: AvroType) -> Convert:
+class _Printing:
+    """Makes the function from a value of each type to its JSON."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, Text] = {}
+
+    def of(self, avro: AvroType) -> Text:
+        match avro.kind:
+            case "record":
+                return self._record(avro)
+            case "array":
+                item = self.of(avro.inner)
+                return lambda value: f"[{','.join([item(one) for one in value])}]"
+            case "map":
+                part = self.of(avro.inner)
+                return lambda value: _object([(name, part(one)) for name, one in value.items()])
+            case "union":
+                return _union_text(avro, [self.of(branch) for branch in avro.branches])
+        return _leaf_text(avro)
+
+    def _record(self, avro: AvroType) -> Text:
+        known = self._records.get(id(avro))
+        if known is not None:  # it contains itself
+            return known
+        parts: list[tuple[str, Text]] = []
+        names = [encode_basestring(field.name).replace("%", "%%") for field in avro.fields]
+        template = f"{{{','.join([f'{name}:%s' for name in names])}}}"
+
+        def text(value: Any) -> str:
+            if NAME_KEY in value:
+                named = [(NAME_KEY, encode_basestring(value[NAME_KEY]))]
+                return _object([*named, *((name, part(value[name])) for name, part in parts)])
+            return template % tuple([part(value[name]) for name, part in parts])
+
+        self._records[id(avro)] = text
+        parts += [(field.name, self.of(field.type)) for field in avro.fields]
+        return text
+
+
+def _object(members: Iterable[tuple[str, str]]) -> str:
+    return f"{{{','.join([f'{encode_basestring(name)}:{text}' for name, text in members])}}}"
+
+
+def _leaf_text(avro: AvroType) -> Text:
     if avro.logical == "decimal":
-        return lambda value: format(value, "f") if isinstance(value, Decimal) else value
+        return lambda value: f'"{value:f}"'
     if avro.logical == "uuid":
-        return str
+        return lambda value: encode_basestring(str(value))
     if avro.logical:
         return _iso
-    if avro.kind in ("bytes", "fixed"):
-        return lambda value: value.decode("latin-1")
-    if avro.kind in ("float", "double"):
-        return lambda value: (
-            value if math.isfinite(value) else str(value).replace("inf", "Infinity").replace("nan", "NaN")
-        )
-    return lambda value: value
+    match avro.kind:
+        case "null":
+            return lambda _: "null"
+        case "boolean":
+            return lambda value: "true" if value else "false"
+        case "int" | "long":
+            return str
+        case "float" | "double":
+            return _float
+        case "bytes" | "fixed":
+            return lambda value: encode_basestring(value.decode("latin-1"))
+    return encode_basestring
 
 
-def _iso(value: Any) -> Any:
-    if isinstance(value, dt.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return value.isoformat() if isinstance(value, dt.date | dt.time) else value
+def _float(value: float) -> str:
+    text = repr(value)
+    return text if text[-1] not in "fn" else f'"{text.replace("inf", "Infinity").replace("nan", "NaN")}"'
 
 
-def _printed_union(avro: AvroType, prints: list[Convert]) -> Convert:
+def _iso(value: Any) -> str:
+    if isinstance(value, dt.date | dt.time):
+        return f'"{value.isoformat().replace("+00:00", "Z")}"'
+    return str(value)  # the number of a date or a time that Python has no object for
+
+
+def _union_text(avro: AvroType, texts: list[Text]) -> Text:
     names = _names(avro)
-    textual = set(_textual(avro))
+    textual = len(_textual(avro)) > 1
     several = len(avro.values) > 1
+    by_class = dict[type, int]()
 
-    def convert(value: Any) -> Any:
+    def text(value: Any) -> str:
         if value is None:
-            return None
-        if isinstance(value, tuple):
+            return "null"
+        kind = value.__class__
+        if kind is tuple:
             name, inner = value
-            return {name: prints[names[name]](inner)}
-        index = _index(avro, value)
-        made = prints[index](value)
+            return _object([(name, texts[names[name]](inner))])
+        index = by_class.get(kind)
+        if index is None:
+            index = _index(avro, value)
+            if kind is not dict:
+                by_class[kind] = index
+        made = texts[index](value)
+        if not several:
+            return made
         branch = avro.branches[index]
-        tagged = isinstance(made, str) and len(textual) > 1 and (branch.kind != "string" or branch.logical)
-        if several and (tagged or (isinstance(made, dict) and len(made) == 1 and next(iter(made)) in names)):
-            return {branch.branch_name: made}
+        tagged = textual and made[0] == '"' and (branch.kind != "string" or branch.logical)
+        if tagged or (kind is dict and len(value) == 1 and next(iter(value)) in names):
+            return _object([(branch.branch_name, made)])
         return made
 
-    return convert
+    return text
 
 
 def _index(avro: AvroType, value: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from klamm.core.client.factory import ClusterAccess, open_client
@@ -14,7 +15,7 @@ from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer, 
 from klamm.core.plugins import plugin_host
 
 from .dataclass import field_names, from_plain
-from .json_values import cell_reader, json_reader, json_writer
+from .json_values import cell_reader, fractions, json_reader, json_text
 from .log import TopicSchemaLog
 from .logical import Convert
 from .model import AvroType
@@ -75,18 +76,17 @@ class AvroSerde:
         registered, envelope = self._registered(topic)
         return row_writer(topic, parse(registered.text), envelope.prefix(registered))
 
-    def json_serializer(self, topic: str) -> Serializer:
-        """Returns the serializer of JSON documents (`json_values`)."""
-        return self._converting(topic, json_reader)
+    def json_serializer(self, topic: str) -> tuple[Serializer, type[float] | type[Decimal]]:
+        """Returns the serializer of JSON documents (`json_values`), and the class of their fractions."""
+        registered, envelope = self._registered(topic)
+        schema = parse(registered.text)
+        return row_writer(topic, schema, envelope.prefix(registered), json_reader(schema.root)), fractions(schema.root)
 
     def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
         """Returns the serializer of rows of CSV. Raises `SchemaError` if the columns are not those of the schema."""
-        return self._converting(topic, lambda avro: cell_reader(avro, columns))
-
-    def _converting(self, topic: str, reader: Callable[[AvroType], Convert]) -> Serializer:
         registered, envelope = self._registered(topic)
         schema = parse(registered.text)
-        return row_writer(topic, schema, envelope.prefix(registered), reader(schema.root))
+        return row_writer(topic, schema, envelope.prefix(registered), cell_reader(schema.root, columns))
 
     def arrow_serializer(self, topic: str) -> ColumnWriter | None:
         """Returns the serializer for the columns of a table; None if columns cannot have the schema's types. Needs
@@ -142,10 +142,10 @@ class AvroSerde:
         return _Reader(topic, _options(said).subject_of(topic), said.envelope, self, reader, kind)
 
     def json_deserializer(self, topic: str) -> Deserializer:
-        """Returns the deserializer to JSON (`json_values`); `record.class` is ignored."""
+        """Returns the deserializer to the JSON of a value (`json_values`); `record.class` is ignored."""
         said = self._context.formats(topic)
         reader = None if said.schema is None else parse(said.schema)
-        return _Reader(topic, _options(said).subject_of(topic), said.envelope, self, reader, None, json_writer)
+        return _Reader(topic, _options(said).subject_of(topic), said.envelope, self, reader, None, json_text)
 
 
 def _options(said: TopicFormat) -> AvroOptions:

@@ -21,7 +21,7 @@ from ..records.partition import counted
 from ..records.record import Headers
 from .options import DEFAULT_CONFIG, Bootstrap, ConfigFile
 from .output import say
-from .record_io.clients import CliValues, client_settings
+from .record_io.clients import CliValues, client_settings, json_parser
 from .record_io.interrupts import Interrupts
 from .record_io.line_input import (
     BadInput,
@@ -35,6 +35,7 @@ from .record_io.line_input import (
     line_blocks,
     parsed_blocks,
     raw_blocks,
+    typed_blocks,
     values_of_json,
 )
 from .record_io.sending import RecordSending
@@ -235,9 +236,12 @@ class _Form:
         if self._csv:
             return csv_blocks(lines, columns(values, topic), skip)
         if self._json:
-            return parsed_blocks(lines, json_records(values.json_serializer(topic) if typed else None), skip)
+            serializer, parser = values.json_serializer(topic) if typed else (None, json_parser(float))
+            return parsed_blocks(lines, json_records(serializer, parser), skip)
+        if typed and self._key_field is None and self._key_delimiter is None:
+            return typed_blocks(lines, *values.json_serializer(topic), self._null, skip)
         if typed:
-            parse = values_of_json(values.json_serializer(topic), self._key_field, self._null)
+            parse = values_of_json(*values.json_serializer(topic), self._key_field, self._null)
         elif self._key_field is not None:
             raise ConfigError(
                 f"produce: --key-field: topic {topic!r} has no schema, so its values have no fields; use -k"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .coordination import Coordination
@@ -116,14 +117,14 @@ class JsonSerde(Protocol):
     """A serde whose values have a form in JSON, for commands. The values of other serdes are used as `json` parses
     and prints them."""
 
-    def json_serializer(self, topic: str) -> Serializer:
-        """Returns the serializer of parsed JSON documents, whose fractions are `Decimal`."""
+    def json_serializer(self, topic: str) -> tuple[Serializer, type[float] | type[Decimal]]:
+        """Returns the serializer of parsed JSON documents, and the class to which their fractions are to be parsed."""
         ...
 
     def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
         """Returns the serializer of CSV rows, which are dicts of texts by column."""
         ...
 
-    def json_deserializer(self, topic: str) -> Deserializer:
-        """Returns the deserializer to values that `json.dumps` takes."""
+    def json_deserializer(self, topic: str) -> Callable[[bytes], str]:
+        """Returns the deserializer to a value's JSON, as one line."""
         ...

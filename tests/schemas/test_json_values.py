@@ -12,7 +12,7 @@ import fastavro
 import pytest
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.json_values import cell_reader, json_reader, json_writer
+from klamm.schemas.json_values import cell_reader, fractions, json_reader, json_text
 from klamm.schemas.parsing import parse
 from klamm.schemas.reading import value_reader
 from klamm.schemas.writing import value_writer
@@ -34,7 +34,7 @@ def schema(kind: Any) -> Any:
 def encoded(kind: Any, document: str) -> bytes:
     root = parse(json.dumps(schema(kind))).root
     pieces: list[bytes] = []
-    given = json.loads(document, parse_float=Decimal)
+    given = json.loads(document, parse_float=fractions(root))
     value_writer(root)(json_reader(root)({"f": given}), pieces.append)
     return b"".join(pieces)
 
@@ -42,7 +42,9 @@ def encoded(kind: Any, document: str) -> bytes:
 def printed(kind: Any, payload: bytes) -> str:
     root = parse(json.dumps(schema(kind))).root
     value = value_reader(root, root)(io.BytesIO(payload))
-    return json.dumps(json_writer(root)(value)["f"], ensure_ascii=False)
+    text = json_text(root)(value)
+    assert text.startswith('{"f":'), text
+    return text[len('{"f":') : -1]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,8 @@ def printed(kind: Any, payload: bytes) -> str:
         ("double", '"NaN"'),
         ("double", '"-Infinity"'),
         ("float", "2.0"),
+        ("double", "1e-310"),
+        ("double", "-1.7976931348623157e308"),
         ("long", "9007199254740993"),
         ("bytes", '"a\\u00ff\\u0000"'),
         ({"type": "fixed", "name": "F", "size": 2}, '"ÿa"'),
@@ -84,6 +88,14 @@ def test_a_document_is_printed_as_it_was_given(kind: Any, document: str) -> None
     stream = io.BytesIO(payload)
     fastavro.schemaless_reader(stream, fastavro.parse_schema(schema(kind)), None)
     assert not stream.read()
+
+
+def test_fractions_are_exact_where_digits_count_or_choose_a_branch() -> None:
+    exact = [DECIMAL, ["null", "double", "string"], {"type": "array", "items": DECIMAL}]
+    assert [fractions(parse(json.dumps(schema(kind))).root) for kind in exact] == [Decimal] * len(exact)
+    assert fractions(parse(json.dumps(schema(["null", "double"]))).root) is float
+    for kind in (["null", "double", "string"], ["null", "double"]):
+        assert encoded(kind, "0.1") == encoded(kind, '{"double": 0.1}')
 
 
 @pytest.mark.parametrize(
@@ -155,12 +167,12 @@ def test_cells() -> None:
         {"name": "u", "type": ["null", "long", "string"]},
     ]
     root = parse(json.dumps({"type": "record", "name": "R", "fields": fields})).root
-    read, write = cell_reader(root, [field["name"] for field in fields]), json_writer(root)
+    read, write = cell_reader(root, [field["name"] for field in fields]), json_text(root)
     row = {"s": "1", "n": "", "d": "", "b": "true", "dec": "1.50", "at": "0", "l": "[1,2]", "u": "5"}
     pieces: list[bytes] = []
     value_writer(root)(read(row), pieces.append)
     found = write(value_reader(root, root)(io.BytesIO(b"".join(pieces))))
-    assert found == {
+    assert json.loads(found) == {
         "s": "1", "n": 7, "d": None, "b": True, "dec": "1.50", "at": "1970-01-01T00:00:00Z", "l": [1, 2], "u": "5",
     }  # fmt: skip
     assert math.isnan(read({"d": "NaN"})["d"])

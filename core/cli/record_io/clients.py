@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Any, Final
 from ...client.typed import SharedCoordination, TypedValues
 from ...config.servers import servers_of
 from ...config.settings import Settings
-from ...interfaces.serde import Deserializer, JsonSerde, Serializer
+from ...interfaces.serde import JsonSerde, Serializer
 from ..options import settings_of
 
-__all__ = ["CliValues", "client_settings", "parse_json", "to_json"]
+__all__ = ["CliValues", "JsonParser", "client_settings", "json_parser", "to_json"]
+
+JsonParser = Callable[[str], Any]
 
 to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
@@ -52,26 +54,39 @@ class CliValues:
     def typed(self, topic: str) -> bool:
         return self._settings.serde_name(topic) is not None
 
-    def json_serializer(self, topic: str) -> Serializer:
-        """Returns the serializer of JSON documents of a typed topic."""
+    def json_serializer(self, topic: str) -> tuple[Serializer, JsonParser]:
+        """Returns the serializer of JSON documents of a typed topic, and the parser of these."""
         serde = self._values.serde(topic)
-        return serde.json_serializer(topic) if isinstance(serde, JsonSerde) else self._values.serializer(topic)
+        if not isinstance(serde, JsonSerde):
+            return self._values.serializer(topic), json_parser(Decimal)
+        serialize, fractions = serde.json_serializer(topic)
+        return serialize, json_parser(fractions)
 
     def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
         """Returns the serializer of a typed topic's CSV rows; raises `SchemaError` if these columns make no value."""
         serde = self._values.serde(topic)
         return serde.row_serializer(topic, columns) if isinstance(serde, JsonSerde) else self._values.serializer(topic)
 
-    def json_deserializer(self, topic: str) -> Deserializer | None:
-        """Returns the deserializer to JSON; None for a topic without a serde."""
+    def json_deserializer(self, topic: str) -> Callable[[bytes], str] | None:
+        """Returns the deserializer to a value's JSON; None for a topic without a serde."""
         serde = self._values.serde(topic)
-        return serde.json_deserializer(topic) if isinstance(serde, JsonSerde) else self._values.deserializer(topic)
-
-
-def parse_json(text: str) -> Any:
-    """Parses a document; fractions are `Decimal`. Raises `ValueError`."""
-    return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+        if isinstance(serde, JsonSerde):
+            return serde.json_deserializer(topic)
+        deserialize = self._values.deserializer(topic)
+        return None if deserialize is None else lambda data: to_json(deserialize(data))
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def json_parser(fractions: type[float] | type[Decimal]) -> JsonParser:
+    """Returns a function that parses a document, and its fractions to this class. It raises `ValueError`."""
+    decoder = json.JSONDecoder(parse_float=fractions, parse_constant=_no_constant)
+    decode, raw_decode = decoder.decode, decoder.raw_decode
+
+    def parse(text: str) -> Any:
+        value, end = raw_decode(text) if text[:1] == "{" else (None, -1)
+        return value if end == len(text) else decode(text)
+
+    return parse

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ...errors import CorruptRecordError, SchemaError
 from ...escaping import escaped
-from ...interfaces.serde import Deserializer
 from ...interfaces.sink import RecordBatch
 from ...records.codecs import CodecTable, UnsupportedCodecError
 from ...records.decode import RecordColumns, decode_columns
@@ -21,6 +21,8 @@ from .record_format import PrintedRecord, RecordFormat, compile_format
 
 __all__ = ["Output", "Printer", "UnprintableError", "format_of", "show_on_terminal"]
 
+Deserialize = Callable[[bytes], str]
+"""Returns the JSON of a value; raises `SchemaError`."""
 _FLUSHED: Final = 1 << 18
 """Bytes that are collected before they are written."""
 
@@ -91,7 +93,7 @@ class Printer:
         *,
         codecs: CodecTable,
         max_size: int,
-        deserializers: Callable[[str], Deserializer | None],
+        deserializers: Callable[[str], Deserialize | None],
         form: RecordFormat | None,
         whole: bool,
         grep: re.Pattern[bytes] | None,
@@ -101,7 +103,7 @@ class Printer:
         self._codecs = codecs
         self._max_size = max_size
         self._deserializers = deserializers
-        self._by_topic: dict[str, Deserializer | None] = {}
+        self._by_topic: dict[str, Deserialize | None] = {}
         self._form = form
         self._whole = whole
         self._grep = grep
@@ -123,14 +125,18 @@ class Printer:
         if topic not in self._by_topic:
             self._by_topic[topic] = self._deserializers(topic)
         deserialize = self._by_topic[topic]
-        if deserialize is None and self._form is None and not self._terminal:
-            yield self._lines(columns, most)
-            return
-        yield from self._one_by_one(batch, columns, deserialize, most)
+        lines: bytes | None = None
+        if self._form is None and not self._terminal:
+            with contextlib.suppress(SchemaError):  # `_one_by_one` finds the record
+                values = columns.values if deserialize is None else _documents(columns.values, deserialize)
+                lines = self._lines(columns.offsets, values, most)
+        if lines is None:
+            yield from self._one_by_one(batch, columns, deserialize, most)
+        else:
+            yield lines
 
-    def _lines(self, columns: RecordColumns, most: int | None) -> bytes:
-        """Returns the values as lines: the fast case of printing them as they are."""
-        values: Sequence[bytes | None] = columns.values
+    def _lines(self, offsets: Sequence[int], values: Sequence[bytes | None], most: int | None) -> bytes:
+        """Returns the values as lines: the fast case, in which nothing else of a record is printed."""
         chosen: Sequence[int] | None = None
         if self._grep is not None:
             search = self._grep.search
@@ -138,7 +144,7 @@ class Printer:
             values = [values[row] for row in chosen]
         if most is not None and len(values) >= most:
             values = values[:most]
-            self.last = columns.offsets[most - 1 if chosen is None else chosen[most - 1]]
+            self.last = offsets[most - 1 if chosen is None else chosen[most - 1]]
         self.printed += len(values)
         if not values:
             return b""
@@ -148,7 +154,7 @@ class Printer:
             return b"\n".join([value or b"" for value in values]) + b"\n"
 
     def _one_by_one(
-        self, batch: RecordBatch, columns: RecordColumns, deserialize: Deserializer | None, most: int | None
+        self, batch: RecordBatch, columns: RecordColumns, deserialize: Deserialize | None, most: int | None
     ) -> Iterator[bytes | UnprintableError]:
         header = BatchHeader.parse(batch.data, 0)
         topic, number = batch.partition
@@ -178,11 +184,11 @@ class Printer:
                 break
         yield b"".join(out)
 
-    def _value(self, raw: bytes | None, deserialize: Deserializer | None) -> bytes | None:
+    def _value(self, raw: bytes | None, deserialize: Deserialize | None) -> bytes | None:
         if deserialize is not None:
             if raw is None:
                 return None if self._form is not None else b"null"
-            return _json_of(deserialize, raw).encode()
+            return deserialize(raw).encode()
         if raw is not None and self._whole:
             return _text(raw).encode()
         return raw
@@ -194,8 +200,8 @@ class Printer:
         return value + b"\n"
 
 
-def _json_of(deserialize: Deserializer, raw: bytes) -> str:
-    return to_json(deserialize(raw))
+def _documents(values: Iterable[bytes | None], deserialize: Deserialize) -> list[bytes | None]:
+    return [b"null" if value is None else deserialize(value).encode() for value in values]
 
 
 def _between(columns: RecordColumns, start: int, stop: int | None) -> RecordColumns:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from klamm.core.cli.record_io.clients import json_parser
 from klamm.core.cli.record_io.interrupts import Interrupts
 from klamm.core.cli.record_io.line_input import (
     BadInput,
@@ -23,10 +24,12 @@ from klamm.core.cli.record_io.line_input import (
     line_blocks,
     parsed_blocks,
     raw_blocks,
+    typed_blocks,
     values_of_json,
 )
 
 LONGEST = 100
+EXACT = json_parser(Decimal)
 
 
 def lines_of(*writes: bytes) -> list[tuple[int, bytes | None]]:
@@ -119,11 +122,11 @@ def only(line: bytes, parse: Any) -> tuple[InputRecord | None, str]:
 
 
 def test_json_of_values() -> None:
-    parse = values_of_json(serialize, None, empty_is_null=False)
+    parse = values_of_json(serialize, EXACT, None, empty_is_null=False)
     assert only(b'{"a": 1.50}', parse)[0] == InputRecord(repr({"a": Decimal("1.50")}).encode())
     assert only(b"null", parse)[0] == InputRecord(None)
     assert only(b"", parse)[1].startswith("expected the JSON of one value, got an empty line")
-    assert only(b"", values_of_json(serialize, None, empty_is_null=True))[0] == InputRecord(None)
+    assert only(b"", values_of_json(serialize, EXACT, None, empty_is_null=True))[0] == InputRecord(None)
     assert only(b"{'a'}", parse)[1] == (
         "expected the JSON of one value, got \"{'a'}\" at character 2: "
         "Expecting property name enclosed in double quotes"
@@ -133,10 +136,27 @@ def test_json_of_values() -> None:
     assert "nested too deeply" in only(b"[" * 100_000, parse)[1]
 
 
+@pytest.mark.parametrize("empty_is_null", [False, True])
+@pytest.mark.parametrize(
+    "lines",
+    [[], [b"1", b'{"a": 2}', b"null"], [b"1", b"", b"2"], [b"1", b' {"a": 2} ', b'{"a": 2} 3'], [b"1", b"\xff"]],
+)
+def test_a_block_of_typed_lines_is_what_its_lines_are(lines: list[bytes], empty_is_null: bool) -> None:
+    def listed(blocks: Iterator[ParsedBlock]) -> list[Any]:
+        (block,) = blocks
+        values = [record.value for record in block.records] if block.values is None else block.values
+        return [list(zip(block.lines, values, strict=True)), [(bad.line, bad.reason) for bad in block.bad]]
+
+    for skip in (False, True):
+        one_by_one = parsed_blocks(blocks_of(*lines), values_of_json(serialize, EXACT, None, empty_is_null), skip)
+        assert listed(typed_blocks(blocks_of(*lines), serialize, EXACT, empty_is_null, skip)) == listed(one_by_one)
+
+
 def test_a_field_is_the_key() -> None:
-    parse = values_of_json(serialize, "id", empty_is_null=False)
+    parse = values_of_json(serialize, EXACT, "id", empty_is_null=False)
     assert only(b'{"id": "x"}', parse)[0] == InputRecord(b"{'id': 'x'}", b"x")
     assert only(b'{"id": 7}', parse)[0] == InputRecord(b"{'id': 7}", b"7")
+    assert only(b'{"id": 1.50}', parse)[0] == InputRecord(b"{'id': Decimal('1.50')}", b"1.50")
     assert only(b'{"id": null}', parse)[0] == InputRecord(b"{'id': None}", None)
     assert only(b'{"other": 7}', parse)[1] == "there is no field 'id' for the key"
 
@@ -148,12 +168,12 @@ def test_a_delimiter_ends_the_key() -> None:
 
 
 def test_whole_records() -> None:
-    parse = json_records(None)
+    parse = json_records(None, EXACT)
     line = b'{"topic":"t","partition":1,"offset":9,"timestamp":5,"key":{"base64":"/w=="},"value":"v",'
     line += b'"headers":[{"key":"h","value":null}]}'
     assert only(line, parse)[0] == InputRecord(b"v", b"\xff", (("h", None),), 5)
     assert only(b'{"value":null,"timestamp":"1970-01-01T00:00:01Z"}', parse)[0] == InputRecord(None, None, (), 1000)
-    assert only(b'{"value":{"a":1}}', json_records(serialize))[0] == InputRecord(b"{'a': 1}")
+    assert only(b'{"value":{"a":1}}', json_records(serialize, EXACT))[0] == InputRecord(b"{'a': 1}")
     for wrong, why in (
         (b"[1]", "expected a record as JSON"),
         (b'{"key":"a"}', "expected a record as JSON"),
