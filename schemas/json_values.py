@@ -34,6 +34,7 @@ __all__ = ["cell_reader", "fractions", "json_reader", "json_text"]
 
 _BYTES: Final = "text with one character U+0000 to U+00FF for each byte"
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_INFINITE: Final = (math.inf, -math.inf)
 _TEXTS: Final = ("uuid", "date", "time-", "timestamp-", "local-", "decimal")
 Text = Callable[[Any], str]
 
@@ -174,7 +175,9 @@ class _Reading:
         fields: list[tuple[str, Convert]] = []
 
         def convert(value: Any) -> Any:
-            if not isinstance(value, dict):
+            if value.__class__ is not dict:
+                raise misfit(at, f"expected an object for {describe(avro)}, got {value!r:.200}")
+            if not fields:
                 return value
             made = value.copy()
             for name, read in fields:
@@ -185,7 +188,7 @@ class _Reading:
         self._records[id(avro)] = convert
         made = [(field.name, self.of(field.type, under(at, field.name))) for field in avro.fields]
         fields += [(name, read) for name, read in made if read is not _same]
-        return convert if fields else _same
+        return convert
 
     def _leaf(self, avro: AvroType, at: str) -> Convert:
         if avro.logical == "decimal":
@@ -203,14 +206,21 @@ class _Reading:
         if avro.kind in ("bytes", "fixed"):
             return _parsed(avro, at, lambda text: text.encode("latin-1"), _BYTES)
         if avro.kind in ("float", "double"):
-            return _number
+            return _number(avro, at)
         return _same if self._parsed is float else _whole
 
 
-def _number(value: Any) -> Any:
-    if value.__class__ is str:
-        return _FLOATS.get(value, value)
-    return float(value) if value.__class__ is Decimal else value
+def _number(avro: AvroType, at: str) -> Convert:
+    def convert(value: Any) -> Any:
+        if value.__class__ is str:
+            return _FLOATS.get(value, value)
+        if value.__class__ is Decimal:
+            value = float(value)
+        if value in _INFINITE:  # JSON has none: the number was too large
+            raise misfit(at, f"the number is too large for {describe(avro)}")
+        return value
+
+    return convert
 
 
 def _whole(value: Any) -> Any:

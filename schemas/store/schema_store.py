@@ -146,7 +146,8 @@ class SchemaStore:
 
     def clear(self) -> None:
         """Forgets everything: the topic is read again from its beginning."""
-        self.generation += 1
+        if self.position:
+            self.generation += 1
         self._empty()
 
     def apply(self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> None:

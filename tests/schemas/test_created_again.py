@@ -74,6 +74,16 @@ def versions(store: SchemaStore) -> list[tuple[int, int, str]]:
     return [(one.schema_id, one.version, one.schema.text) for one in store.versions("t-value")]
 
 
+def test_a_topic_that_never_was_is_not_created_again() -> None:
+    topic = AbsentTopic()
+    log = TopicSchemaLog(cast("ClusterClient", topic))
+    topic.absent = True
+    assert log.read().generation == log.read().generation == 0
+    topic.absent = False
+    topic.put(entry(1, "first"))
+    assert (versions(log.read()), log.read().generation) == ([(1, 1, schema("first"))], 0)
+
+
 def test_a_topic_that_was_absent_is_read_from_its_beginning() -> None:
     topic = AbsentTopic()
     log = TopicSchemaLog(cast("ClusterClient", topic))

@@ -126,6 +126,12 @@ def test_other_forms_are_read(kind: Any, document: str, same_as: str) -> None:
     [
         ("double", '"x"', "field f: expected double, got 'x'"),
         ("int", "1.5", "field f: expected int, got 1.5"),
+        ("double", "1e400", "field f: the number is too large for double"),
+        (["null", "float", DECIMAL], "-1e400", "field f: the number is too large for float"),
+        ("double", "1" + "0" * 400, "is too large for double"),
+        ("float", "1e39", "field f: 1e.39 is too large for float"),
+        (POINTS[0], "[1]", r"field f: expected an object for record n.A, got \[1\]"),
+        (["null", POINTS[0]], "5", "field f: expected an object for record n.A, got 5"),
         (
             "bytes",
             '"€"',

@@ -77,7 +77,7 @@ class CliValues:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f'{name} is not JSON; the text "{name}" is read as a float or double')
 
 
 def json_parser(fractions: type[float] | type[Decimal]) -> JsonParser:

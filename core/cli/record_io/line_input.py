@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from json import JSONDecodeError
 from typing import Any, Final, NamedTuple
 
 from ...errors import SchemaError
@@ -236,7 +237,7 @@ def _document(line: bytes, parse_json: JsonParser, expected: str) -> Any:
     except RecursionError:
         raise ValueError(f"expected {expected}; this is nested too deeply") from None
     except ValueError as error:
-        where = f" at character {error.pos + 1}: {error.msg}" if hasattr(error, "pos") and hasattr(error, "msg") else ""
+        where = f" at character {error.pos + 1}: {error.msg}" if isinstance(error, JSONDecodeError) else f": {error}"
         raise ValueError(f"expected {expected}, got {_shown(line)}{where}") from None
 
 

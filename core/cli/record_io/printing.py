@@ -47,7 +47,8 @@ def format_of(text: str | None, whole: bool, terminal: bool) -> RecordFormat | N
     if text is not None:
         return compile_format(text, show_on_terminal if terminal else bytes)
     if whole:
-        return (lambda record: show_json(_as_json(record))) if terminal else (lambda record: _as_json(record).encode())
+        show = show_json if terminal else str.encode
+        return lambda record: show(_as_json(record)) + b"\n"
     return None
 
 
@@ -70,7 +71,7 @@ def _as_json(record: PrintedRecord) -> str:
     return (
         f'{{"topic":{to_json(record.topic)},"partition":{record.partition},"offset":{record.offset},'
         f'"timestamp":{record.timestamp_ms},"key":{_text(record.key)},'
-        f'"value":{"null" if record.value is None else record.value.decode()},"headers":[{headers}]}}\n'
+        f'"value":{"null" if record.value is None else record.value.decode()},"headers":[{headers}]}}'
     )
 
 

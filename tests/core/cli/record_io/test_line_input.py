@@ -131,7 +131,8 @@ def test_json_of_values() -> None:
         "expected the JSON of one value, got \"{'a'}\" at character 2: "
         "Expecting property name enclosed in double quotes"
     )
-    assert only(b"NaN", parse)[1].startswith("expected the JSON of one value, got 'NaN'")
+    assert only(b"NaN", parse)[1].startswith("expected the JSON of one value, got 'NaN': NaN is not JSON")
+    assert "Exceeds the limit" in only(b"1" * 5000, parse)[1]
     assert only(b"a\xff", parse)[1] == "byte 2 (0xff) is not UTF-8"
     assert "nested too deeply" in only(b"[" * 100_000, parse)[1]
 

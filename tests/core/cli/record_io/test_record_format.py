@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.cli.record_io.printing import show_json, show_on_terminal
+from klamm.core.cli.record_io.printing import format_of, show_json, show_on_terminal
 from klamm.core.cli.record_io.record_format import PrintedRecord, compile_format
 from klamm.core.errors import ConfigError
 
@@ -67,3 +67,13 @@ def test_fields_are_escaped_on_a_terminal() -> None:
     shown = compile_format(r"%k|%v|%v{hex}\n", show_on_terminal)(RECORD._replace(key=b"\x1b[31m\xc3\xa9\n"))
     assert shown == b"\\x1b[31m\xc3\xa9\\n|\\x00\\xffv|00ff76\n"
     assert show_json('{"a":"\x9b\u202eé\U000e0001"}') == '{"a":"\\u009b\\u202eé\\udb40\\udc01"}'.encode()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_whole_record_is_one_line(terminal: bool) -> None:
+    form = format_of(None, True, terminal)
+    assert form is not None
+    line = form(RECORD._replace(key=b"a\n", value=b'"\xe2\x80\xae"')).decode()
+    value = "\\u202e" if terminal else "\u202e"
+    assert '"key":"a\\n","value":"' + value + '"' in line
+    assert (line[-2:], line.count("\n")) == ("}\n", 1)
