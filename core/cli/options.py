@@ -35,6 +35,16 @@ __all__ = [
 ]
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file.")]
+
+
+def _servers(text: str | None) -> str | None:
+    if text is not None:
+        from ..client.network.metadata import parse_bootstrap
+
+        parse_bootstrap(text, "--bootstrap")
+    return text
+
+
 Bootstrap = Annotated[
     str | None,
     typer.Option(
@@ -42,6 +52,7 @@ Bootstrap = Annotated[
         "--bootstrap-server",
         "-b",
         metavar="HOST:PORT",
+        callback=_servers,
         help="A broker's address; taken from the file if not given.",
     ),
 ]

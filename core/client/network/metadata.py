@@ -236,19 +236,15 @@ def _topic(topic: Any) -> TopicView:
     )
 
 
-def parse_bootstrap(servers: str | Collection[str]) -> list[Address]:
+def parse_bootstrap(servers: str | Collection[str], name: str = "bootstrap.servers") -> list[Address]:
     """Parses `host:port,host:port`; IPv6 addresses are in brackets. Raises `ConfigError`, which names the part that is
-    wrong.
+    wrong. `name`: the key or the option that has the text.
     """
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    addresses = [_address(part.strip()) for part in parts if part.strip()]
-    if not addresses:
-        raise ConfigError("bootstrap.servers is empty; expected host:port, e.g. 127.0.0.1:9092")
-    return addresses
-
-
-def _address(text: str) -> Address:
     try:
-        return Address.parse_server(text)
+        addresses = [Address.parse_server(part.strip()) for part in parts if part.strip()]
     except ValueError as error:
-        raise ConfigError(f"bootstrap.servers: {error}") from error
+        raise ConfigError(f"{name}: {error}") from error
+    if not addresses:
+        raise ConfigError(f"{name} is empty; expected host:port, e.g. 127.0.0.1:9092")
+    return addresses

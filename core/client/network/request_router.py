@@ -243,7 +243,7 @@ class Caller:
         if self.cluster.view.nodes:
             return error
         servers = ",".join(map(str, self.bootstrap))
-        return type(error)(f"no broker answers at {servers} ({error}); is it running, and is bootstrap.servers right?")
+        return type(error)(f"no broker answers at {servers} ({error}); is it running, and is the address right?")
 
     def _retries(self, timeout_s: float | None, policy: Delays | None = None) -> Retries:
         clock = self.network.clock

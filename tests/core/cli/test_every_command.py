@@ -186,6 +186,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
+@pytest.mark.parametrize("name", OF_A_CLUSTER)
+def test_a_wrong_address_is_named_by_its_option(klamm: Klamm, name: str) -> None:
+    done = klamm(*name.split(), "--bootstrap", "here")
+    expected = "klamm: --bootstrap: expected host:port with a port up to 65535, got 'here'\n"
+    assert (done.status, done.out, done.err) == (2, "", expected)
+
+
 @pytest.mark.parametrize("name", LISTINGS)
 def test_json_of_a_listing(klamm: Klamm, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(broker.folder)

@@ -229,7 +229,7 @@ def test_an_unreachable_cluster_says_where_and_what_to_do(codecs: CodecTable) ->
     with ClusterClient(f"127.0.0.1:{port}", codecs=codecs, request_timeout_s=0.2) as client:
         expected = (
             rf"no broker answers at 127.0.0.1:{port} \(cannot connect to 127.0.0.1:{port}: connection refused\); "
-            "is it running, and is bootstrap.servers right?"
+            "is it running, and is the address right?"
         )
         with pytest.raises(ConnectionFailedError, match=expected):
             client.metadata()
