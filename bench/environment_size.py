@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("", "fast", "arrow", "lake", "web", "spark", "demo")
+EXTRAS = ("", "fast", "arrow", "lake", "web", "registry", "spark", "demo")
 LARGEST = 3
 MB = 1_000_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ from typing import Annotated, Final
 
 import typer
 
+from ..client.producer.deliveries import log
 from ..client.producer.producer import Producer
 from ..config.section import INT_MAX
-from ..errors import ConfigError, KlammError
+from ..errors import ConfigError, DeliveryError, KlammError
 from ..escaping import escaped
 from ..process_log import of_command
 from ..records.partition import counted
@@ -94,7 +96,7 @@ def produce(
     headers = _headers(header)
     settings = client_settings(config, bootstrap)
     of_command(settings.log)
-    with _input(file) as fd, Interrupts() as interrupts, CliValues.of(settings) as values:
+    with _input(file) as fd, Interrupts() as interrupts, CliValues.of(settings) as values, _failures_unlogged():
         producer = Producer(settings.with_(topics={}))
         try:
             producer.partitions(topic)
@@ -251,6 +253,20 @@ class _Form:
         else:
             parse = _null if self._null else InputRecord
         return parsed_blocks(lines, parse if self._key_delimiter is None else keyed(parse, self._key_delimiter), skip)
+
+
+@contextmanager
+def _failures_unlogged() -> Iterator[None]:
+    """Keeps failed batches out of the log, since the command prints the first failure itself."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not (isinstance(record.args, tuple) and any(isinstance(one, DeliveryError) for one in record.args))
+
+    log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_other)
 
 
 def _null(line: bytes) -> InputRecord:

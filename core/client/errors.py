@@ -162,7 +162,7 @@ class LogTruncatedError(DataLossError):
 class SinkError(KlammError):
     """A sink failed: names the sink and, unless the error is a `KlammError`, the method that raised it."""
 
-    def __init__(self, name: str, method: str, error: Exception) -> None:
+    def __init__(self, name: str, method: str, error: Exception | SystemExit) -> None:
         if isinstance(error, KlammError):
             what, self.code = str(error), error.code
         else:

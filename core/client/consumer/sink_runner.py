@@ -143,7 +143,7 @@ class SinkRunner:
         """Adds the sink's name to errors that its methods raise."""
         try:
             yield
-        except Exception as error:  # a third party's sink may raise anything
+        except (Exception, SystemExit) as error:  # a third party's sink may raise anything
             raise SinkError(self._name, method, error) from error
 
     def _round(self, client: ClusterClient, consumer: Consumer) -> bool:

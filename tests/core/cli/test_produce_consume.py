@@ -335,6 +335,15 @@ def spawn(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([KLAMM, *arguments], **options)
 
 
+def test_what_a_broker_refuses_is_one_line(topic: str, folder: Path, client: ClusterClient) -> None:
+    client.create_topics({f"{topic}-small": NewTopic(1, 1, {"max.message.bytes": "100"})})
+    sending = spawn("produce", f"{topic}-small", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    _, shown = sending.communicate(b"x" * 1000 + b"\n", 60)
+    error, count = shown.decode().splitlines()
+    assert error.startswith(f"klamm: topic '{topic}-small' partition 0: 1 record was not delivered: ")
+    assert (sending.returncode, count) == (1, f"klamm: 0 records sent to {topic}-small")
+
+
 def test_a_pipe_that_is_closed_is_no_error(topic: str, folder: Path) -> None:
     with Producer(folder / "klamm.yaml") as producer:
         producer.send_raw(topic, [b"%060d" % n for n in range(20_000)]).result(60)

@@ -22,7 +22,7 @@ from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.consumer.sink_runner import SinkRunner
 from klamm.core.client.errors import SinkError
 from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import ConfigError, CorruptRecordError, ErrorCode, StorageError
+from klamm.core.errors import ConfigError, CorruptRecordError, ErrorCode, KlammError, StorageError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
@@ -94,7 +94,7 @@ def test_a_sink_that_fails_commits_nothing_and_a_rerun_doubles_nothing(broker: R
 class Failing:
     """A sink whose `flush` raises."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception | SystemExit) -> None:
         self._error = error
 
     def open(self) -> None:
@@ -118,17 +118,18 @@ FULL = OSError(28, "No space left on device")
     [
         (FULL, r"flush failed: OSError: \[Errno 28\] No space left on device$"),
         (ZeroDivisionError("a bug"), r"flush failed: ZeroDivisionError: a bug at .*test_sink_runner.py:\d+$"),
+        (SystemExit(3), r"flush failed: SystemExit: 3 at .*test_sink_runner.py:\d+$"),
         (StorageError("the folder is read-only"), "the folder is read-only$"),
     ],
 )
 def test_whatever_a_sink_raises_is_one_line_that_names_it(
-    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, error: Exception | SystemExit, words: str
 ) -> None:
     produce(broker, "fails", 1)
     monkeypatch.setattr(Settings, "make_sink", lambda *_: Failing(error))
     with pytest.raises(SinkError, match=f"^sink fails: {words}") as caught:
         run_once(load_settings(broker.config_path), "fails")
-    assert caught.value.code is getattr(error, "code", ErrorCode.unknown_server_error)
+    assert caught.value.code is (error.code if isinstance(error, KlammError) else ErrorCode.unknown_server_error)
     assert caught.value.__cause__ is error
 
 
