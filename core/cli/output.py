@@ -11,12 +11,14 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import KlammError
 from ..escaping import escaped, escaped_lines
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ __all__ = [
     "say_rows",
     "text",
     "titled_table",
+    "writing",
 ]
 
 PIPE_WIDTH = 200
@@ -53,6 +56,18 @@ def discard_output(*, err: bool = False) -> None:
     """Redirects stdout, or stderr, to the null device: flushing the rest of the buffer would fail again when the
     interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+
+
+@contextmanager
+def writing(*, err: bool = False) -> Iterator[None]:
+    """Names stdout, or stderr, in an error of writing to it, as of a full disk. A `BrokenPipeError` stays as it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output(err=err)
+        raise KlammError(f"standard {'error' if err else 'output'}: {error.strerror}") from error
 
 
 def reader_ended() -> bool:
@@ -89,7 +104,8 @@ def _echo(output: str, err: bool) -> None:
     """Prints a text. If its reader has ended (`| head`), the rest of the output is discarded and the command
     continues, since it may change something; its exit status is unaffected."""
     try:
-        typer.echo(output, err=err)
+        with writing(err=err):
+            typer.echo(output, err=err)
     except BrokenPipeError:
         discard_output(err=err)
 
@@ -132,7 +148,8 @@ def say_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], as_json:
         made.add_column(column.replace("_", " "), justify="right" if right else "left", overflow="fold")
     for row in found:
         made.add_row(*(_cell(row[column]) for column in columns))
-    console().print(made)
+    with writing():
+        console().print(made)
 
 
 def _cell(value: Any) -> str | Text:

@@ -16,6 +16,7 @@ from ...records.codecs import CodecTable, UnsupportedCodecError
 from ...records.decode import RecordColumns, decode_columns
 from ...records.header import BatchHeader
 from ...records.partition import TopicPartition
+from ..output import writing
 from .clients import to_json
 from .record_format import PrintedRecord, RecordFormat, compile_format
 
@@ -236,5 +237,6 @@ class Output:
         if self._parts:
             data = b"".join(self._parts)
             self._parts, self._size = [], 0
-            self._out.write(data)
-            self._out.flush()
+            with writing():
+                self._out.write(data)
+                self._out.flush()

@@ -397,7 +397,8 @@ def test_ctrl_c_is_status_130(klamm: Klamm, monkeypatch: pytest.MonkeyPatch) -> 
     assert klamm("plugins").status == 130
 
 
-def test_output_that_cannot_be_written_is_one_line(here: Path) -> None:
+@pytest.mark.parametrize("command", [("plugins",), ("plugins", "--json"), ("completion", "bash")])
+def test_output_that_cannot_be_written_is_one_line(here: Path, command: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([KLAMM, "plugins"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=180)
-    assert (done.returncode, done.stderr) == (1, "klamm: [Errno 28] No space left on device\n")
+        done = subprocess.run([KLAMM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=180)
+    assert (done.returncode, done.stderr) == (1, "klamm: standard output: No space left on device\n")

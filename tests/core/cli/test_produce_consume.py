@@ -335,6 +335,15 @@ def spawn(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([KLAMM, *arguments], **options)
 
 
+def test_a_full_disk_is_one_line(topic: str, folder: Path) -> None:
+    with Producer(folder / "klamm.yaml") as producer:
+        producer.send_raw(topic, [b"1"]).result(60)
+    with Path("/dev/full").open("w") as full:
+        reading = spawn("consume", topic, stdout=full, stderr=subprocess.PIPE)
+        _, shown = reading.communicate(timeout=60)
+    assert (reading.returncode, shown) == (1, b"klamm: standard output: No space left on device\n")
+
+
 def test_what_a_broker_refuses_is_one_line(topic: str, folder: Path, client: ClusterClient) -> None:
     client.create_topics({f"{topic}-small": NewTopic(1, 1, {"max.message.bytes": "100"})})
     sending = spawn("produce", f"{topic}-small", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
