@@ -272,7 +272,9 @@ def test_a_rebalance_does_not_end_a_group_member(
     assert klamm("consume", topic, "-g", f"g-{topic}").out == "0\n1\n2\n3\n4\n5\n6\n7\n"
 
 
-def test_what_cannot_be_decoded_is_named_and_the_rest_is_printed(klamm: Klamm, folder: Path) -> None:
+def test_what_cannot_be_decoded_is_named_and_the_rest_is_printed(
+    klamm: Klamm, folder: Path, client: ClusterClient
+) -> None:
     klamm("produce", "broken", lines(folder, ANN), "-q")
     klamm("produce", "broken", lines(folder, "plain text", "\0\0\0\0\1\x02"), "--raw", "-q")
     klamm("produce", "broken", lines(folder, BOB), "-q")
