@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from klamm.core.client.edges import EARLIEST, LATEST
 from klamm.core.errors import ConfigError
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 
 OPTIONS: Final = (
     "kafka.bootstrap.servers",
+    "kafka.isolation.level",
     "bootstrap.servers",
     "subscribe",
     "subscribePattern",
@@ -42,6 +44,7 @@ OPTIONS: Final = (
     "klamm.envelope",
     "klamm.schemas.topic",
 )
+ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY: Final = ("minOffsetsPerTrigger", "maxTriggerDelay")
 _EDGES: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -69,7 +72,7 @@ class Typing:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The settings with which a task reads its range; `poll_timeout_s` and `quarantine` are those of
+    """The settings with which a task reads its range; `poll_timeout_s`, `quarantine` and `isolation` are those of
     `SourceOptions`.
     """
 
@@ -78,6 +81,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     quarantine: bool
     poll_timeout_s: float = POLL_TIMEOUT_MS / 1000
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class SourceOptions:
     Times, if given, override offsets; `late_is_latest`: a partition without a record at or after its starting time
     begins at its end. `limit` is the most offsets of a batch or micro-batch in total; a stream waits up to
     `max_delay_s` for `least` new ones. `poll_timeout_s` is how long a task waits for records of its range.
-    `quarantine`: a batch that cannot be opened becomes a row.
+    `quarantine`: a batch that cannot be opened becomes a row. `isolation`: whether records of open and aborted
+    transactions are read.
     """
 
     bootstrap: str
@@ -109,12 +114,20 @@ class SourceOptions:
     headers: bool
     quarantine: bool
     poll_timeout_s: float
+    isolation: IsolationLevel
     plugins: tuple[str, ...]
     typing: Typing | None
 
     @property
     def reading(self) -> ReadOptions:
-        return ReadOptions(self.bootstrap, self.plugins, self.fail_on_data_loss, self.quarantine, self.poll_timeout_s)
+        return ReadOptions(
+            self.bootstrap,
+            self.plugins,
+            self.fail_on_data_loss,
+            self.quarantine,
+            self.poll_timeout_s,
+            self.isolation,
+        )
 
 
 class Reading(Enum):
@@ -160,6 +173,7 @@ def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) ->
         headers=_flag(values, "includeHeaders", False),
         quarantine=quarantine,
         poll_timeout_s=(_count(values, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS) / 1000,
+        isolation=IsolationLevel[_choice(values, "kafka.isolation.level", ISOLATIONS).upper()],
         plugins=names_of(values.get("klamm.plugins", "")),
         typing=typing,
     )

@@ -16,6 +16,7 @@ from ..interfaces.offsets import CommittedOffset, OffsetStore
 from ..interfaces.service import AppendListener, ServiceRead
 from ..log.errors import OffsetOutOfRangeError
 from ..log.partition_log import LogRead, ReadIsolation
+from ..records.aborted import hide_aborted
 from ..records.codecs import CodecTable
 from ..records.isolation import IsolationLevel
 from ..records.partition import TopicPartition
@@ -71,7 +72,12 @@ class LocalBrokerContext:
                 found = log.read(offset, max_bytes, isolation=bound)
         end = found.last_stable_offset if bound is ReadIsolation.COMMITTED else found.high_watermark
         read = ServiceRead(
-            found.data, found.high_watermark, found.log_start_offset, end, log.topic_id, epoch, found.aborted
+            hide_aborted(found.data, found.aborted),
+            found.high_watermark,
+            found.log_start_offset,
+            end,
+            log.topic_id,
+            epoch,
         )
         if self._led(partition).leader_epoch != epoch:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition} has a new leader epoch")

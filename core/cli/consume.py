@@ -144,7 +144,8 @@ def _plan(
     ) as client:
         wanted = [tp for topic in dict.fromkeys(topics) for tp in _chosen(client.partitions(topic), chosen)]
         firsts = {tp: offset for tp, (offset, _) in client.list_offsets(dict.fromkeys(wanted, EARLIEST)).items()}
-        ends = {tp: offset for tp, (offset, _) in client.list_offsets(dict.fromkeys(wanted, LATEST)).items()}
+        latest = dict.fromkeys(wanted, LATEST)
+        ends = {tp: offset for tp, (offset, _) in client.list_offsets(latest, isolation=options.isolation).items()}
         starts = resolve(start, client, firsts, ends)
         stops = resolve(end, client, firsts, ends)
     if start.kind is PositionKind.OFFSET and all(starts[tp] > ends[tp] for tp in wanted):

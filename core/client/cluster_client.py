@@ -15,6 +15,7 @@ from ..protocol.messages import Buffer, Schema
 from ..protocol.produce.client import write_produce_request
 from ..protocol.produce.conditional import FEATURE as CONDITIONAL_APPEND
 from ..protocol.produce.conditional import MOVED as LOG_END_MOVED
+from ..records.aborted import hide_aborted
 from ..records.epoch_end import EpochEnd
 from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.offset_and_epoch import OffsetAndEpoch
@@ -71,8 +72,8 @@ class FetchedPartition:
     requested offset. Offsets are -1 if `error` is set.
 
     `preferred_read_replica`: the broker from which to fetch next (KIP-392), -1 for none. `diverging`: the log
-    differs from what was read; the end of the largest epoch that both have, up to `Lineage.last_epoch`. `aborted`:
-    the aborted transactions with records in `records`, for `READ_COMMITTED`.
+    differs from what was read; the end of the largest epoch that both have, up to `Lineage.last_epoch`. With
+    `READ_COMMITTED` the batches of aborted transactions are marked as control batches (`records.aborted`).
     """
 
     error: ErrorCode
@@ -82,7 +83,6 @@ class FetchedPartition:
     last_stable_offset: int = -1
     preferred_read_replica: int = -1
     diverging: EpochEnd | None = None
-    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class ListedOffset(NamedTuple):
@@ -795,12 +795,18 @@ def _fetched(p: Any) -> FetchedPartition:
         p.error_code,
         p.high_watermark,
         getattr(p, "log_start_offset", -1),
-        bytes(p.records or b""),
+        _committed(bytes(p.records or b""), p.aborted_transactions),
         p.last_stable_offset,
         getattr(p, "preferred_read_replica", -1),
         None if diverging is None or diverging.epoch < 0 else EpochEnd(diverging.epoch, diverging.end_offset),
-        tuple(AbortedTransaction(each.producer_id, each.first_offset) for each in p.aborted_transactions or ()),
     )
+
+
+def _committed(records: bytes, aborted: Any) -> bytes:
+    """Hides the batches of aborted transactions; a broker lists them for `READ_COMMITTED` only."""
+    if not aborted:
+        return records
+    return hide_aborted(records, [AbortedTransaction(each.producer_id, each.first_offset) for each in aborted])
 
 
 def _by_topic(work: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from ..records.codecs import CodecTable
-from ..records.isolation import AbortedTransaction, IsolationLevel
+from ..records.isolation import IsolationLevel
 from ..records.partition import TopicPartition
 from .coordination import Coordination
 from .offsets import CommittedOffset
@@ -26,7 +26,7 @@ __all__ = ["AppendListener", "BrokerContext", "Service", "ServiceMetric", "Servi
 class ServiceRead(NamedTuple):
     """Whole record batches, the first of which may begin before the requested offset. `end`: the offset up to which
     records can be read with the requested isolation. `topic_id` and `leader_epoch` are those of the log that was read.
-    `aborted`: the aborted transactions with records in `data`, for a read with `READ_COMMITTED`.
+    For a read with `READ_COMMITTED` the batches of aborted transactions are marked as control batches.
     """
 
     data: bytes
@@ -35,7 +35,6 @@ class ServiceRead(NamedTuple):
     end: int
     topic_id: UUID | None = None
     leader_epoch: int = -1
-    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class AppendListener(Protocol):

@@ -17,6 +17,7 @@ from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.header import BatchHeader
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.options import AvroOptions
@@ -72,7 +73,8 @@ class ClusterTopics:
 
     def ends(self, topic: str) -> dict[int, LogEnds]:
         partitions = self._client.partitions(topic)
-        first, last = (edges(self._client, partitions, edge) for edge in (EARLIEST, LATEST))
+        committed = IsolationLevel.READ_COMMITTED
+        first, last = (edges(self._client, partitions, edge, committed) for edge in (EARLIEST, LATEST))
         return {tp.partition: LogEnds(first[tp], last[tp]) for tp in partitions}
 
     def topic_id(self, topic: str) -> UUID | None:

@@ -14,6 +14,7 @@ from klamm.core.client.factory import ClusterAccess, open_client
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import ConfigError, ErrorCode
 from klamm.core.plugins import plugin_host
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 
 from ..options import CLIENT_ID, Offsets, SourceOptions, Times
@@ -70,9 +71,16 @@ def _matching(client: ClusterClient, pattern: str) -> list[str]:
     return sorted(t.name for t in topics if t.error is ErrorCode.none and not t.internal and matches(t.name))
 
 
-def edges(client: ClusterClient, partitions: Iterable[TopicPartition], edge: int) -> dict[TopicPartition, int]:
-    """Returns the `EARLIEST` or `LATEST` offset of each partition."""
-    return {tp: offset for tp, (offset, _) in client.list_offsets(dict.fromkeys(partitions, edge)).items()}
+def edges(
+    client: ClusterClient,
+    partitions: Iterable[TopicPartition],
+    edge: int,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
+    """Returns the `EARLIEST` or `LATEST` offset of each partition; with `READ_COMMITTED` the latest is the last stable
+    offset."""
+    found = client.list_offsets(dict.fromkeys(partitions, edge), isolation=isolation)
+    return {tp: offset for tp, (offset, _) in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +91,9 @@ class Ends:
     latest: Mapping[TopicPartition, int]
 
     @classmethod
-    def of(cls, client: ClusterClient, partitions: Iterable[TopicPartition]) -> Ends:
+    def of(cls, client: ClusterClient, partitions: Iterable[TopicPartition], isolation: IsolationLevel) -> Ends:
         wanted = list(partitions)
-        return cls(edges(client, wanted, EARLIEST), edges(client, wanted, LATEST))
+        return cls(edges(client, wanted, EARLIEST), edges(client, wanted, LATEST, isolation))
 
 
 def starting_offsets(
@@ -95,7 +103,7 @@ def starting_offsets(
     wanted = list(partitions)
     if options.starting_times is None:
         return {tp: _offset(options.starting, tp, "startingOffsets", ends) for tp in wanted}
-    found = _at_times(client, options.starting_times, wanted, "startingOffsetsByTimestamp")
+    found = _at_times(client, options.starting_times, wanted, "startingOffsetsByTimestamp", options.isolation)
     for tp, offset in found.items():
         if offset == _NONE_THERE and not options.late_is_latest:
             raise ConfigError(
@@ -111,24 +119,28 @@ def ending_offsets(
     wanted = list(partitions)
     if options.ending_times is None:
         return {tp: _offset(options.ending, tp, "endingOffsets", ends) for tp in wanted}
-    found = _at_times(client, options.ending_times, wanted, "endingOffsetsByTimestamp")
+    found = _at_times(client, options.ending_times, wanted, "endingOffsetsByTimestamp", options.isolation)
     return {tp: ends.latest[tp] if offset == _NONE_THERE else offset for tp, offset in found.items()}
 
 
-def first_at(client: ClusterClient, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Returns the first offset whose record is at or after the time; -1 if there is none."""
-    return {tp: offset for tp, (offset, _) in client.list_offsets(times).items()}
+def first_at(
+    client: ClusterClient,
+    times: Mapping[TopicPartition, int],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
+    """Returns the first offset whose record is at or after the time; -1 if there is none that the isolation shows."""
+    return {tp: offset for tp, (offset, _) in client.list_offsets(times, isolation=isolation).items()}
 
 
 def _at_times(
-    client: ClusterClient, times: Times, partitions: list[TopicPartition], name: str
+    client: ClusterClient, times: Times, partitions: list[TopicPartition], name: str, isolation: IsolationLevel
 ) -> dict[TopicPartition, int]:
     if isinstance(times, int):
-        return first_at(client, dict.fromkeys(partitions, times))
+        return first_at(client, dict.fromkeys(partitions, times), isolation)
     for tp in partitions:
         if tp not in times:
             raise _left_out(name, tp)
-    return first_at(client, {tp: times[tp] for tp in partitions})
+    return first_at(client, {tp: times[tp] for tp in partitions}, isolation)
 
 
 def _offset(given: Offsets, tp: TopicPartition, name: str, ends: Ends) -> int:
@@ -147,7 +159,7 @@ def planned(client: ClusterClient, options: SourceOptions) -> list[OffsetRange]:
     log.
     """
     found = find_partitions(client, options)
-    ends = Ends.of(client, found.partitions)
+    ends = Ends.of(client, found.partitions, options.isolation)
     starts = starting_offsets(client, options, found.partitions, ends)
     stops = ending_offsets(client, options, found.partitions, ends)
     ranges = []

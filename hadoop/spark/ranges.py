@@ -36,5 +36,6 @@ def read_batches(
         fail_on_data_loss=options.fail_on_data_loss,
         poll_timeout_s=options.poll_timeout_s,
         quarantine=options.quarantine,
+        isolation=options.isolation,
     )
     return spark_batches(reader.arrow_batches(), task.partition, schema, values)

@@ -166,7 +166,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         found = find_partitions(self._client, self._options)
-        ends = Ends.of(self._client, found.partitions)
+        ends = Ends.of(self._client, found.partitions, self._options.isolation)
         offsets = starting_offsets(self._client, self._options, found.partitions, ends)
         for tp, offset in offsets.items():
             if not ends.earliest[tp] <= offset <= ends.latest[tp]:
@@ -258,7 +258,8 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             _log.warning("%s", error)
             found = find_those_there(self._client, self._options)
-        return StreamOffsets(edges(self._client, found.partitions, LATEST), found.topic_ids)
+        ends = edges(self._client, found.partitions, LATEST, self._options.isolation)
+        return StreamOffsets(ends, found.topic_ids)
 
     def _check_topics(self, begin: StreamOffsets, latest: StreamOffsets) -> None:
         for topic in begin.topic_ids:

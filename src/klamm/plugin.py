@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from klamm.core.interfaces.validator import TopicValidator
     from klamm.core.plugins import PluginHost, plugin_host
     from klamm.core.records.codecs import CodecTable
-    from klamm.core.records.isolation import AbortedTransaction, IsolationLevel
+    from klamm.core.records.isolation import IsolationLevel
     from klamm.core.records.partition import TopicPartition
     from klamm.core.records.record import ConsumerRecord, Headers, ProducerRecord, Record, RecordMetadata
 
@@ -117,7 +117,6 @@ __all__ = [
     "ANY_VERSION",
     "CLUSTER_NAME",
     "NO_WINDOW",
-    "AbortedTransaction",
     "AclOperation",
     "AppendListener",
     "ArrowDeserializer",
@@ -336,7 +335,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
             "klamm.core.interfaces.validator": ("TopicValidator",),
             "klamm.core.plugins": ("PluginHost", "plugin_host"),
             "klamm.core.records.codecs": ("CodecTable",),
-            "klamm.core.records.isolation": ("AbortedTransaction", "IsolationLevel"),
+            "klamm.core.records.isolation": ("IsolationLevel",),
             "klamm.core.records.partition": ("TopicPartition",),
             "klamm.core.records.record": ("ConsumerRecord", "Headers", "ProducerRecord", "Record", "RecordMetadata"),
         },

@@ -385,12 +385,12 @@ class Consumer:
         self._positions.cut_known(cut)
 
     def metrics(self) -> dict[str, int]:
-        """Returns counts since the consumer was made; `lag`: records up to the high watermark that were not yet
-        returned.
+        """Returns counts since the consumer was made; `lag`: offsets up to the high watermark, or up to the last
+        stable offset for `read_committed`, that the positions have not passed; markers of transactions count.
         """
         with self._positions.lock:
             states = list(self._positions.states.values())
-            lag = sum(max(0, s.high_watermark - s.position) for s in states if s.position is not None)
+            lag = sum(max(0, s.end - s.position) for s in states if s.position is not None)
         return {
             "lag": lag,
             "rebalances": self._commits.rebalances,

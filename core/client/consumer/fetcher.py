@@ -30,7 +30,6 @@ from ...config.sections.consumer import ConsumerConfig
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.offsets import CommittedOffset
 from ...records.epoch_end import EpochEnd
-from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition, counted, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient
 from ..errors import ClientClosedError, ConnectionFailedError, LogTruncatedError, NoOffsetError, UnknownTopicError
@@ -252,9 +251,8 @@ class Fetcher:
             self._positions.fail(_no_offset(why, {p: states[p].divergence for p in why}))
             return {}
         side = EARLIEST if policy == "earliest" else LATEST
-        isolation = IsolationLevel[self._config.isolation_level.upper()]
         found, problems = self._client.try_list_offsets(
-            dict.fromkeys(why, side), isolation=isolation, timeout_s=COMPARE_S
+            dict.fromkeys(why, side), isolation=self._config.isolation, timeout_s=COMPARE_S
         )
         self._failed({p: states[p] for p in problems}, problems)
         # The records before the end were written under the leader's epoch or a former one.

@@ -84,7 +84,7 @@ class NodeFetcher(threading.Thread):
         """When the Fetch in flight was sent; None if there is none."""
         self._compared_since = math.inf
         """Partitions that were compared after this time are fetched, even if that is more than `UNWATCHED_S` ago."""
-        self._isolation = IsolationLevel[config.isolation_level.upper()]
+        self._isolation = config.isolation
 
     def run(self) -> None:
         while not self._positions.closed:
@@ -199,6 +199,8 @@ class NodeFetcher(threading.Thread):
         state.watched_at = time.monotonic()
         fell = answer.high_watermark < state.high_watermark
         state.high_watermark = answer.high_watermark
+        committed = self._isolation is IsolationLevel.READ_COMMITTED
+        state.end = answer.last_stable_offset if committed else answer.high_watermark
         if fell:
             state.check = True  # the records that came with it may be another topic's
             state.leader_epoch = -1

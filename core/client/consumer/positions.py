@@ -71,11 +71,12 @@ class TopicPartitionState:
     not been yet; until then, no record is returned and no offset committed. `divergence`: where the log was cut
     below the position, if `auto.offset.reset` is none.
 
-    `node` leads the partition; `replica`, until `replica_until`, is the broker that the leader has named to fetch
-    from (KIP-392). Until `leader_until` the leader is asked to name none, since one has refused or did not answer.
-    `fetch_epoch` is the leader epoch of the record before `fetch_from`. `failures`: the attempts to reach the leader
-    since the last answer; `asked_at`: when the fetch in flight was sent; `looked_at`: when the leader was last
-    looked up because the broker did not answer.
+    `node` leads the partition; `replica`, until `replica_until`, is the broker that the leader has named to fetch from
+    (KIP-392). Until `leader_until` the leader is asked to name none, since one has refused or did not answer. `end`:
+    where the records end that the consumer may read, as of the last answer: the high watermark, or the last stable
+    offset for `read_committed`. `fetch_epoch` is the leader epoch of the record before `fetch_from`. `failures`: the
+    attempts to reach the leader since the last answer; `asked_at`: when the fetch in flight was sent; `looked_at`: when
+    the leader was last looked up because the broker did not answer.
     """
 
     partition: TopicPartition
@@ -113,6 +114,7 @@ class TopicPartitionState:
     gone: bool = False
     retry_at: float = 0.0
     high_watermark: int = -1
+    end: int = -1
 
     def move(self, offset: int | None, epoch: int = -1, *, reset: str = "") -> None:
         """Moves to another position (None: still to be found); drops fetched data."""

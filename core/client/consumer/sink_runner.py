@@ -266,7 +266,7 @@ class SinkRunner:
     def _ends(self, client: ClusterClient) -> dict[TopicPartition, int]:
         """Returns the present ends of the partitions that have records."""
         partitions = [tp for topic in self._options.topics for tp in client.partitions(topic)]
-        ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        ends = client.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._settings.consumer.isolation)
         return {tp: end for tp, (end, _) in ends.items() if end > 0}
 
     def _reached(self, client: ClusterClient, consumer: Consumer, targets: dict[TopicPartition, int]) -> bool:

@@ -27,7 +27,7 @@ from ...errors import BrokerError, CorruptRecordError, ErrorCode
 from ...records.codecs import CodecTable
 from ...records.epoch_end import EpochEnd
 from ...records.header import iter_headers
-from ...records.isolation import AbortedTransaction, IsolationLevel
+from ...records.isolation import IsolationLevel
 from ...records.partition import TopicPartition
 from ..cluster_client import FetchedPartition, Lineage
 from ..errors import (
@@ -108,8 +108,6 @@ class PartitionReader:
         """As of the last fetch."""
         self.last_stable_offset = -1
         """As of the last fetch."""
-        self.aborted: tuple[AbortedTransaction, ...] = ()
-        """The aborted transactions with records in the last fetch, if `isolation` is `READ_COMMITTED`."""
         self._client = client
         self._fetch_bytes = fetch_bytes
         self._isolation = isolation
@@ -243,7 +241,6 @@ class PartitionReader:
         if answer.diverging is not None:
             self._diverged(answer.diverging)
         self.high_watermark, self.last_stable_offset = answer.high_watermark, answer.last_stable_offset
-        self.aborted = answer.aborted
         if answer.high_watermark < position:  # this may be so for a moment after an election
             self.verify()
         if until is not None and next(iter_headers(answer.records), None) is None:

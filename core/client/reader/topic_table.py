@@ -37,6 +37,8 @@ from .partition_reader import MAX_WAIT_MS, FetchClient, PartitionReader
 __all__ = ["FETCH_BYTES", "MAX_BOOTSTRAPS", "UNWATCHED_S", "TableClient", "TableContents", "TopicTable"]
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
+_COMMITTED: Final = IsolationLevel.READ_COMMITTED
+"""A table has no records of open or aborted transactions, which a foreign producer may write."""
 UNWATCHED_S: Final = 1.0
 MAX_BOOTSTRAPS: Final = 6
 """The most attempts of one `catch_up` to read the topic from its beginning: brokers learn of a new topic one after
@@ -79,7 +81,7 @@ class TableClient(Protocol):
     ) -> Mapping[TopicPartition, EpochEnd]: ...
 
     def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None
+        self, timestamps: Mapping[TopicPartition, int], *, isolation: IsolationLevel, timeout_s: float | None
     ) -> Mapping[TopicPartition, tuple[int, int]]: ...
 
 
@@ -133,7 +135,7 @@ class _BoundedClient(FetchClient):
         return self._client.leader_epoch_ends(epochs, timeout_s=self._left_s())
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
-        return self._client.list_offsets(timestamps, timeout_s=self._left_s())
+        return self._client.list_offsets(timestamps, isolation=_COMMITTED, timeout_s=self._left_s())
 
     def _left_s(self) -> float | None:
         return None if self.deadline_s is None else self.deadline_s - self._clock()
@@ -244,7 +246,7 @@ class TopicTable:
         if partitions:
             starts = self._client.list_offsets(dict.fromkeys(partitions, EARLIEST))
             for partition, (offset, _) in starts.items():
-                reader = PartitionReader(self._client, partition, offset, fetch_bytes=FETCH_BYTES)
+                reader = PartitionReader(self._client, partition, offset, fetch_bytes=FETCH_BYTES, isolation=_COMMITTED)
                 self._readers[partition] = reader
 
     def _behind(
@@ -280,14 +282,14 @@ class TopicTable:
                 wait_ms = MAX_WAIT_MS
 
     def _committed_end(self, reader: PartitionReader) -> int:
-        """Returns the high watermark that the fetch returned, or a higher one: a new leader's is too low until it
+        """Returns the last stable offset that the fetch returned, or a higher one: a new leader's is too low until it
         has committed its first records, and ListOffsets waits for that (KIP-207)."""
         epoch = reader.leader_epoch
         if self._known_ends.get(reader.partition) == epoch:
-            return reader.high_watermark
+            return reader.last_stable_offset
         end = self._client.list_offsets({reader.partition: LATEST})[reader.partition][0]
         self._known_ends[reader.partition] = epoch
-        return max(reader.high_watermark, end)
+        return max(reader.last_stable_offset, end)
 
     def _still_there(self, reader: PartitionReader, at_least: int) -> int:
         """Returns `at_least`, or the end of the log if that is lower, since the topic was created again, or the log

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, model_validator
 
+from ...records.isolation import IsolationLevel
 from ..choice import PluginChoices
 from ..section import INT_MAX, ConfigType, Int, Names, key, wrong_key
 from .client import ClientConfig
@@ -58,6 +59,11 @@ class ConsumerConfig(ClientConfig):
         67_108_864, "Maximum bytes of one batch after decompression.", ge=1024, le=INT_MAX
     )
     interceptors: PluginChoices = key((), "Consumer interceptors, in the order in which they are called.")
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        """`isolation_level`, as requests have it."""
+        return IsolationLevel[self.isolation_level.upper()]
 
     @model_validator(mode="after")
     def _consistent(self) -> ConsumerConfig:

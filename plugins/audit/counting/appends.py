@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from klamm.core.records.decode import RecordArea
-from klamm.core.records.header import CODEC_MASK, CONTROL, HEADER, HEADER_SIZE
+from klamm.core.records.header import CODEC_MASK, CONTROL, HEADER, HEADER_SIZE, TRANSACTIONAL
 from klamm.plugin import CorruptRecordError, TopicPartition
 
 from . import batch_counts
@@ -32,7 +32,7 @@ MAX_SPANS: Final = 8
 MAX_HELD: Final = 200_000
 """The most counts of all spans together: some 60 MB. A batch of 200 KB may hold 20,000, and the tier may be unable
 to publish for a while."""
-NOT_COUNTED: Final = CODEC_MASK | CONTROL
+NOT_COUNTED: Final = CODEC_MASK | CONTROL | TRANSACTIONAL
 """Attributes of batches that the tier counts from the log."""
 
 

@@ -194,9 +194,9 @@ class Follower:
         ranges: KlammRangeAudit,
         logs: BrokerContext,
         audits: Callable[[str], bool],
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> None:
-        """`isolation`: records up to the high watermark are counted, or up to the last stable offset."""
+        """`isolation`: the records of committed transactions are counted, or all up to the high watermark."""
         self._ranges = ranges
         self._logs = logs
         self._isolation = isolation

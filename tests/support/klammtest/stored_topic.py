@@ -123,7 +123,11 @@ class StoredTopic:
         return {NODE: list(partitions)}
 
     def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, tuple[int, int]]:
         self.asked("list_offsets", timeout_s)
         logs = {partition: self.logs[partition.partition] for partition in timestamps}
@@ -164,7 +168,8 @@ class StoredTopic:
         if self.compares and mishap is ErrorCode.none and (last := lineages[partition].last_epoch) >= 0:
             end = self._epoch_end(partition.partition, last)
             if end.leader_epoch < last or end.end_offset < offset:
-                return {partition: FetchedPartition(mishap, log.visible, log.start, b"", diverging=end)}
+                return {partition: FetchedPartition(mishap, log.visible, log.start, b"", log.visible, diverging=end)}
         if mishap is not ErrorCode.none:
             return {partition: FetchedPartition(mishap, -1, log.start, b"")}
-        return {partition: FetchedPartition(ErrorCode.none, log.visible, log.start, log.batch_at(offset))}
+        data = log.batch_at(offset)
+        return {partition: FetchedPartition(ErrorCode.none, log.visible, log.start, data, log.visible)}
