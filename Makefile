@@ -5,7 +5,7 @@ FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 # Images with Python often set it. Each process of a test would compile Klamm anew, which is half of a broker's start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: alerts sim sink-sim audit-truth avro-judge registry-differences guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
+.PHONY: alerts sim mirror-sim sink-sim audit-truth avro-judge registry-differences guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,6 +43,9 @@ faults-cluster: setup ## three replicating brokers killed, paused, cut off and w
 
 sim: setup ## the replication protocol under 100,000 schedules of faults, and planted bugs that it must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
 	@PYTHONPATH=tests/support $(PY) -m klammsim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+mirror-sim: setup ## a mirrored partition under 100,000 random schedules, and planted bugs that they must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
+	@PYTHONPATH=tests/support $(PY) -m klammsim.mirror_campaign $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 sink-sim: setup ## the Spark sink's attempts under 100,000 random schedules, and planted bugs that they must find (SCHEDULES=n SEED=n; PLANT=1 the bugs alone)
 	@PYTHONPATH=tests/support $(PY) -m klammtest.sink_sim $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant)

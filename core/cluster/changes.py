@@ -67,7 +67,7 @@ class MetadataChange:
             rows.setdefault(tp.topic, []).append(
                 [
                     tp.partition, path_version, state.leader, state.leader_epoch, state.leader_broker_epoch,
-                    state.controller_epoch, len(state.isr), members,
+                    state.controller_epoch, len(state.isr), members, *((state.mirror,) if state.mirror else ()),
                 ]
             )  # fmt: skip
         topics = {name: node and node.model_dump(mode="json") for name, node in self.topics.items()}
@@ -102,12 +102,12 @@ class MetadataChange:
 
 
 def _decode_state(row: list[Any], ids: list[str]) -> StoredState:
-    _, path_version, leader, leader_epoch, broker_epoch, controller_epoch, in_sync, found = row
+    _, path_version, leader, leader_epoch, broker_epoch, controller_epoch, in_sync, found, *mirror = row
     members = tuple(int(member) for member, _ in found)
     data_ids = {int(member): ids[index] for member, index in found}
     state = PartitionState(
         int(leader), int(leader_epoch), int(broker_epoch), members[:in_sync], members[in_sync:], data_ids,
-        int(controller_epoch),
+        int(controller_epoch), str(mirror[0]) if mirror else "",
     )  # fmt: skip
     return StoredState(state, int(path_version))
 

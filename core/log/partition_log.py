@@ -401,6 +401,14 @@ class PartitionLog:
             self._term = next(_terms)
             return self._term
 
+    def mirror(self, leader_epoch: int) -> int:
+        """Accepts what the leader of a mirror stores in this epoch, and nothing else (docs/mirror.md, M3). Returns the
+        number of this term, as `follow` does."""
+        with self._lock:
+            self._role = LogRole(mirrors=leader_epoch)
+            self._term = next(_terms)
+            return self._term
+
     def rest(self) -> None:
         """Accepts no append (R11)."""
         with self._lock:

@@ -235,12 +235,12 @@ def _changed(
 ) -> PartitionState:
     """Returns the changed state. Another leader, or another registration of the leader, starts a new leader epoch."""
     same = (leader, leader_broker_epoch) == (state.leader, state.leader_broker_epoch)
-    return PartitionState(
-        leader,
-        state.leader_epoch if same else state.leader_epoch + 1,
-        leader_broker_epoch,
-        isr,
-        elr,
-        {member: data_ids[member] for member in isr + elr},
-        state.controller_epoch,
+    return replace(
+        state,
+        leader=leader,
+        leader_epoch=state.leader_epoch if same else state.leader_epoch + 1,
+        leader_broker_epoch=leader_broker_epoch,
+        isr=isr,
+        elr=elr,
+        data_ids={member: data_ids[member] for member in isr + elr},
     )

@@ -83,23 +83,12 @@ class PartitionFollower:
         """
         if diverging.end_offset < 0:
             return FetchResult.REFUSED
-        offset = self._truncation_offset(diverging)
+        offset = truncation_offset(self._log, diverging)
         if offset < self._log.log_start_offset:
             self._log.restart_at(offset, self.leader_epoch, self._term)
         else:
             self._log.truncate_to(offset, self.leader_epoch, self._term)
         return FetchResult.TRUNCATED
-
-    def _truncation_offset(self, diverging: EpochEndOffset) -> int:
-        """Returns the offset up to which both logs agree, or may agree: for the largest epoch up to the leader's that
-        this log has, the smaller of the epoch's two ends (KIP-279).
-        """
-        log = self._log
-        if log.leader_epoch <= diverging.leader_epoch:
-            end = log.log_end_offset
-        else:
-            _, end = log.end_offset_for_epoch(diverging.leader_epoch)
-        return min(end, diverging.end_offset, log.log_end_offset)
 
     def _out_of_range(self, leader_log_start: int) -> FetchResult:
         """Restarts a log that ends below the leader's start, or that holds no record, at the leader's start.
@@ -115,3 +104,14 @@ class PartitionFollower:
             log.restart_at(leader_log_start, self.leader_epoch, self._term)
             return FetchResult.RESTARTED
         return FetchResult.REFUSED
+
+
+def truncation_offset(log: ReplicaLog, diverging: EpochEndOffset) -> int:
+    """Returns the offset up to which the log and its leader's agree, or may agree: for the largest epoch up to the
+    leader's that this log has, the smaller of the epoch's two ends (KIP-279).
+    """
+    if log.leader_epoch <= diverging.leader_epoch:
+        end = log.log_end_offset
+    else:
+        _, end = log.end_offset_for_epoch(diverging.leader_epoch)
+    return min(end, diverging.end_offset, log.log_end_offset)

@@ -14,7 +14,7 @@ from enum import Enum
 
 from kio.schema.errors import ErrorCode
 
-from .follower_state import FollowerState
+from .follower_state import UNKNOWN_OFFSET, FollowerState
 from .partition_state import NO_EPOCH, PartitionState, with_isr
 from .registrations import BrokerRegistration, Registrations
 from .replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
@@ -83,7 +83,10 @@ class PartitionLeader:
         for member in state.isr:
             if member in self._followers:
                 self._followers[member].last_caught_up_ms = now_ms
-        log.lead(state.leader_epoch)
+        self.mirror_term = log.mirror(state.leader_epoch) if state.mirror else None
+        """The term in which the log accepts the source's batches; None if clients write the partition."""
+        if self.mirror_term is None:
+            log.lead(state.leader_epoch)
         self.epoch_start_offset = log.log_end_offset
 
     # -- the high watermark --------------------------------------------------------------------------------------
@@ -170,6 +173,13 @@ class PartitionLeader:
         (KIP-207).
         """
         return self._log.high_watermark >= self.epoch_start_offset
+
+    def truncated(self) -> None:
+        """Forgets the ends that followers have reported, after a mirror's log was truncated towards its source: what a
+        follower had above the new end is not what will be stored there (docs/mirror.md, M6)."""
+        for follower in self._followers.values():
+            follower.log_end_offset = UNKNOWN_OFFSET
+        self.epoch_start_offset = min(self.epoch_start_offset, self._log.log_end_offset)
 
     # -- followers -----------------------------------------------------------------------------------------------
 

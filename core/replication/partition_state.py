@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ..errors import CoordinationError
@@ -33,6 +33,9 @@ class PartitionState:
     data_ids: Mapping[int, str]
     """By member: the id of the data that holds every committed record."""
     controller_epoch: int
+    mirror: str = ""
+    """The link whose source the leader copies; empty for a partition that clients write (docs/mirror.md, M3). It changes
+    only together with the leader epoch."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -49,6 +52,7 @@ class PartitionState:
                 "elr": self.elr,
                 "data_ids": {str(member): data_id for member, data_id in self.data_ids.items()},
                 "controller_epoch": self.controller_epoch,
+                **({"mirror": self.mirror} if self.mirror else {}),
             },
             separators=(",", ":"),
         ).encode()
@@ -68,6 +72,7 @@ class PartitionState:
                 elr=tuple(int(member) for member in found["elr"]),
                 data_ids={int(member): str(data_id) for member, data_id in found["data_ids"].items()},
                 controller_epoch=int(found["controller_epoch"]),
+                mirror=str(found.get("mirror", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CoordinationError(f"{path} holds no partition state: {error!r}") from error
@@ -79,9 +84,7 @@ def with_isr(
     """Returns the state with other in-sync replicas and the same leader. `added`: the data ids of the new members."""
     elr = next_elr(isr, state.elr, [member for member in state.isr if member not in isr], min_insync_replicas)
     data_ids = {member: added[member] if member in added else state.data_ids[member] for member in isr + elr}
-    return PartitionState(
-        state.leader, state.leader_epoch, state.leader_broker_epoch, isr, elr, data_ids, state.controller_epoch
-    )
+    return replace(state, isr=isr, elr=elr, data_ids=data_ids)
 
 
 def next_elr(

@@ -56,6 +56,12 @@ class ReplicaLog(Protocol):
         `append_as_follower`, `truncate_to` and `restart_at` of an earlier term are refused, even in the same epoch."""
         ...
 
+    def mirror(self, leader_epoch: int) -> int:
+        """Accepts what a mirror's leader stores in this epoch: batches of the source, with the source's leader epochs
+        (docs/mirror.md, M3). Unlike `lead`, the epoch does not begin in the log. Returns the number of this term, as
+        `follow` does."""
+        ...
+
     def rest(self) -> None:
         """Accepts no append."""
         ...

@@ -89,7 +89,9 @@ def doubted(image: ClusterImage, terms: Terms, leader_epoch: int, count: int) ->
 def doubted_state(state: PartitionState, replicas: tuple[int, ...], terms: Terms) -> PartitionState:
     """Returns the state as doubted, in a new leader epoch."""
     ids = dict.fromkeys(replicas, DOUBTED)
-    after = PartitionState(NO_LEADER, state.leader_epoch + 1, NO_EPOCH, replicas, (), ids, terms.controller_epoch)
+    after = PartitionState(
+        NO_LEADER, state.leader_epoch + 1, NO_EPOCH, replicas, (), ids, terms.controller_epoch, state.mirror
+    )
     return above_floor(state, after, terms.epoch_floor)
 
 

@@ -1,0 +1,70 @@
+"""A link to the cluster whose topics this one mirrors: a section of `mirrors` in the YAML file (docs/mirror.md)."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, model_validator
+
+from ..section import INT_MAX, ConfigType, Int, Long, Names, Section, key, wrong_key
+
+__all__ = ["MirrorConfig"]
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from None
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_pattern), ConfigType.STRING]
+
+
+class MirrorConfig(Section):
+    bootstrap_servers: Names = key((), "brokers of the source, as `host:port`")
+    topics: Names = key((), "the source's topics that are mirrored")
+    topics_regex: Pattern = key(
+        "", "a pattern of whole names of further topics; it selects no internal topic and none that begins with `_`"
+    )
+    prefix: str = key("", "put before the names of the source's topics")
+    groups_regex: Pattern = key("", "a pattern of the groups whose committed offsets are copied; empty: of none")
+    groups_interval_ms: Long = key(5000, "milliseconds between two copies of the groups' offsets", ge=100)
+    metadata_interval_ms: Long = key(
+        10_000, "milliseconds between two looks at the source's topics, partitions and configurations", ge=100
+    )
+    configs: Names = key(
+        (
+            "cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "message.timestamp.type",
+            "delete.retention.ms",
+        ),
+        "the topic configurations that are copied",
+    )  # fmt: skip
+    retention: Literal["source", "own"] = key(
+        "source", "`source`: records that the source deletes are deleted here; `own`: this cluster's retention decides"
+    )
+    on_gap: Literal["continue", "stop"] = key(
+        "continue", "what a partition does whose next records the source has deleted"
+    )
+    on_divergence: Literal["follow", "stop"] = key(
+        "follow", "what a partition does when the source has lost records that were copied"
+    )
+    throttle_bytes_per_second: Long = key(0, "the most that each broker fetches; 0: no limit", ge=0)
+    fetch_max_bytes: Int = key(64 * 1024 * 1024, "the most bytes in an answer of the source", gt=0, le=INT_MAX)
+    max_partition_fetch_bytes: Int = key(8 * 1024 * 1024, "the most bytes of one partition in an answer", gt=0)
+    fetch_min_bytes: Int = key(1, "the source answers once it has so many bytes", ge=0)
+    fetch_max_wait_ms: Int = key(500, "the longest that the source waits for them, in milliseconds", ge=0)
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if not self.bootstrap_servers:
+            raise wrong_key("bootstrap.servers", "is required: the brokers of the source")
+        if not self.topics and not self.topics_regex:
+            raise wrong_key("topics", "one of topics and topics.regex is required")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the keys that differ from their defaults."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)

@@ -1,0 +1,119 @@
+"""Which topics of the source a link mirrors, under which names, and what must change at the target (docs/mirror.md, M11
+and section "What a link does")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ..config.sections.mirror import MirrorConfig
+
+__all__ = ["LinkPlan", "NewMirror", "SourceTopic", "TargetTopic", "plan_link", "selects_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTopic:
+    """`configs`: those that the topic itself sets. `mirror_of`: the cluster that the topic is mirrored from, if any."""
+
+    topic_id: UUID
+    partitions: int
+    internal: bool = False
+    configs: Mapping[str, str] = field(default_factory=dict)
+    mirror_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic of the target. `link` and `source`: set if it is a mirror."""
+
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    link: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMirror:
+    """A mirror topic that is to be created."""
+
+    source: str
+    topic_id: UUID
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPlan:
+    """By the target's topic names. `refused`: why a topic that the link selects is not mirrored, by the source's
+    names."""
+
+    create: Mapping[str, NewMirror]
+    grow: Mapping[str, int]
+    configs: Mapping[str, Mapping[str, str | None]]
+    refused: Mapping[str, str]
+
+
+def selects(link: MirrorConfig, name: str, *, internal: bool) -> bool:
+    """Returns True if the link mirrors the source's topic of this name. A pattern never selects internal topics."""
+    if name in link.topics:
+        return not internal
+    return bool(link.topics_regex) and not internal and not name.startswith("_") and _matches(link.topics_regex, name)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return re.fullmatch(pattern, name) is not None
+
+
+def selects_group(link: MirrorConfig, group: str) -> bool:
+    return bool(link.groups_regex) and _matches(link.groups_regex, group)
+
+
+def plan_link(
+    link_name: str,
+    link: MirrorConfig,
+    own_cluster: str,
+    source_cluster: str,
+    source: Mapping[str, SourceTopic],
+    target: Mapping[str, TargetTopic],
+) -> LinkPlan:
+    """Compares both clusters.
+
+    A topic is refused if its records came from this cluster, or if a topic of its name exists here that is not this
+    link's mirror of it (M11). Partitions are added, never removed. Of the configurations only those that the link names
+    are copied; one that the source does not set is reset.
+    """
+    create: dict[str, NewMirror] = {}
+    grow: dict[str, int] = {}
+    configs: dict[str, dict[str, str | None]] = {}
+    refused: dict[str, str] = {name: "it does not exist at the source" for name in link.topics if name not in source}
+    for name, topic in sorted(source.items()):
+        if not selects(link, name, internal=topic.internal):
+            if name in link.topics:
+                refused[name] = "it is an internal topic"
+            continue
+        here = link.prefix + name
+        found = target.get(here)
+        if source_cluster == own_cluster and here == name:
+            refused[name] = "the source is this cluster"
+        elif topic.mirror_of:
+            loop = topic.mirror_of == own_cluster
+            refused[name] = "it is a mirror of " + ("this cluster" if loop else f"cluster {topic.mirror_of}")
+        elif found is None:
+            copied = {key: value for key, value in topic.configs.items() if key in link.configs}
+            create[here] = NewMirror(name, topic.topic_id, topic.partitions, copied)
+        elif (found.link, found.source) != (link_name, name):
+            owner = f"a mirror of link {found.link}" if found.link else "an ordinary topic"
+            refused[name] = f"topic {here} exists and is {owner}; delete it, or set another prefix"
+        else:
+            if topic.partitions > found.partitions:
+                grow[here] = topic.partitions
+            changed = {
+                key: topic.configs.get(key)
+                for key in link.configs
+                if topic.configs.get(key) != found.configs.get(key)
+            }
+            if changed:
+                configs[here] = changed
+    return LinkPlan(create, grow, configs, refused)

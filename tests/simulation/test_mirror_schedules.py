@@ -1,0 +1,46 @@
+"""A short run of what `make mirror-sim` runs for long, and its planted bugs."""
+
+from __future__ import annotations
+
+import pytest
+
+from klammsim.mirror_campaign import run_seeds, schedules_until_caught
+from klammsim.mirror_mutations import MIRROR_MUTATIONS
+
+SCHEDULES = 300
+MOST_UNTIL_CAUGHT = 200
+
+
+def test_random_schedules_violate_nothing() -> None:
+    outcome = run_seeds(0, SCHEDULES)
+    assert outcome.violations == []
+    struck = {
+        "unclean election at the source",
+        "retention at the source",
+        "topic created again",
+        "election",
+        "kill",
+        "lose power",
+        "cut off",
+        "promoted",
+        "fall back",
+        "epoch raised",
+        "follower truncated",
+        "source: cut",
+        "source: gap found",
+        "source: stopped",
+        "source: stale",
+        "answer in a term that is over",
+        "group's offset copied",
+        "client's record",
+    }
+    assert struck <= set(outcome.counts)
+
+
+def test_a_seed_gives_the_same_schedule_again() -> None:
+    assert run_seeds(7, 1) == run_seeds(7, 1)
+
+
+@pytest.mark.parametrize("name", MIRROR_MUTATIONS)
+def test_a_mutation_is_caught(name: str) -> None:
+    assert schedules_until_caught(name, MOST_UNTIL_CAUGHT) is not None
