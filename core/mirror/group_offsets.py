@@ -37,9 +37,9 @@ def offsets_to_copy(
     `source`: committed there, by the target's topic names; `target`: committed here; `copied`: the result of the last
     plan; `ends`: the high watermarks of the partitions that are mirrors; `members`: of the group at the target.
 
-    A partition whose value at the target is not one that was copied belongs to a group that has moved here, and is never
-    overwritten; nor is any while the group has members. An offset above the mirror's end waits: a consumer would be
-    reset by it.
+    A partition whose value at the target is not one that was copied belongs to a group that has moved here, and is
+    never overwritten; nor is any while the group has members. An offset above the mirror's end waits: a consumer would
+    be reset by it.
     """
     commits: dict[TopicPartition, GroupOffset] = {}
     known: dict[TopicPartition, tuple[GroupOffset, ...]] = {}

@@ -110,9 +110,7 @@ def plan_link(
             if topic.partitions > found.partitions:
                 grow[here] = topic.partitions
             changed = {
-                key: topic.configs.get(key)
-                for key in link.configs
-                if topic.configs.get(key) != found.configs.get(key)
+                key: topic.configs.get(key) for key in link.configs if topic.configs.get(key) != found.configs.get(key)
             }
             if changed:
                 configs[here] = changed

@@ -34,8 +34,8 @@ class PartitionState:
     """By member: the id of the data that holds every committed record."""
     controller_epoch: int
     mirror: str = ""
-    """The link whose source the leader copies; empty for a partition that clients write (docs/mirror.md, M3). It changes
-    only together with the leader epoch."""
+    """The link whose source the leader copies; empty for a partition that clients write (docs/mirror.md, M3). It
+    changes only together with the leader epoch."""
 
     @property
     def members(self) -> tuple[int, ...]:

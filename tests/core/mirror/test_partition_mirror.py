@@ -52,9 +52,7 @@ class Rig:
     def answer(self, fetch: MirrorFetch) -> MirrorAnswer:
         read = self.source.read(fetch.offset, 1 << 20)
         largest = check_chain(read.data).epochs[-1][0] if read.data else -1
-        return MirrorAnswer(
-            ErrorCode.none, None, read.high_watermark, read.log_start_offset, read.data, largest
-        )
+        return MirrorAnswer(ErrorCode.none, None, read.high_watermark, read.log_start_offset, read.data, largest)
 
     def step(self) -> MirrorResult:
         fetch = self.mirror.fetch()

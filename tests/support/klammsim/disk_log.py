@@ -176,6 +176,9 @@ class DiskLog:
     def lead(self, leader_epoch: int) -> None:
         self.log.lead(leader_epoch)
 
+    def mirror(self, leader_epoch: int) -> int:
+        return self.log.mirror(leader_epoch)
+
     def follow(self, leader_epoch: int) -> int:
         return self.log.follow(leader_epoch)
 

@@ -87,6 +87,9 @@ class MemoryLog:
         self._term += 1
         return self._term
 
+    def mirror(self, leader_epoch: int) -> int:
+        return self.follow(leader_epoch)  # a replica's appends in a new term, as far as this log can tell
+
     def rest(self) -> None:
         self._role = NO_ROLE
 

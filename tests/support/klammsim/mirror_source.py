@@ -1,7 +1,7 @@
 """The source cluster of a mirrored partition, as a consumer sees it: one log, which elections may cut.
 
-It answers as Apache Kafka does (`Partition.readRecords`): an epoch that it does not know, a position below its log start
-and one above its end are OFFSET_OUT_OF_RANGE, without bounds.
+It answers as Apache Kafka does (`Partition.readRecords`): an epoch that it does not know, a position below its log
+start and one above its end are OFFSET_OUT_OF_RANGE, without bounds.
 """
 
 from __future__ import annotations
@@ -92,6 +92,4 @@ class Source:
             return MirrorAnswer(ErrorCode.offset_out_of_range)
         found: list[Stored] = log.between(fetch.offset, log.high_watermark)[: self.random.randint(0, 4)]
         largest = found[-1].epoch if found else -1
-        return MirrorAnswer(
-            ErrorCode.none, None, log.high_watermark, log.log_start_offset, packed(found), largest
-        )
+        return MirrorAnswer(ErrorCode.none, None, log.high_watermark, log.log_start_offset, packed(found), largest)

@@ -1,8 +1,8 @@
 """A mirrored partition under a random schedule: a source, three brokers of the target, and the invariants.
 
 The objects are those of production: `Partition` with `PartitionLeader` and `PartitionFollower`, `PartitionMirror`,
-`elect` and `offsets_to_copy`. A step is one event: a request that is answered, an answer that arrives (late, twice, or in
-another term), a version of the state that a broker reads, a write to the coordination, or a fault. The state in the
+`elect` and `offsets_to_copy`. A step is one event: a request that is answered, an answer that arrives (late, twice, or
+in another term), a version of the state that a broker reads, a write to the coordination, or a fault. The state in the
 coordination is one value with a version, and brokers read its versions in order and late. Invariants are checked after
 every step.
 """
@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
 from typing import Final
 
-from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.errors import ErrorCode
 from klamm.core.log.errors import FencedLeaderEpochError
 from klamm.core.mirror import group_offsets, promotion
 from klamm.core.mirror.group_offsets import GroupOffset
@@ -84,7 +83,7 @@ class Broker:
 
     def start(self) -> None:
         settings = ReplicationSettings(self.world.min_isr, LAG_MS)
-        self.partition: Partition[int] = Partition(self.number, self.log, BROKERS, settings)  # type: ignore[arg-type]
+        self.partition: Partition[int] = Partition(self.number, self.log, BROKERS, settings)
         self.mirror: PartitionMirror | None = None
         self.own: BrokerRegistration | None = None
         self.seen = max(self.world.cluster.version - self.world.random.randint(1, 3), -1)
@@ -109,7 +108,7 @@ class Broker:
             self.mirror = None
         elif self.mirror is None or self.mirror.leader is not leader:
             self.mirror = PartitionMirror(
-                self.log,  # type: ignore[arg-type]
+                self.log,
                 leader,
                 self.world.rules,
                 self.world.mirrored_id,
@@ -398,9 +397,9 @@ class World:
         members = self.cluster.state.members
         logs = [other.log for other in self.brokers if other.number in members]
         for offset, shown in list(self.shown.items()):
-            if offset >= broker.log.log_end_offset:
-                if self.min_isr == 1 or all(log.at(offset) != shown for log in logs):
-                    del self.shown[offset]
+            lost = self.min_isr == 1 or all(log.at(offset) != shown for log in logs)
+            if offset >= broker.log.log_end_offset and lost:
+                del self.shown[offset]
 
     def _restart(self) -> None:
         broker = self._broker()
@@ -507,7 +506,9 @@ class World:
                 if before is not None and before.value < 0:
                     raise ViolationError(f"{broker.log.name} has {record} of the source behind a client's record")
             if before is not None and record.offset != before.offset + 1 and not self._is_gap(before, record):
-                raise ViolationError(f"{broker.log.name} lacks what lies between {before} and {record}: no gap is known")
+                raise ViolationError(
+                    f"{broker.log.name} lacks what lies between {before} and {record}: no gap is known"
+                )
             before = record
         for epoch, start in broker.log.entries:
             if any(record.epoch >= epoch for record in broker.log.between(0, start)):
@@ -608,8 +609,10 @@ class World:
             return self._may_stop(mirror.status)
         first = max(first, source.log_start_offset)
         same = leader.log.between(first, 2**40) == source.between(first, source.high_watermark)
-        return same and mirror.status is MirrorStatus.FOLLOWING and leader.log.log_start_offset <= max(
-            source.log_start_offset, leader.log.log_end_offset
+        return (
+            same
+            and mirror.status is MirrorStatus.FOLLOWING
+            and leader.log.log_start_offset <= max(source.log_start_offset, leader.log.log_end_offset)
         )
 
     def _outside_gaps(self, log: MirrorLog, first: int) -> list[Stored]:
@@ -632,7 +635,7 @@ class World:
             f"state {self.cluster.state}, "
             f"mirror {mirror and (mirror.status, mirror.wanted_epoch, mirror.gap, mirror.leader.epoch)}, source "
             f"{self.source.log.log_start_offset} {self.source.log.high_watermark} {self.source.epoch}, logs "
-            f"{[(b.log.log_start_offset, b.log.log_end_offset, b.log.high_watermark, b.log.entries) for b in self.brokers]}"
+            f"{[(x.log.log_start_offset, x.log.log_end_offset, x.log.high_watermark) for x in self.brokers]}"
         )
 
 
@@ -640,7 +643,8 @@ def fall_back(world: World, seed: int) -> World:
     """Returns the world in which the former source mirrors its promoted target, by a new copy. A value of a client of
     the target becomes one of its source."""
     leader = world.leader()
-    assert leader is not None and not world.cluster.state.mirror
+    assert leader is not None
+    assert not world.cluster.state.mirror
     source = Source(Random(seed))
     log, epoch = leader.log, world.cluster.state.leader_epoch
     log.records = [each._replace(value=each.value if each.value > 0 else _MOST - each.value) for each in log.records]
