@@ -21,6 +21,7 @@ __all__ = [
     "NoSpaceError",
     "PluginError",
     "ProtocolError",
+    "RegistryUnavailableError",
     "SchemaError",
     "StorageError",
     "describe_error",
@@ -94,6 +95,13 @@ class SchemaError(KlammError):
     """A schema is unknown, incompatible, ambiguous, or does not fit the payload."""
 
     code = ErrorCode.invalid_record
+
+
+class RegistryUnavailableError(KlammError):
+    """The schema registry did not answer, or refused the user; the schema may well be there. The message names the
+    registry's URL."""
+
+    code = ErrorCode.coordinator_not_available
 
 
 class DeliveryError(KlammError):

@@ -8,13 +8,28 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.core.client.edges import EARLIEST, LATEST
 from klamm.core.errors import ConfigError
 from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 
+if TYPE_CHECKING:
+    from klamm.schemas.options import RegistryAccess
+
+REGISTRY_OPTIONS: Final = (
+    "klamm.schemas.topic",
+    "klamm.schema.registry.url",
+    "klamm.schema.registry.basic.auth.user.info",
+    "klamm.schema.registry.bearer.auth.token",
+    "klamm.schema.registry.ssl.ca.location",
+    "klamm.schema.registry.ssl.certificate.location",
+    "klamm.schema.registry.ssl.key.location",
+    "klamm.schema.registry.ssl.key.password",
+    "klamm.schema.registry.request.timeout.ms",
+)
+"""The keys of `klamm.schemas.options.RegistryAccess`, behind `klamm.`."""
 OPTIONS: Final = (
     "kafka.bootstrap.servers",
     "kafka.isolation.level",
@@ -42,7 +57,7 @@ OPTIONS: Final = (
     "klamm.plugins",
     "klamm.typed",
     "klamm.envelope",
-    "klamm.schemas.topic",
+    *REGISTRY_OPTIONS,
 )
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -64,10 +79,10 @@ Times = int | dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class Typing:
-    """Typed values: the envelope that names their schema, and the topic in which schemas are stored."""
+    """Typed values: the envelope that names their schema, and where the schemas are."""
 
     envelope: str
-    schemas_topic: str
+    access: RegistryAccess
 
 
 @dataclass(frozen=True)
@@ -183,9 +198,17 @@ def typing_of(values: Mapping[str, str], what: str) -> Typing | None:
     """Returns the typing of the values, or None if they are bytes."""
     if not _flag(values, "klamm.typed", False, what):
         return None
-    from klamm.schemas.options import SCHEMA_TOPIC  # imports much that bytes do not need
+    from pydantic import ValidationError
 
-    return Typing(values.get("klamm.envelope", ENVELOPE), values.get("klamm.schemas.topic", SCHEMA_TOPIC))
+    from klamm.schemas.options import RegistryAccess  # imports much that bytes do not need
+
+    given = {name.removeprefix("klamm."): value for name, value in values.items() if name in REGISTRY_OPTIONS}
+    try:
+        return Typing(values.get("klamm.envelope", ENVELOPE), RegistryAccess.model_validate(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first.get("ctx", {}).get("key") or ".".join(map(str, first["loc"]))
+        raise ConfigError(f"klamm {what}: klamm.{name}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
 def known_options(given: Mapping[str, str], options: Sequence[str], what: str) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""Schemas: the registry in a topic, compatibility, typed Avro serdes."""
+"""Schemas: the registry, compatibility, the serdes of Avro, JSON Schema and Protobuf."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from klamm.core.extras import importing
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
@@ -12,10 +13,12 @@ from klamm.core.interfaces.provider import Provider
 if TYPE_CHECKING:
     from klamm.plugin import BrokerContext, Serde, SerdeContext, Service
 
-    from .options import AvroOptions
+    from .options import AvroOptions, JsonSchemaOptions, ProtobufOptions
     from .service.config import RegistryConfig
 
 __all__ = ["klamm_commands", "klamm_serdes", "klamm_services"]
+
+_EXTRA: Final = "klamm[registry]"
 
 
 def _avro(options: AvroOptions, context: SerdeContext) -> Serde:
@@ -24,12 +27,30 @@ def _avro(options: AvroOptions, context: SerdeContext) -> Serde:
     return AvroSerde(options, context)
 
 
+def _json_schema(options: JsonSchemaOptions, context: SerdeContext) -> Serde:
+    with importing("the serde json-schema", _EXTRA):
+        from .json_schema.serde import JsonSchemaSerde
+
+    return JsonSchemaSerde(options, context)
+
+
+def _protobuf(options: ProtobufOptions, context: SerdeContext) -> Serde:
+    with importing("the serde protobuf", _EXTRA):
+        from .protobuf.serde import ProtobufSerde
+
+    return ProtobufSerde(options, context)
+
+
 @hookimpl
 def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
-    """Registers the serde `avro`."""
-    from .options import AvroOptions  # here, so that `klamm --help` does not load it
+    """Registers the serdes `avro`, `json-schema` and `protobuf`."""
+    from .options import AvroOptions, JsonSchemaOptions, ProtobufOptions  # here, so that `klamm --help` loads less
 
-    return [Provider("avro", _avro, AvroOptions, "Avro by a registered schema: dicts or dataclasses")]
+    return [
+        Provider("avro", _avro, AvroOptions, "Avro by a registered schema: dicts or dataclasses"),
+        Provider("json-schema", _json_schema, JsonSchemaOptions, "JSON that a registered schema checks"),
+        Provider("protobuf", _protobuf, ProtobufOptions, "Protobuf by a registered schema: dicts or messages"),
+    ]
 
 
 def _registry(config: RegistryConfig, context: BrokerContext) -> Service:

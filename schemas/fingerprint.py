@@ -13,12 +13,12 @@ from .parsing import parse
 from .store.schema import text_md5
 
 
-def registered(schema_id: int, text: str, references: Sequence[str] = ()) -> RegisteredSchema:
+def registered(schema_id: int, text: str, references: Sequence[str] = (), guid: bytes = b"") -> RegisteredSchema:
     """Returns the schema with its names; its text has the types of `references` written out. Raises `SchemaError` if a
     text is not an Avro schema.
     """
     parsed = parse(text, references)
-    return RegisteredSchema(schema_id, parsed.text, text_md5(text), _crc(parsed.canonical))
+    return RegisteredSchema(schema_id, parsed.text, text_md5(text), _crc(parsed.canonical), guid)
 
 
 def fingerprint(text: str) -> bytes:

@@ -2,91 +2,64 @@
 
 from __future__ import annotations
 
-import io
-import threading
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from klamm.core.client.factory import ClusterAccess, open_client
 from klamm.core.errors import SchemaError
-from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
-from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer, TopicFormat
-from klamm.core.plugins import plugin_host
+from klamm.core.interfaces.envelope import RegisteredSchema
+from klamm.core.interfaces.serde import Deserializer, Serializer
 
 from .dataclass import field_names, from_plain
 from .json_values import cell_reader, fractions, json_reader, json_text
-from .log import TopicSchemaLog
 from .logical import Convert
 from .model import AvroType
 from .options import AvroOptions
 from .parsing import ParsedSchema, check_new, parse
 from .reading import value_reader
-from .registry import SchemaRegistry
+from .store.schema import AVRO
+from .topic_serde import Decode, RegistrySerde, in_header
 from .writing import value_writer
 
 if TYPE_CHECKING:  # pyarrow comes with an extra
     from .columns.reader import ColumnReader
     from .columns.writer import ColumnWriter
 
-_MISFITS = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, ArithmeticError)
-_BROKEN = (*_MISFITS, EOFError, StopIteration, RecursionError, MemoryError, SchemaError)
-Decode = Callable[[io.BytesIO], Any]
 
+class AvroSerde(RegistrySerde[AvroOptions]):
+    schema_type: ClassVar[str] = AVRO
+    options_class = AvroOptions
 
-def open_registry(bootstrap_servers: str, context: SerdeContext, topic: str) -> SchemaRegistry:
-    """Returns the registry of a cluster, with a client of its own."""
-    client = open_client(ClusterAccess(bootstrap_servers, plugin_host().codec_table()), "schemas")
-    return SchemaRegistry(TopicSchemaLog(client, topic), context.coordination)
+    def check_new(self, text: str) -> None:
+        check_new(text)
 
-
-class AvroSerde:
-    """One per client; thread-safe. `registry` may be given, else it is opened on first use."""
-
-    def __init__(self, options: AvroOptions, context: SerdeContext, registry: SchemaRegistry | None = None) -> None:
-        self._options = options
-        self._context = context
-        self._registry = registry
-        self._lock = threading.Lock()
-
-    @property
-    def registry(self) -> SchemaRegistry:
-        with self._lock:
-            if self._registry is None:
-                topic = self._options.schemas_topic
-                self._registry = open_registry(self._context.bootstrap_servers, self._context, topic)
-            return self._registry
-
-    def close(self) -> None:
-        with self._lock:
-            if self._registry is not None:
-                self._registry.close()
-
-    def check(self, topic: str) -> None:
-        """Raises `SchemaError` when the file's schema is not a schema. Connects to nothing: for `klamm config
-        check`."""
-        said = self._context.formats(topic)
-        if said.schema is not None:
-            check_new(said.schema)
+    def record_name(self, text: str) -> str:
+        return parse(text).root.name
 
     def serializer(self, topic: str) -> Serializer:
         """Registers the topic's schema and returns its serializer; raises `SchemaError` if the topic has none, or the
         registry refuses it.
         """
-        registered, envelope = self._registered(topic)
-        return row_writer(topic, parse(registered.text), envelope.prefix(registered))
+        return self._serializer(topic)[0]
 
     def json_serializer(self, topic: str) -> tuple[Serializer, type[float] | type[Decimal]]:
         """Returns the serializer of JSON documents (`json_values`), and the class of their fractions."""
-        registered, envelope = self._registered(topic)
-        schema = parse(registered.text)
-        return row_writer(topic, schema, envelope.prefix(registered), json_reader(schema.root)), fractions(schema.root)
+        serialize, schema = self._serializer(topic, json_reader)
+        return serialize, fractions(schema.root)
 
     def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
         """Returns the serializer of rows of CSV. Raises `SchemaError` if the columns are not those of the schema."""
-        registered, envelope = self._registered(topic)
+        return self._serializer(topic, lambda avro: cell_reader(avro, columns))[0]
+
+    def _serializer(
+        self, topic: str, reader: Callable[[AvroType], Convert] | None = None
+    ) -> tuple[Serializer, ParsedSchema]:
+        registered = self.written_by(topic)
+        reference = self.reference(topic, registered)
         schema = parse(registered.text)
-        return row_writer(topic, schema, envelope.prefix(registered), cell_reader(schema.root, columns))
+        convert = None if reader is None else reader(schema.root)
+        return reference.with_headers(row_writer(topic, schema, reference.prefix, convert)), schema
 
     def arrow_serializer(self, topic: str) -> ColumnWriter | None:
         """Returns the serializer for the columns of a table; None if columns cannot have the schema's types. Needs
@@ -95,61 +68,57 @@ class AvroSerde:
         from .columns.avrotype import parse_type
         from .columns.writer import ColumnWriter
 
-        registered, envelope = self._registered(topic)
+        registered = self.written_by(topic)
         try:
-            return ColumnWriter(parse_type(registered.text), envelope.prefix(registered))
+            return ColumnWriter(parse_type(registered.text), self.reference(topic, registered).prefix)
         except SchemaError:  # a type that contains itself
             return None
 
     def arrow_deserializer(self, topic: str) -> ColumnReader | None:
-        """Returns the deserializer to columns; `record.class` is ignored. Needs pyarrow."""
+        """Returns the deserializer to columns; `record.class` is ignored. None also for an envelope in headers, which
+        columns do not have. Needs pyarrow."""
         from .columns.avrotype import parse_type
         from .columns.reader import ColumnReader
 
         said = self._context.formats(topic)
-
-        subject = _options(said).subject_of(topic)
+        if in_header(said.envelope):
+            return None
+        subject = self.readers_subject(topic)
 
         def schema_text(prefix: bytes) -> str:
             try:
-                return self.registry.lookup(said.envelope.parse(prefix), subject).text
+                return self.registry(topic).lookup(said.envelope.parse(prefix), subject).text
             except SchemaError as error:
                 raise SchemaError(f"topic {topic}: {error}") from error
 
         try:
-            reader = None if said.schema is None else parse_type(said.schema)
+            reader = None if said.schema is None else parse_type(self._own_text(topic, said.schema))
         except SchemaError:  # as above
             return None
         return ColumnReader(said.envelope.prefix_size, schema_text, reader)
 
-    def _registered(self, topic: str) -> tuple[RegisteredSchema, Envelope]:
-        said = self._context.formats(topic)
-        if said.schema is None:
-            raise SchemaError(f"topic {topic}: no schema to write with; name its file in topics.{topic}.schema")
-        options = _options(said)
-        subject = options.subject_of(topic)
-        try:
-            registered = self.registry.register(subject, said.schema, options.compatibility)
-            self.registry.lookup(said.envelope.parse(said.envelope.prefix(registered)), subject)
-            return registered, said.envelope
-        except SchemaError as error:
-            raise SchemaError(f"topic {topic}: {error}") from error
-
     def deserializer(self, topic: str) -> Deserializer:
-        said = self._context.formats(topic)
-        kind = _options(said).load_class(topic)
-        reader = None if said.schema is None else parse(said.schema)
-        return _Reader(topic, _options(said).subject_of(topic), said.envelope, self, reader, kind)
+        kind = self.options(topic).load_class(topic)
+        return self.reader(topic, partial(_decoder, reader=self._own(topic), kind=kind, finish=None))
 
     def json_deserializer(self, topic: str) -> Deserializer:
         """Returns the deserializer to the JSON of a value (`json_values`); `record.class` is ignored."""
+        return self.reader(topic, partial(_decoder, reader=self._own(topic), kind=None, finish=json_text))
+
+    def _own(self, topic: str) -> ParsedSchema | None:
+        """Returns the schema of the topic's section, by which values are read."""
         said = self._context.formats(topic)
-        reader = None if said.schema is None else parse(said.schema)
-        return _Reader(topic, _options(said).subject_of(topic), said.envelope, self, reader, None, json_text)
+        return None if said.schema is None else parse(self._own_text(topic, said.schema))
 
-
-def _options(said: TopicFormat) -> AvroOptions:
-    return AvroOptions.model_validate(dict(said.options))
+    def _own_text(self, topic: str, text: str) -> str:
+        """Returns the schema of the topic's section with what it refers to written out."""
+        options = self.options(topic)
+        if not options.schema_references:
+            return text
+        found = self.registry(topic).registered(
+            self.subject(topic), text, references=options.schema_references, normalize=options.normalize_schemas
+        )
+        return found.text
 
 
 def row_writer(topic: str, schema: ParsedSchema, prefix: bytes, convert: Convert | None = None) -> Serializer:
@@ -171,73 +140,31 @@ def row_writer(topic: str, schema: ParsedSchema, prefix: bytes, convert: Convert
     return serialize
 
 
-class _Reader:
-    """The deserializer of one topic. The schema of a prefix is looked up once. `finish` makes the function that is
-    called with each value of a type."""
-
-    def __init__(
-        self,
-        topic: str,
-        subject: str,
-        envelope: Envelope,
-        serde: AvroSerde,
-        reader: ParsedSchema | None,
-        kind: type | None,
-        finish: Callable[[AvroType], Convert] | None = None,
-    ) -> None:
-        self._topic = topic
-        self._subject = subject
-        self._envelope = envelope
-        self._size = envelope.prefix_size
-        self._serde = serde
-        self._reader = reader
-        self._kind = kind
-        self._finish = finish
-        self._by_prefix: dict[bytes, Decode] = {}
-
-    def __call__(self, data: bytes | None) -> Any:
-        if data is None:
-            return None
-        decode = self._by_prefix.get(data[: self._size]) or self._look_up(data)
-        stream = io.BytesIO(data)
-        stream.seek(self._size)
-        try:
-            value = decode(stream)
-        except _BROKEN as error:
-            what = "is truncated" if isinstance(error, EOFError) else "does not fit its schema"
-            why = " ".join(str(error).split())
-            raise SchemaError(f"topic {self._topic}: the payload {what}{': ' + why if why else ''}") from error
-        left = len(data) - stream.tell()
-        if left:
-            raise SchemaError(f"topic {self._topic}: {left} bytes left over after the payload")
-        return value
-
-    def _look_up(self, data: bytes) -> Decode:
-        try:
-            schema = self._serde.registry.lookup(self._envelope.parse(data), self._subject)
-        except SchemaError as error:
-            raise SchemaError(f"topic {self._topic}: {error}") from error
-        decode = self._decoder(schema)
-        self._by_prefix[bytes(data[: self._size])] = decode
+def _decoder(
+    schema: RegisteredSchema,
+    reader: ParsedSchema | None,
+    kind: type | None,
+    finish: Callable[[AvroType], Convert] | None,
+) -> Decode:
+    """Returns the decoder of a writer's schema. `finish` makes the function that is called with each value of a
+    type."""
+    writer = parse(schema.text).root
+    wanted = writer if reader is None else reader.root
+    decode = value_reader(writer, wanted, name_records=kind is not None)
+    if finish is not None:
+        convert = finish(wanted)
+        return lambda stream: convert(decode(stream))
+    if kind is None:
         return decode
+    _check_class(kind, wanted)
+    build = from_plain(kind)
+    return lambda stream: build(decode(stream))
 
-    def _decoder(self, schema: RegisteredSchema) -> Decode:
-        writer = parse(schema.text).root
-        wanted = writer if self._reader is None else self._reader.root
-        decode = value_reader(writer, wanted, name_records=self._kind is not None)
-        if self._finish is not None:
-            finish = self._finish(wanted)
-            return lambda stream: finish(decode(stream))
-        if self._kind is None:
-            return decode
-        self._check_class(self._kind, wanted)
-        build = from_plain(self._kind)
-        return lambda stream: build(decode(stream))
 
-    def _check_class(self, kind: type, avro: AvroType) -> None:
-        """Raises one clear error before the first record fails."""
-        if avro.kind != "record":
-            raise SchemaError(f"topic {self._topic}: {kind.__name__} cannot hold values that are not records")
-        unknown = {field.name for field in avro.fields} - set(field_names(kind) or ())
-        if unknown:
-            raise SchemaError(f"topic {self._topic}: {kind.__name__} has no field {', '.join(sorted(unknown))}")
+def _check_class(kind: type, avro: AvroType) -> None:
+    """Raises one clear error before the first record fails."""
+    if avro.kind != "record":
+        raise SchemaError(f"{kind.__name__} cannot hold values that are not records")
+    unknown = {field.name for field in avro.fields} - set(field_names(kind) or ())
+    if unknown:
+        raise SchemaError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")

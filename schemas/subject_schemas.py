@@ -1,7 +1,8 @@
-"""The Avro schemas that the values of a subject may have been written with, by the keys of the envelopes.
+"""The schemas that the values of a subject may have been written with, by the keys of the envelopes.
 
-A schema is parsed when it is first needed. One that cannot be read (others write to the topic too: another format, a
-reference that is missing, no Avro) is an error only for who needs it. Not thread-safe; pickled with its store.
+They are of one format. A schema is parsed when it is first needed. One that cannot be read (others write to the topic
+too: another format, a reference that is missing, no Avro) is an error only for who needs it. Not thread-safe; pickled
+with its store.
 """
 
 from __future__ import annotations
@@ -9,24 +10,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Final
+from uuid import UUID
 
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 
 from .fingerprint import registered
 from .parsing import parse, rendered
-from .store.schema import AVRO
+from .store.schema import AVRO, JSON, PROTOBUF, text_md5
 from .store.schema_store import SchemaStore, SchemaVersion, Which
 from .store.subjects import context_of
+
+FORMATS: Final = {AVRO: "Avro", JSON: "JSON Schema", PROTOBUF: "Protobuf"}
 
 
 class SubjectSchemas:
     """A view of a store: what is registered later is found. `subject` may be unknown: then the schemas of its context
-    are meant."""
+    are meant. Those of another format than `schema_type` cannot be read."""
 
-    def __init__(self, store: SchemaStore, subject: str = "") -> None:
+    def __init__(self, store: SchemaStore, subject: str = "", schema_type: str = AVRO) -> None:
         self._store = store
         self._subject = subject
+        self._type = schema_type
         self._context = context_of(subject)
         self._generation = store.generation
         self._read: dict[int, tuple[SchemaVersion, RegisteredSchema]] = {}
@@ -42,6 +48,8 @@ class SubjectSchemas:
         if key.md5 is not None:
             ids = self._store.by_md5(key.md5, self._context)
             return self._by_id(ids[-1]) if ids else None
+        if key.guid is not None:
+            return self._by_guid(key.guid)
         return self._by_id(key.schema_id or 0)
 
     def get(self, key: SchemaKey) -> str | None:
@@ -70,17 +78,29 @@ class SubjectSchemas:
 
     def _parse(self, version: SchemaVersion) -> RegisteredSchema:
         try:
-            if version.schema.schema_type != AVRO:
-                raise SchemaError(f"it is {version.schema.schema_type}, not Avro")
+            if version.schema.schema_type != self._type:
+                raise SchemaError(f"it is {version.schema.schema_type}, not {FORMATS[self._type]}")
             needed = self._store.resolve(version.subject, version.schema.references)
             for reference, other in needed:
-                if other.schema.schema_type != AVRO:
-                    raise SchemaError(f"its reference {reference.name} is {other.schema.schema_type}, not Avro")
-            texts = dict.fromkeys(other.schema.text for _, other in needed)
-            return registered(version.schema_id, version.schema.text, list(texts))
+                if other.schema.schema_type != self._type:
+                    found = other.schema.schema_type
+                    raise SchemaError(f"its reference {reference.name} is {found}, not {FORMATS[self._type]}")
+            text, guid = version.schema.text, UUID(version.guid).bytes
+            if self._type == AVRO:
+                texts = dict.fromkeys(other.schema.text for _, other in needed)
+                return registered(version.schema_id, text, list(texts), guid)
+            named = tuple((reference.name, other.schema.text) for reference, other in needed)
+            return RegisteredSchema(version.schema_id, text, text_md5(text), b"", guid, self._type, named)
         except SchemaError as error:
             where = f"schema {version.schema_id} ({version.subject}, version {version.version})"
             raise SchemaError(f"{where} cannot be read: {error}") from error
+
+    def _by_guid(self, guid: bytes) -> RegisteredSchema | None:
+        """Returns the schema in the subject's context, else in another, where it may have another id."""
+        found = dict(self._store.by_guid(str(UUID(bytes=guid))))
+        context = self._context if self._context in found else next(iter(found), None)
+        version = None if context is None else self._store.schema(found[context], context)
+        return None if version is None else self.read(version)
 
     def _by_fingerprint(self, value: bytes) -> RegisteredSchema | None:
         """Returns the newest schema of the fingerprint in the subject, else in its context: the canonical form lacks
@@ -128,9 +148,11 @@ def _refuse_if_read_differently(value: bytes, found: list[RegisteredSchema]) -> 
 
 
 def describe(key: SchemaKey) -> str:
-    """Returns `id 7`, `MD5 …` or `fingerprint …`."""
+    """Returns `id 7`, `MD5 …`, `GUID …` or `fingerprint …`."""
     if key.schema_id is not None:
         return f"id {key.schema_id}"
     if key.md5 is not None:
         return f"MD5 {key.md5.hex()}"
+    if key.guid is not None:
+        return f"GUID {UUID(bytes=key.guid)}"
     return f"fingerprint {(key.fingerprint or b'').hex()}"

@@ -104,7 +104,7 @@ def produce(
                 producer,
                 topic,
                 key=None if key is None else os.fsencode(key),
-                headers=headers,
+                headers=headers if raw else (*values.headers(topic), *headers),
                 partition=partition,
                 one_by_one=bool(settings.producer.interceptors),
             )

@@ -57,11 +57,13 @@ class SharedCoordination:
 
 
 class TypedValues:
-    """The serdes of one client, by topic. Thread-safe; `close` when done."""
+    """The serdes of one client, by topic. Thread-safe; `close` when done. `timeout_s`: see `SerdeContext`."""
 
-    def __init__(self, settings: Settings, bootstrap: str, coordination: SharedCoordination) -> None:
+    def __init__(
+        self, settings: Settings, bootstrap: str, coordination: SharedCoordination, timeout_s: float = 30.0
+    ) -> None:
         self._settings = settings
-        self._context = SerdeContext(bootstrap, coordination, settings.topic_format)
+        self._context = SerdeContext(bootstrap, coordination, settings.topic_format, timeout_s)
         self._lock = threading.Lock()
         self._serdes: dict[str, Serde] = {}
         self._arrow_serializers: dict[str, ArrowSerializer | None] = {}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from ..records.record import Headers
 from .coordination import Coordination
 from .envelope import Envelope
 
@@ -24,17 +25,43 @@ __all__ = [
     "ArrowSerializer",
     "CheckedSerde",
     "Deserializer",
+    "HeaderDeserializer",
+    "HeaderSerializer",
     "JsonSerde",
     "Serde",
     "SerdeContext",
     "Serializer",
     "TopicFormat",
+    "headers_of",
 ]
 
 Serializer = Callable[[Any], "bytes | None"]
 """Returns the bytes of one value (None stays None); raises `SchemaError`, which names topic and field."""
 
 Deserializer = Callable[["bytes | None"], Any]
+
+
+@runtime_checkable
+class HeaderSerializer(Protocol):
+    """A `Serializer` whose records have headers; all of a topic's records the same."""
+
+    @property
+    def headers(self) -> Headers: ...
+
+    def __call__(self, value: Any, /) -> bytes | None: ...
+
+
+@runtime_checkable
+class HeaderDeserializer(Protocol):
+    """A `Deserializer` that needs the record's headers: `with_headers` is called in its place."""
+
+    def with_headers(self, data: bytes | None, headers: Headers, /) -> Any: ...
+
+
+def headers_of(serialize: Serializer) -> Headers:
+    """Returns the headers that a serializer's records have."""
+    return serialize.headers if isinstance(serialize, HeaderSerializer) else ()
+
 
 ArrowDeserializer = Callable[["pa.Array"], "tuple[pa.Array, KlammError | None] | None"]
 """Converts payloads (binary) to the values before the first that cannot be decoded, and that one's error. None: the
@@ -63,7 +90,7 @@ class ArrowSerializer(Protocol):
 
 @dataclass(frozen=True)
 class TopicFormat:
-    """The format of a topic's values in YAML: `schema` is Avro schema text (None: raw bytes, or by the stored schema
+    """The format of a topic's values in YAML: `schema` is the schema's text (None: raw bytes, or by the stored schema
     when reading), `envelope` how a payload names its schema, `options` the rest of the serde's own section.
     """
 
@@ -75,12 +102,14 @@ class TopicFormat:
 @dataclass(frozen=True)
 class SerdeContext:
     """The context of a serde: the cluster (`bootstrap_servers`, host:port,…), the coordination (opened on first call,
-    owned by the client) and the formats by topic.
+    owned by the client) and the formats by topic. `timeout_s`: how long the client waits for an answer of another
+    service, such as a schema registry, before it reports that there is none.
     """
 
     bootstrap_servers: str
     coordination: Callable[[], Coordination]
     formats: Callable[[str], TopicFormat]
+    timeout_s: float = 30.0
 
 
 class Serde(Protocol):

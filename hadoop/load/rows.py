@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from klamm.core.plugins import plugin_host
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
+from klamm.schemas.registry import Writers
 from klamm.schemas.subject_schemas import describe
 
 from ..lake.layout import INVALID
@@ -44,14 +45,6 @@ RAW: Final = (pa.field("value", pa.binary()),)
 """The columns of a topic whose values have no schema."""
 _NAMES: Final = {"dt": "%Y-%m-%d", "hr": "%H"}
 RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt", "hr"}
-
-
-class Writers(Protocol):
-    """`klamm.schemas.subject_schemas.SubjectSchemas`, or a dict."""
-
-    def get(self, key: SchemaKey, /) -> str | None:
-        """Returns a schema's text; None if there is none. Raises `SchemaError` if it cannot be read."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,16 @@ from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.interfaces.envelope import HeaderEnvelope
+from klamm.core.interfaces.serde import SerdeContext
 from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.log import TopicSchemaLog
+from klamm.schemas.opening import open_registry
 from klamm.schemas.options import AvroOptions
-from klamm.schemas.subject_schemas import SubjectSchemas
+from klamm.schemas.registry import SchemaRegistry, Writers
+from klamm.schemas.serde import AvroSerde
 
 from ..columnar.job import ReadTasks
 from ..lake.config import LakeConfig
@@ -45,7 +48,7 @@ class TopicSchemas:
     """`reader` determines the lake's columns; `writers` has all schemas of the cluster, for this topic."""
 
     reader: str
-    writers: SubjectSchemas
+    writers: Writers
 
 
 class ClusterTopics:
@@ -123,10 +126,17 @@ class ClusterTopics:
         if serde != AVRO:
             raise ConfigError(f"topics.{topic}.serde: a load reads avro, or raw bytes without a serde; not {serde}")
         said = self._settings.topic_format(topic)
+        if isinstance(said.envelope, HeaderEnvelope):
+            raise ConfigError(
+                f"topics.{topic}.envelope: a load reads the schema's id in values; {said.envelope.name} has it in the "
+                f"header {said.envelope.header}"
+            )
+        context = SerdeContext(self.bootstrap, self._settings.make_coordination, self._settings.topic_format)
         options = AvroOptions.model_validate(dict(said.options))
-        store = TopicSchemaLog(self._client, options.schemas_topic).read()
-        writers = SubjectSchemas(store, options.subject_of(topic))
-        return TopicSchemas(said.schema or _latest(topic, options, writers), writers)
+        registry = open_registry(options, lambda: self._client, context.coordination)
+        subject = AvroSerde(options, context, registry).subject(topic)
+        reader = said.schema or _latest(topic, subject, registry)
+        return TopicSchemas(reader, registry.writers(subject))
 
     def tasks(self, ranges: list[OffsetRange]) -> ReadTasks:
         options = ReadOptions(
@@ -151,14 +161,12 @@ def _density(headers: Sequence[BatchHeader]) -> float | None:
     return sum(h.size for h in headers) / (headers[-1].next_offset - headers[0].base_offset)
 
 
-def _latest(topic: str, options: AvroOptions, schemas: SubjectSchemas) -> str:
-    versions = schemas.newest_first()
-    if not versions:
-        raise SchemaError(
-            f"topic {topic}: no schema is registered as {options.subject_of(topic)}; name its file in "
-            f"topics.{topic}.schema"
-        )
-    try:
-        return schemas.read(versions[0]).text
-    except SchemaError as error:
-        raise SchemaError(f"topic {topic}: {error}; name a schema that can be read in topics.{topic}.schema") from error
+def _latest(topic: str, subject: str, registry: SchemaRegistry) -> str:
+    for version in registry.newest_first(subject):
+        try:
+            return registry.read(version).text
+        except SchemaError as error:
+            raise SchemaError(
+                f"topic {topic}: {error}; name a schema that can be read in topics.{topic}.schema"
+            ) from error
+    raise SchemaError(f"topic {topic}: no schema is registered as {subject}; name its file in topics.{topic}.schema")

@@ -29,7 +29,7 @@ from klamm.core.faults import fault_point
 from klamm.core.interfaces.codec import Codec
 from klamm.core.records.codecs import UnsupportedCodecError
 
-from ..options import CLIENT_ID, Typing, bootstrap_of, known_options, names_of, typing_of
+from ..options import CLIENT_ID, REGISTRY_OPTIONS, Typing, bootstrap_of, known_options, names_of, typing_of
 from .claims import TaskIdentity
 from .cluster import connect
 from .typed import RegisteredSchemas, TypedStructs
@@ -45,7 +45,7 @@ OPTIONS: Final = (
     "klamm.plugins",
     "klamm.typed",
     "klamm.envelope",
-    "klamm.schemas.topic",
+    *REGISTRY_OPTIONS,
     "checkpointLocation",  # Spark's own, which it passes on
     "queryName",
 )

@@ -17,8 +17,9 @@ from pyspark.sql.types import DataType, StructType
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.producer.arrow import Rows, read_rows
-from klamm.core.errors import SchemaError
-from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
+from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.envelope import Envelope, HeaderEnvelope, RegisteredSchema
 from klamm.core.interfaces.serde import ArrowSerializer, Serializer
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
@@ -26,57 +27,54 @@ from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.reader import ColumnReader
 from klamm.schemas.columns.writer import ColumnWriter
-from klamm.schemas.log import TopicSchemaLog
+from klamm.schemas.opening import open_registry
 from klamm.schemas.parsing import parse
 from klamm.schemas.serde import row_writer
-from klamm.schemas.store.schema_store import SchemaStore
-from klamm.schemas.subject_schemas import SubjectSchemas, describe
+from klamm.schemas.subject_schemas import describe
 
 from ..options import SourceOptions, Typing
 from .cluster import connect_source, find_partitions
 
 
 class RegisteredSchemas:
-    """The schemas of a cluster, read on first use, and again when an unknown one is needed."""
+    """The schemas of a cluster, in its topic of schemas or at a registry. Raises `ConfigError` for an envelope in
+    record headers, which values do not have."""
 
     def __init__(self, client: ClusterClient, typing: Typing, plugins: tuple[str, ...]) -> None:
-        self._log = TopicSchemaLog(client, typing.schemas_topic)
-        self._store: SchemaStore | None = None
-        self._topics: dict[str, SubjectSchemas] = {}
         self.envelope: Envelope = plugin_host(plugins).envelopes.create(typing.envelope)
+        if isinstance(self.envelope, HeaderEnvelope):
+            raise ConfigError(
+                f"klamm.envelope: {typing.envelope} has the schema's id in the header {self.envelope.header}, and "
+                "klamm.typed reads and writes ids in values (confluent)"
+            )
+        self._registry = open_registry(typing.access, lambda: client, _no_coordination)
 
     def versions(self, topic: str) -> Iterator[RegisteredSchema]:
         """Yields the schemas of the topic's values that can be read, newest first. Raises `SchemaError` if there is
         none, or the newest cannot be read.
         """
-        schemas = self._of(topic)
-        found = schemas.newest_first()
-        if not found:
-            raise SchemaError(f"topic {topic}: no schema is registered as {topic}-value; klamm.typed needs one")
-        for version in found:
+        first = True
+        for version in self._registry.newest_first(f"{topic}-value"):
             try:
-                yield schemas.read(version)
+                yield self._registry.read(version)
             except SchemaError as error:
-                if version is found[0]:
+                if first:
                     raise SchemaError(f"topic {topic}: {error}") from error
+            first = False
+        if first:
+            raise SchemaError(f"topic {topic}: no schema is registered as {topic}-value; klamm.typed needs one")
 
     def writer_of(self, topic: str, prefix: bytes) -> str:
         """Returns the text of the schema that a payload was written with."""
         key = self.envelope.parse(prefix)
-        text = self._of(topic).get(key)
-        if text is None:
-            self._store = self._log.read()
-            text = self._of(topic).get(key)
-        if text is None:
+        found = self._registry.find(key, f"{topic}-value")
+        if found is None:
             raise SchemaError(f"no schema is registered as {describe(key)}")
-        return text
+        return found.text
 
-    def _of(self, topic: str) -> SubjectSchemas:
-        if self._store is None:
-            self._store = self._log.read()
-        if topic not in self._topics:
-            self._topics[topic] = SubjectSchemas(self._store, f"{topic}-value")
-        return self._topics[topic]
+
+def _no_coordination() -> Coordination:
+    raise AssertionError("Spark registers no schema")
 
 
 def spark_type(topic: str, avro: AvroType) -> DataType:

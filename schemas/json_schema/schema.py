@@ -71,6 +71,14 @@ class JsonSchema:
             raise SchemaError("not a JSON Schema: a keyword has a value of the wrong type") from error
 
     @cached_property
+    def validator(self) -> Validator:
+        """Checks values. Retrieves nothing: a `$ref` that leads nowhere raises an error when it is needed."""
+        draft = _draft(self.document)
+        documents = {name: load(text) for name, text in self.references.items()}
+        registry = _registry(self.document, documents, specification_with(draft))
+        return validators.validator_for({"$schema": draft})(self.document, registry=registry)
+
+    @cached_property
     def document(self) -> Any:
         """The JSON value."""
         return load(self.text)

@@ -417,7 +417,10 @@ class RegistryApi:
             found = store.version(target, plan.version, Which.ALL)
             answer = {} if found is None else self._described(store, found, query)
         answer |= {"id": plan.schema_id, "version": plan.version}
-        return {key: answer[key] for key in answer if key not in ("subject", "ts", "deleted")}
+        left_out = {"subject", "ts", "deleted"}
+        if given.schema_type == PROTOBUF:  # Python's client would keep the text for the descriptor that it has sent
+            left_out.add("schema")
+        return {key: answer[key] for key in answer if key not in left_out}
 
     def _is_known(
         self, given: SchemaText, name: str, reading: _Reading, decide: Callable[[SchemaStore], Sequence[Record]]

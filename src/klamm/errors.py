@@ -23,6 +23,7 @@ from klamm.core.errors import (
     KlammError,
     PluginError,
     ProtocolError,
+    RegistryUnavailableError,
     SchemaError,
     StorageError,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "PluginError",
     "ProducerClosedError",
     "ProtocolError",
+    "RegistryUnavailableError",
     "RequestTimeoutError",
     "SchemaError",
     "SessionExpiredError",

@@ -7,19 +7,25 @@ import hashlib
 import pytest
 
 from klamm.core.errors import SchemaError
-from klamm.core.interfaces.envelope import Envelope, RegisteredSchema, SchemaKey
+from klamm.core.interfaces.envelope import Envelope, HeaderEnvelope, RegisteredSchema, SchemaKey
 
 __all__ = ["EnvelopeContract"]
 
 _TEXT = '{"type": "string"}'
 _SCHEMAS = [
-    RegisteredSchema(i, f"{_TEXT} {i}", hashlib.md5(f"{_TEXT} {i}".encode()).digest(), i.to_bytes(8, "little"))
+    RegisteredSchema(
+        i,
+        f"{_TEXT} {i}",
+        hashlib.md5(f"{_TEXT} {i}".encode()).digest(),
+        i.to_bytes(8, "little"),
+        hashlib.md5(f"guid {i}".encode()).digest(),
+    )
     for i in (1, 2, 255, 65_536, 2**31 - 1)
 ]
 
 
 def _set(key: SchemaKey) -> list[object]:
-    return [value for value in (key.schema_id, key.md5, key.fingerprint) if value is not None]
+    return [value for value in (key.schema_id, key.md5, key.fingerprint, key.guid) if value is not None]
 
 
 class EnvelopeContract:
@@ -38,7 +44,7 @@ class EnvelopeContract:
         assert len(prefix) == envelope.prefix_size
         assert prefix == envelope.prefix(schema)
         (found,) = _set(envelope.parse(prefix + b"payload"))
-        assert found in (schema.schema_id, schema.md5, schema.fingerprint)
+        assert found in (schema.schema_id, schema.md5, schema.fingerprint, schema.guid)
 
     def test_different_schemas_have_different_prefixes(self, envelope: Envelope) -> None:
         assert len({envelope.prefix(schema) for schema in _SCHEMAS}) == len(_SCHEMAS)
@@ -56,3 +62,8 @@ class EnvelopeContract:
     def test_other_bytes_are_a_schema_error_that_says_so(self, envelope: Envelope) -> None:
         with pytest.raises(SchemaError, match=envelope.name):
             envelope.parse(b"\x7f" * 40)
+
+    def test_the_prefix_of_a_header_has_its_size(self, envelope: Envelope) -> None:
+        if isinstance(envelope, HeaderEnvelope):
+            assert envelope.header
+            assert envelope.size_of(envelope.prefix(_SCHEMAS[1]) + b"more") == envelope.prefix_size

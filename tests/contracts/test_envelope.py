@@ -20,4 +20,4 @@ class TestEnvelopes(EnvelopeContract):
 
 def test_built_ins_are_there() -> None:
     """Hook `klamm_envelopes`."""
-    assert {"confluent", "linkedin", "single-object"} <= set(plugin_host().envelopes.names())
+    assert {"confluent", "confluent-header", "linkedin", "single-object"} <= set(plugin_host().envelopes.names())

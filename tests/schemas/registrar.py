@@ -11,11 +11,11 @@ import json
 import sys
 from pathlib import Path
 
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.typed import SharedCoordination
 from klamm.core.config.settings import load_settings
-from klamm.core.interfaces.serde import SerdeContext
-from klamm.schemas.registry import SchemaRegistry
-from klamm.schemas.serde import open_registry
+from klamm.schemas.log import TopicSchemaLog
+from klamm.schemas.registry import LogRegistry
 
 
 def schema(name: str) -> str:
@@ -25,8 +25,8 @@ def schema(name: str) -> str:
 def main(config: Path, bootstrap: str, number: int, count: int) -> None:
     settings = load_settings(config)
     coordination = SharedCoordination(settings)
-    context = SerdeContext(bootstrap, coordination, settings.topic_format)
-    registry: SchemaRegistry = open_registry(bootstrap, context, "_schemas")
+    client = ClusterClient(bootstrap, codecs=settings.codec_table())
+    registry = LogRegistry(TopicSchemaLog(client), coordination)
     coordination()
     print("ready", flush=True)
     sys.stdin.readline()

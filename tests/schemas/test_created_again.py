@@ -14,7 +14,7 @@ from klamm.core.errors import CoordinationError, SchemaError
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.schemas.log import TopicSchemaLog
-from klamm.schemas.registry import SchemaRegistry
+from klamm.schemas.registry import LogRegistry
 from klamm.schemas.store.records import SchemaRecord, encode
 from klamm.schemas.store.schema_store import SchemaStore
 from klammtest.guarantees import guarantee
@@ -36,13 +36,13 @@ def without_coordination() -> Coordination:
 
 
 def keep_what_is_known(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SchemaRegistry, "_use", lambda _registry, store: store)
+    patch.setattr(LogRegistry, "_use", lambda _registry, store: store)
 
 
 @guarantee("A2", "no value is read by what its id meant in a deleted schemas topic", plant=keep_what_is_known)
 def test_an_id_has_the_text_of_the_new_topic() -> None:
     topic = MemoryTopic(entry(1, "old"), entry(2, "gone", version=2))
-    reader = SchemaRegistry(MemoryLog(topic), without_coordination)
+    reader = LogRegistry(MemoryLog(topic), without_coordination)
     gone = reader.lookup(SchemaKey(schema_id=2))
     assert reader.lookup(SchemaKey(schema_id=1)).text == schema("old")
     topic.records = [entry(1, "new"), entry(3, "newer", version=2)]

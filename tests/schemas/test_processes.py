@@ -16,10 +16,9 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.typed import SharedCoordination
 from klamm.core.config.settings import load_settings
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.core.interfaces.serde import SerdeContext
 from klamm.core.records.partition import TopicPartition
 from klamm.schemas.log import TopicSchemaLog
-from klamm.schemas.serde import open_registry
+from klamm.schemas.registry import LogRegistry
 from klammtest.broker import RunningBroker, running_broker
 
 PROCESSES = 3
@@ -76,9 +75,8 @@ def test_processes_at_once_agree(broker: RunningBroker) -> None:
     broker.start()
     settings = load_settings(broker.config_path)
     coordination = SharedCoordination(settings)
-    registry = open_registry(
-        broker.bootstrap, SerdeContext(broker.bootstrap, coordination, settings.topic_format), "_schemas"
-    )
+    client = ClusterClient(broker.bootstrap, codecs=settings.codec_table())
+    registry = LogRegistry(TopicSchemaLog(client), coordination)
     for name, (schema_id, md5) in told:
         found = registry.lookup(SchemaKey(schema_id=schema_id))
         assert (json.loads(found.text)["name"], found.md5.hex()) == (name, md5)

@@ -15,7 +15,7 @@ from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.schemas.canonical import canonical_text
 from klamm.schemas.compatibility import Compatibility
-from klamm.schemas.registry import SchemaRegistry
+from klamm.schemas.registry import LogRegistry
 from klamm.schemas.store.config import Config
 from klamm.schemas.store.records import ConfigRecord, SchemaTombstone
 from klammtest.schemas import MemoryLog, MemoryTopic, embedded, registry, stored
@@ -48,7 +48,7 @@ def test_same_schema_same_id_and_the_text_is_the_canonical_one(coordination: Coo
 def test_a_known_schema_needs_no_coordination(coordination: Coordination) -> None:
     topic = MemoryTopic()
     first = registry(coordination, topic).register("t-value", schema("a"))
-    assert SchemaRegistry(MemoryLog(topic), without_coordination).register("t-value", schema("a")) == first
+    assert LogRegistry(MemoryLog(topic), without_coordination).register("t-value", schema("a")) == first
 
 
 def test_one_schema_may_belong_to_two_subjects(coordination: Coordination) -> None:
@@ -72,7 +72,7 @@ def test_lookup_by_each_key_reads_the_topic_once(coordination: Coordination) -> 
 def test_an_unknown_key_is_an_error_and_not_looked_for_at_once_again(coordination: Coordination) -> None:
     now = [0.0]
     topic = MemoryTopic()
-    reader = SchemaRegistry(MemoryLog(topic), lambda: coordination, lambda: now[0])
+    reader = LogRegistry(MemoryLog(topic), lambda: coordination, lambda: now[0])
     for key in (SchemaKey(schema_id=7), SchemaKey(md5=b"m" * 16), SchemaKey(fingerprint=b"f" * 8)):
         with pytest.raises(SchemaError, match="unknown schema"):
             reader.lookup(key)
@@ -86,7 +86,7 @@ def test_an_unknown_key_is_an_error_and_not_looked_for_at_once_again(coordinatio
 
 
 def test_a_reader_without_coordination_has_the_topic_alone() -> None:
-    reader = SchemaRegistry(MemoryLog(MemoryTopic(stored("t-value", 1, 3, schema("a")))), without_coordination)
+    reader = LogRegistry(MemoryLog(MemoryTopic(stored("t-value", 1, 3, schema("a")))), without_coordination)
     assert reader.lookup(SchemaKey(schema_id=3)).schema_id == 3
     with pytest.raises(SchemaError, match="unknown schema id 4"):
         reader.lookup(SchemaKey(schema_id=4))

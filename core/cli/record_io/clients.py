@@ -12,7 +12,8 @@ from typing import Any, Final
 from ...client.typed import SharedCoordination, TypedValues
 from ...config.servers import servers_of
 from ...config.settings import Settings
-from ...interfaces.serde import JsonSerde, Serializer
+from ...interfaces.serde import JsonSerde, Serializer, headers_of
+from ...records.record import Headers
 from ..options import settings_of
 
 __all__ = ["CliValues", "JsonParser", "client_settings", "json_parser", "to_json"]
@@ -37,7 +38,8 @@ class CliValues:
     """The serializers and deserializers of a command's topics, in JSON."""
 
     def __init__(self, settings: Settings, coordination: SharedCoordination) -> None:
-        self._values = TypedValues(settings, settings.consumer.bootstrap_servers, coordination)
+        timeout_s = settings.consumer.request_timeout_ms / 1000
+        self._values = TypedValues(settings, settings.consumer.bootstrap_servers, coordination, timeout_s)
         self._settings = settings
 
     @classmethod
@@ -53,6 +55,10 @@ class CliValues:
 
     def typed(self, topic: str) -> bool:
         return self._settings.serde_name(topic) is not None
+
+    def headers(self, topic: str) -> Headers:
+        """Returns the headers that a typed topic's records have."""
+        return headers_of(self._values.serializer(topic)) if self.typed(topic) else ()
 
     def json_serializer(self, topic: str) -> tuple[Serializer, JsonParser]:
         """Returns the serializer of JSON documents of a typed topic, and the parser of these."""

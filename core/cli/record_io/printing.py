@@ -11,11 +11,13 @@ from typing import Final
 
 from ...errors import CorruptRecordError, SchemaError
 from ...escaping import escaped
+from ...interfaces.serde import HeaderDeserializer
 from ...interfaces.sink import RecordBatch
 from ...records.codecs import CodecTable, UnsupportedCodecError
 from ...records.decode import RecordColumns, decode_columns
 from ...records.header import BatchHeader
 from ...records.partition import TopicPartition
+from ...records.record import Headers
 from ..output import writing
 from .clients import to_json
 from .record_format import PrintedRecord, RecordFormat, compile_format
@@ -130,7 +132,7 @@ class Printer:
         lines: bytes | None = None
         if self._form is None and not self._terminal:
             with contextlib.suppress(SchemaError):  # `_one_by_one` finds the record
-                values = columns.values if deserialize is None else _documents(columns.values, deserialize)
+                values = columns.values if deserialize is None else _documents(columns, deserialize)
                 lines = self._lines(columns.offsets, values, most)
         if lines is None:
             yield from self._one_by_one(batch, columns, deserialize, most)
@@ -165,7 +167,7 @@ class Printer:
         form = self._form or self._value_line
         for offset, stamp, key, raw, headers in zip(*columns, strict=True):
             try:
-                value = self._value(raw, deserialize)
+                value = self._value(raw, headers, deserialize)
             except SchemaError as error:
                 yield b"".join(out)
                 out.clear()
@@ -186,11 +188,11 @@ class Printer:
                 break
         yield b"".join(out)
 
-    def _value(self, raw: bytes | None, deserialize: Deserialize | None) -> bytes | None:
+    def _value(self, raw: bytes | None, headers: Headers, deserialize: Deserialize | None) -> bytes | None:
         if deserialize is not None:
             if raw is None:
                 return None if self._form is not None else b"null"
-            return deserialize(raw).encode()
+            return _document(raw, headers, deserialize)
         if raw is not None and self._whole:
             return _text(raw).encode()
         return raw
@@ -202,8 +204,17 @@ class Printer:
         return value + b"\n"
 
 
-def _documents(values: Iterable[bytes | None], deserialize: Deserialize) -> list[bytes | None]:
-    return [b"null" if value is None else deserialize(value).encode() for value in values]
+def _documents(columns: RecordColumns, deserialize: Deserialize) -> list[bytes | None]:
+    if isinstance(deserialize, HeaderDeserializer):
+        pairs = zip(columns.values, columns.headers, strict=True)
+        return [b"null" if value is None else _document(value, headers, deserialize) for value, headers in pairs]
+    return [b"null" if value is None else deserialize(value).encode() for value in columns.values]
+
+
+def _document(value: bytes, headers: Headers, deserialize: Deserialize) -> bytes:
+    if isinstance(deserialize, HeaderDeserializer):
+        return str(deserialize.with_headers(value, headers)).encode()
+    return deserialize(value).encode()
 
 
 def _between(columns: RecordColumns, start: int, stop: int | None) -> RecordColumns:

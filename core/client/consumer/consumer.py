@@ -82,7 +82,9 @@ class Consumer:
             or Network(retry=Backoff(options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000)),
         )
         self._coordination = SharedCoordination(settings)
-        self._values = TypedValues(settings, options.bootstrap_servers, self._coordination)
+        self._values = TypedValues(
+            settings, options.bootstrap_servers, self._coordination, options.request_timeout_ms / 1000
+        )
         self._positions = Positions()
         self._converter = RecordConverter(self._values)
         interceptors = settings.make_consumer_interceptors()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ...errors import KlammError, SchemaError
+from ...errors import KlammError, RegistryUnavailableError, SchemaError
 from ...interfaces.interceptor import ConsumerInterceptor
-from ...interfaces.serde import Deserializer
+from ...interfaces.serde import Deserializer, HeaderDeserializer
 from ...records.decode import Columns
 from ...records.partition import TopicPartition
 from ...records.record import ConsumerRecord
@@ -63,10 +63,17 @@ def _deserialized(
 ) -> tuple[list[object], KlammError | None]:
     values: list[object] = []
     try:
-        for raw in columns.values:
-            values.append(deserialize(raw))
+        if isinstance(deserialize, HeaderDeserializer):
+            for raw, headers in zip(columns.values, columns.headers, strict=True):
+                values.append(deserialize.with_headers(raw, headers))
+        else:
+            for raw in columns.values:
+                values.append(deserialize(raw))
     except SchemaError as error:
         return values, unreadable(partition, columns.offsets[len(values)], error)
+    except RegistryUnavailableError as error:  # a later attempt may succeed
+        where = f"topic {partition.topic!r} partition {partition.partition} offset {columns.offsets[len(values)]}"
+        return values, RegistryUnavailableError(f"{where}: {error}")
     except KlammError as error:  # the schema could not be looked up now; a later attempt may succeed
         return values, error
     except Exception as error:  # a serde is a plugin and may raise anything

@@ -26,6 +26,7 @@ from ...interfaces.audit import Counted
 from ...interfaces.serde import ArrowSerializer, Serializer
 from ...records import native
 from ...records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
+from ...records.record import Headers
 from ..typed import TypedValues
 from .batch import EncodedRows
 from .columns import BatchAppender, place_in_turn
@@ -37,8 +38,6 @@ from .topic_writer import TopicWriter
 
 if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
     from ...records.fallback import Binary
-
-_NO_HEADERS: Final = encode_headers(())
 
 _LAST_MS: Final = 253_402_300_799_999
 _KINDS: Final = "bytes or text"
@@ -240,11 +239,13 @@ def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tu
 @dataclass(frozen=True, slots=True)
 class Making:
     """The settings by which rows become batches: `now_ms` for rows without a time, `window_ms` if the audit counts
-    them, and `room`, the bytes reserved in front for its headers (`BatchAudit.room`)."""
+    them, and `room`, the bytes reserved in front for its headers (`BatchAudit.room`). `headers` are those of every
+    row; rows that have headers of their own have only these."""
 
     now_ms: int
     window_ms: int | None
     room: int = 0
+    headers: Headers = ()
 
     def batches(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
         """Yields all rows in batches of up to `batch_size` bytes."""
@@ -254,11 +255,11 @@ class Making:
         keys, values = None if rows.keys is None else buffers(rows.keys), buffers(rows.values)
         stamps = None if rows.timestamps is None else _numbers(rows.timestamps)
         counting = self._counting(rows)
+        headers = encode_headers(self.headers)
         first = 0
         while first < len(rows):
             batch, end, base, latest = native.encode_columns(
-                keys, values, stamps, self.now_ms, rows.prefix, _NO_HEADERS, first, len(rows), batch_size,
-                self.room,
+                keys, values, stamps, self.now_ms, rows.prefix, headers, first, len(rows), batch_size, self.room,
             )  # fmt: skip
             yield EncodedRows(batch, end - first, base, latest, counting(first, end), self.room)
             first = end
@@ -369,7 +370,7 @@ class TableSender:
         typed = self._values.serde(topic) is not None
         columnar = self._values.arrow_serializer(topic) if typed else None
         stretches = read_rows(topic, table, key, timestamp, writer.serialize, columnar, typed)
-        too_large = check_sizes(stretches, self._largest - writer.mark_size)
+        too_large = check_sizes(stretches, self._largest - writer.mark_size - len(encode_headers(writer.headers)))
         if too_large is not None:
             row, size = too_large
             raise DeliveryError(
@@ -378,7 +379,8 @@ class TableSender:
             )
         shares = [share for rows in stretches for share in self._shares(writer, rows, partition)]
         future = TableFuture(topic)
-        making = Making(time.time_ns() // 1_000_000, self._window_ms if writer.audited else None, writer.mark_size)
+        window_ms = self._window_ms if writer.audited else None
+        making = Making(time.time_ns() // 1_000_000, window_ms, writer.mark_size, writer.headers)
         try:
             for queue, rows in shares:
                 self._send_rows(writer, queue, rows, making, future)

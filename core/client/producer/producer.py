@@ -102,7 +102,9 @@ class Producer:
             network=self._network,
         )
         self._coordination = SharedCoordination(settings)
-        self._values = TypedValues(settings, options.bootstrap_servers, self._coordination)
+        self._values = TypedValues(
+            settings, options.bootstrap_servers, self._coordination, options.delivery_timeout_ms / 1000
+        )
         self._listeners = DeliveryListeners(settings.make_producer_interceptors())
         self._writers: dict[str, TopicWriter] = {}
         self._opening = threading.Lock()
@@ -200,13 +202,17 @@ class Producer:
             wrapped.__cause__ = error
             return self._refuse(topic, partition, wrapped)
         size = RECORD_OVERHEAD + (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
+        if writer.headers and raw is not None:
+            headers = (*writer.headers, *headers)
         if headers:
             headers = _checked_headers(topic, headers)
             size += _headers_size(headers)
+        else:
+            headers = ()
         if size + writer.mark_size > self._largest:
             raise self._too_large(topic, size)
         queue = writer.queue(raw_key, raw, partition, size)
-        return self._accumulator.append(queue, timestamp_ms, raw_key, raw, cast(Headers, headers), size)
+        return self._accumulator.append(queue, timestamp_ms, raw_key, raw, headers, size)
 
     def send_arrow(
         self,

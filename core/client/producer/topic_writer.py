@@ -7,7 +7,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from ...errors import ConfigError
-from ...interfaces.serde import Serializer
+from ...interfaces.serde import Serializer, headers_of
 from ...records.partition import TopicPartition, counted
 from ..errors import UnknownTopicError
 from .partition_queue import PartitionQueue
@@ -19,7 +19,7 @@ class TopicWriter:
 
     Records without a key stick to one partition until its batch is full or sent, and then move to another, so that
     batches are large (KIP-480); `choose(n)` returns a number in [0, n). `mark_size`: the most bytes that the audit adds
-    to a batch.
+    to a batch. `headers`: those of every record that has a value.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class TopicWriter:
     ) -> None:
         self.topic = topic
         self.serialize = serialize
+        self.headers = headers_of(serialize)
         self.audited = audited
         self.mark_size = mark_size
         self._make_queue = make_queue

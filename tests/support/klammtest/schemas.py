@@ -16,10 +16,10 @@ from klamm.core.interfaces.serde import SerdeContext, TopicFormat
 from klamm.core.plugins import plugin_host
 from klamm.schemas.log import SchemaLog
 from klamm.schemas.options import AvroOptions
-from klamm.schemas.registry import SchemaRegistry
+from klamm.schemas.registry import LogRegistry, SchemaRegistry
 from klamm.schemas.serde import AvroSerde
 from klamm.schemas.store.records import KeyValue, Record, SchemaRecord, encode
-from klamm.schemas.store.schema import Reference, SchemaText
+from klamm.schemas.store.schema import AVRO, Reference, SchemaText
 from klamm.schemas.store.schema_store import SchemaStore
 
 
@@ -109,13 +109,15 @@ def embedded(folder: Path) -> Coordination:
     return coordination
 
 
-def registry(coordination: Coordination, topic: MemoryTopic | None = None) -> SchemaRegistry:
-    return SchemaRegistry(MemoryLog(topic or MemoryTopic()), lambda: coordination)
+def registry(coordination: Coordination, topic: MemoryTopic | None = None, schema_type: str = AVRO) -> LogRegistry:
+    return LogRegistry(MemoryLog(topic or MemoryTopic()), lambda: coordination, schema_type=schema_type)
 
 
-def serde(registry: SchemaRegistry, formats: Mapping[str, tuple[str | None, str, dict[str, Any]]]) -> AvroSerde:
-    """Makes a serde. `formats`: topic → (schema text, envelope, options)."""
+Formats = Mapping[str, tuple[str | None, str, dict[str, Any]]]
+"""Topic → (schema text, envelope, options)."""
 
+
+def context(formats: Formats) -> SerdeContext:
     def topic_format(topic: str) -> TopicFormat:
         text, envelope, options = formats[topic]
         return TopicFormat(plugin_host().envelopes.create(envelope), text, options)
@@ -123,7 +125,11 @@ def serde(registry: SchemaRegistry, formats: Mapping[str, tuple[str | None, str,
     def unused() -> Coordination:
         raise AssertionError("the registry is given")
 
-    return AvroSerde(AvroOptions(), SerdeContext("127.0.0.1:1", unused, topic_format), registry)
+    return SerdeContext("127.0.0.1:1", unused, topic_format)
+
+
+def serde(registry: SchemaRegistry, formats: Formats) -> AvroSerde:
+    return AvroSerde(AvroOptions(), context(formats), registry)
 
 
 def avro_bytes(schema: Any, value: Any) -> bytes:

@@ -61,7 +61,7 @@ class _OneWriter:
         assert key == _WRITER
         return self._writer
 
-    def register(self, subject: str, text: str, rule: object) -> RegisteredSchema:
+    def register(self, subject: str, text: str, rule: object, **more: object) -> RegisteredSchema:
         return self._writer
 
 
