@@ -124,7 +124,7 @@ class RestRegistry(SchemaRegistry):
         except NotFoundError:
             own = None
         if own is not None:
-            found = own.get("compatibilityLevel")
+            found = own.get("compatibilityLevel") if isinstance(own, Mapping) else None
             if found not in (None, level):
                 warn_of_level(subject, found, level)
             return
@@ -134,7 +134,7 @@ class RestRegistry(SchemaRegistry):
         self._client.put({"compatibility": str(level)}, "config", subject)
 
     def _numbers(self, subject: str) -> list[int]:
-        return [_whole(number) for number in self._client.get("subjects", subject, "versions")]
+        return [_whole(number) for number in _list(self._client.get("subjects", subject, "versions"))]
 
     def _fetch_id(self, schema_id: int, context: str) -> None:
         query = {} if context == DEFAULT_CONTEXT else {"subject": qualified(context, "")}
@@ -149,13 +149,14 @@ class RestRegistry(SchemaRegistry):
                 found = self._client.get("schemas", "ids", schema_id, "versions", **query, **more)
             except NotFoundError:  # a registry without this list
                 return None
-            if found:
-                return str(found[0]["subject"]), _number(found[0], "version")
+            for one in _rows(found):
+                return str(one.get("subject")), _number(one, "version")
         return None
 
     def _fetch_guid(self, guid: str, context: str) -> None:
         answer = self._client.get("schemas", "guids", guid)
-        found = {str(one["context"]): _number(one, "id") for one in self._client.get("schemas", "guids", guid, "ids")}
+        rows = _rows(self._client.get("schemas", "guids", guid, "ids"))
+        found = {str(one.get("context")): _number(one, "id") for one in rows}
         chosen = context if context in found else next(iter(found), None)
         if chosen is None:
             raise NotFoundError(f"GUID {guid} has no id")
@@ -169,7 +170,8 @@ class RestRegistry(SchemaRegistry):
             return known
         query = {"deleted": "true"} if deleted else {}
         answer = self._client.get("subjects", subject, "versions", number, **query)
-        return self._add(str(answer.get("subject", subject)), number, _number(answer, "id"), answer)
+        schema_id = _number(answer, "id")
+        return self._add(str(answer.get("subject", subject)), number, schema_id, answer)
 
     def _add(self, subject: str, number: int, schema_id: int, answer: Mapping[str, Any]) -> SchemaVersion:
         """Adds a schema, and all that it refers to, to the table."""
@@ -193,7 +195,7 @@ class RestRegistry(SchemaRegistry):
             key, value = encode(SchemaRecord(subject, number, schema_id, schema))
             self._store.apply(self._store.position, 0, key, value)
             known = self._store.version(subject, number, Which.ALL)
-        if known is None or known.schema_id != schema_id:
+        if known is None or (known.schema_id, known.schema.text) != (schema_id, schema.text):
             other = self._store.schema(schema_id, context_of(subject))
             place = "" if other is None else f" ({other.subject}, version {other.version})"
             raise SchemaError(f"schema {schema_id} was another text before{place}: the registry's ids were given again")
@@ -225,6 +227,8 @@ def _normalize(normalize: bool) -> dict[str, str]:
 
 def _schema_text(answer: Mapping[str, Any]) -> SchemaText:
     try:
+        if not isinstance(answer["schema"], str):
+            raise TypeError("schema is not text")
         metadata, rule_set = answer.get("metadata"), answer.get("ruleSet")
         return SchemaText(
             answer["schema"],
@@ -235,6 +239,19 @@ def _schema_text(answer: Mapping[str, Any]) -> SchemaText:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SchemaError(f"the schema registry's answer is no schema: {error!r:.200}") from error
+
+
+def _list(answer: Any) -> list[Any]:
+    if not isinstance(answer, list):
+        raise SchemaError(f"the schema registry's answer is no list: {answer!r:.100}")
+    return answer
+
+
+def _rows(answer: Any) -> list[Mapping[str, Any]]:
+    rows = _list(answer)
+    if not all(isinstance(one, Mapping) for one in rows):
+        raise SchemaError(f"the schema registry's answer is no list of objects: {answer!r:.100}")
+    return rows
 
 
 def _number(answer: Any, name: str) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
@@ -15,12 +18,15 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.errors import UnreadableRecordError
+from klamm.core.errors import RegistryUnavailableError, SchemaError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.schemas.protobuf.messages import Messages
 from klamm.schemas.protobuf.schema import parse
-from klammtest.broker import RunningBroker
+from klammtest.broker import KLAMM, RunningBroker
 from klammtest.registry import RunningRegistry
+from klammtest.registry_front import Answer, registry_front
 
 AVRO = """{"type": "record", "name": "Order", "namespace": "shop", "fields": [
   {"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"], "default": null}]}"""
@@ -93,6 +99,10 @@ def read(settings: Mapping[str, Any], topic: str, count: int = 1) -> list[Any]:
         return found
 
 
+def command(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([KLAMM, *arguments], input=given, capture_output=True, text=True, timeout=120, check=False)
+
+
 def schema_file(folder: Path, kind: str) -> str:
     text, suffix = {"avro": (AVRO, "avsc"), "json-schema": (JSON, "json"), "protobuf": (PROTO, "proto")}[kind]
     path = folder / f"order.{suffix}"
@@ -154,3 +164,115 @@ def test_columns(kind: str, broker: RunningBroker, registry: RunningRegistry, to
             while len(found) < 2:
                 found += consumer.poll_arrow(10)["value"].to_pylist()
             assert found[:2] == table.to_pylist()
+
+
+def test_an_outage_of_the_registry_loses_nothing(
+    broker: RunningBroker, registry: RunningRegistry, topic: str, tmp_path: Path
+) -> None:
+    refused: list[Answer] = [(503, b"starting")] * 2
+    with registry_front(lambda *_: refused.pop() if refused else None, registry) as front:
+        typed = config(broker, topic, schema=schema_file(tmp_path, "avro"), schema_registry_url=front.url)
+        with klamm.Producer(typed) as producer:
+            producer.send(topic, ORDER).result(30)
+        assert not refused
+
+        down = (503, {"error_code": 50003, "message": "starting"})
+        front.decide = lambda *_: down
+        typed["producer"] |= {"delivery.timeout.ms": 400, "request.timeout.ms": 400}
+        with klamm.Producer(typed) as producer:
+            with pytest.raises(
+                RegistryUnavailableError, match=rf"^topic {topic}, subject {topic}-value: no schema reg"
+            ):
+                producer.send(topic, {"id": 2, "note": None})
+            front.decide = lambda *_: None
+            producer.send(topic, {"id": 2, "note": None}).result(30)
+
+        front.decide = lambda *_: down
+        typed["consumer"]["request.timeout.ms"] = 400
+        why = (
+            rf"^topic '{topic}' partition 0 offset 0: no schema registry answers for 0.4 s: {front.url}: status 503: st"
+        )
+        with klamm.Consumer(typed) as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            for _ in range(2):
+                with pytest.raises(RegistryUnavailableError, match=why):
+                    consumer.poll(10)
+            front.decide = lambda *_: (401, {"error_code": 401, "message": "Unauthorized"})
+            with pytest.raises(RegistryUnavailableError, match=rf"^topic '{topic}' partition 0 offset 0: .*status 401"):
+                consumer.poll(10)
+            front.decide = lambda *_: None
+            found: list[Any] = []
+            while len(found) < 2:
+                found += consumer.poll(10)
+            assert [one.value for one in found] == [ORDER, {"id": 2, "note": None}]
+
+
+@pytest.mark.parametrize("envelope", ["confluent", "confluent-header"])
+def test_a_record_that_cannot_be_read_says_where_and_may_be_skipped(
+    envelope: str, broker: RunningBroker, registry: RunningRegistry, topic: str, tmp_path: Path
+) -> None:
+    typed = config(
+        broker, topic, schema=schema_file(tmp_path, "avro"), envelope=envelope, schema_registry_url=registry.url
+    )
+    unknown = b"\0\x7f\xff\xff\xff{}" if envelope == "confluent" else b"\1" + b"\xab" * 16
+    with klamm.Producer(config(broker, topic)) as plain:
+        headers = [("__value_schema_id", unknown)] if envelope == "confluent-header" else []
+        plain.send(topic, unknown, headers=headers).result(30)
+    with klamm.Producer(typed) as producer:
+        producer.send(topic, ORDER).result(30)
+    named = "id 2147483647" if envelope == "confluent" else "GUID abababab-abab-abab-abab-abababababab"
+    with klamm.Consumer(typed) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        with pytest.raises(UnreadableRecordError) as caught:
+            consumer.poll(10)
+        assert str(caught.value) == f"topic '{topic}' partition 0 offset 0: topic {topic}: unknown schema {named}"
+        consumer.seek(TopicPartition(topic, 0), caught.value.next_offset)
+        assert [one.value for one in consumer.poll(10)] == [ORDER]
+
+
+def test_the_newest_version_is_written(
+    broker: RunningBroker, registry: RunningRegistry, topic: str, tmp_path: Path
+) -> None:
+    wider = json.loads(AVRO)
+    wider["fields"].append({"name": "price", "type": "double", "default": 0.5})
+    keys = {"schema_registry_url": registry.url, "auto_register_schemas": False}
+    own = config(broker, topic, schema=schema_file(tmp_path, "avro"), **keys)
+    newest = config(broker, topic, serde="avro", use_latest_version=True, **keys)
+    strict = config(broker, topic, schema=schema_file(tmp_path, "avro"), use_latest_version=True, **keys)
+    with (
+        klamm.Producer(own) as producer,
+        pytest.raises(SchemaError, match=f"schema is not registered as {topic}-value"),
+    ):
+        producer.send(topic, ORDER)
+    with klamm.Producer(newest) as producer, pytest.raises(SchemaError, match=f"no schema is registered as {topic}-va"):
+        producer.send(topic, ORDER)
+    assert registry.register(f"{topic}-value", json.loads(AVRO)).status == 200
+    assert registry.register(f"{topic}-value", wider).status == 200
+    for settings in (own, newest, strict):
+        with klamm.Producer(settings) as producer:
+            producer.send(topic, ORDER).result(30)
+    reader = config(broker, topic, serde="avro", schema_registry_url=registry.url)
+    assert [one.value for one in read(reader, topic, 3)] == [ORDER, {**ORDER, "price": 0.5}, {**ORDER, "price": 0.5}]
+    registry.put(f"/config/{topic}-value", {"compatibility": "NONE"})
+    other = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "must", "type": "int"}]}
+    assert registry.register(f"{topic}-value", other).status == 200
+    why = rf"the newest version of {topic}-value, id \d+, cannot read what the topic's schema writes: .*must"
+    with klamm.Producer(strict) as producer, pytest.raises(SchemaError, match=why):
+        producer.send(topic, ORDER)
+
+
+def test_commands(broker: RunningBroker, registry: RunningRegistry, topic: str, tmp_path: Path) -> None:
+    typed = config(
+        broker, topic, serde="protobuf", schema=schema_file(tmp_path, "protobuf"), message="shop.Basket.Order",
+        envelope="confluent-header", schema_registry_url=registry.url,
+    )  # fmt: skip
+    path = tmp_path / "klamm.yaml"
+    path.write_text(yaml.safe_dump(typed))
+    sent = command("produce", topic, "--config", str(path), given='{"id": "7", "note": "x"}\n{"nope": 1}\n')
+    assert "1 record sent" in sent.stderr
+    assert f"line 2: topic {topic}: the value does not fit its schema: " in sent.stderr
+    assert [(one.value, len(dict(one.headers)["__value_schema_id"])) for one in read(config(broker, topic), topic)] == [
+        (b"\x08\x07\x12\x01x", 20)
+    ]
+    shown = command("consume", topic, "--config", str(path), "-q")
+    assert json.loads(shown.stdout) == {"id": "7", "note": "x"}
