@@ -8,9 +8,8 @@ import dataclasses
 import io
 import json
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from jsonschema import exceptions
 
@@ -51,7 +50,7 @@ class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
             if value is None:
                 return None
             try:
-                text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+                text = compact(value)
                 if check is not None:
                     check(json.loads(text))
                 return prefix + text.encode()
@@ -62,8 +61,9 @@ class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
 
         return reference.with_headers(serialize)
 
-    def json_serializer(self, topic: str) -> Serializer:
-        return self.serializer(topic)
+    def json_serializer(self, topic: str) -> tuple[Serializer, type[float]]:
+        """Returns the serializer of JSON documents, and the class of their fractions."""
+        return self.serializer(topic), float
 
     def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:  # noqa: ARG002 - it takes none
         raise SchemaError(f"topic {topic}: rows of CSV need an Avro schema; a JSON Schema does not give cells a type")
@@ -73,8 +73,8 @@ class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
         return self.reader(topic, partial(self._decoder, topic, None if kind is None else from_plain(kind)))
 
     def json_deserializer(self, topic: str) -> Deserializer:
-        """`record.class` is ignored."""
-        return self.reader(topic, partial(self._decoder, topic, None))
+        """Returns the deserializer to the JSON of a value; `record.class` is ignored."""
+        return self.reader(topic, partial(self._decoder, topic, compact))
 
     def _decoder(self, topic: str, build: Callable[[Any], Any] | None, written: RegisteredSchema) -> Decode:
         """Values are checked by the topic's own schema if its section has one, else by the writer's."""
@@ -112,9 +112,10 @@ def _check(schema: JsonSchema) -> Check:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Decimal) and value.is_finite():
-        return int(value) if value == value.to_integral_value() else float(value)
     raise TypeError(f"{type(value).__name__} {value!r:.100} is no JSON")
+
+
+compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain).encode
 
 
 def _no_constant(name: str) -> Any:

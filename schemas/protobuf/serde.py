@@ -5,8 +5,8 @@ dataclasses or messages of a generated class out.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar
 
@@ -51,9 +51,9 @@ class ProtobufSerde(RegistrySerde[ProtobufOptions]):
         registry refuses it."""
         return self._serializer(topic, lambda _: fill)
 
-    def json_serializer(self, topic: str) -> Serializer:
-        """Returns the serializer of JSON documents, in Protobuf's own JSON form."""
-        return self._serializer(topic, _from_json)
+    def json_serializer(self, topic: str) -> tuple[Serializer, type[float]]:
+        """Returns the serializer of JSON documents, in Protobuf's own JSON form, and the class of their fractions."""
+        return self._serializer(topic, _from_json), float
 
     def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:  # noqa: ARG002 - it takes none
         raise SchemaError(f"topic {topic}: rows of CSV need an Avro schema; the topic's is Protobuf")
@@ -93,7 +93,7 @@ class ProtobufSerde(RegistrySerde[ProtobufOptions]):
         )
 
     def json_deserializer(self, topic: str) -> Deserializer:
-        """Returns the deserializer to Protobuf's own JSON form; `record.class` is ignored."""
+        """Returns the deserializer to the JSON of a value, in Protobuf's own form; `record.class` is ignored."""
         return self.reader(topic, partial(_decoder, _to_json))
 
 
@@ -127,25 +127,18 @@ def _generated(kind: type[Message], message: Message, _: Messages) -> Message:
 def _from_json(messages: Messages) -> _Fill:
     def write(message: Message, document: Any) -> None:
         try:
-            json_format.ParseDict(_floats(document), message, descriptor_pool=messages.pool)
+            json_format.ParseDict(document, message, descriptor_pool=messages.pool)
         except (json_format.Error, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(" ".join(str(error).split())[:300]) from error
 
     return write
 
 
-def _to_json(message: Message, messages: Messages) -> Any:
-    return json_format.MessageToDict(
+def _to_json(message: Message, messages: Messages) -> str:
+    found = json_format.MessageToDict(
         message,
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
         descriptor_pool=messages.pool,
     )
-
-
-def _floats(document: Any) -> Any:
-    if isinstance(document, Decimal):
-        return int(document) if document == document.to_integral_value() else float(document)
-    if isinstance(document, dict):
-        return {name: _floats(item) for name, item in document.items()}
-    return [_floats(item) for item in document] if isinstance(document, list) else document
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         Stat,
         Watch,
     )
-    from klamm.core.interfaces.envelope import Envelope, RegisteredSchema, SchemaKey
+    from klamm.core.interfaces.envelope import Envelope, HeaderEnvelope, RegisteredSchema, SchemaKey
     from klamm.core.interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
     from klamm.core.interfaces.load import Load
     from klamm.core.interfaces.no_config import NoConfig
@@ -160,6 +160,9 @@ __all__ = [
     "Envelope",
     "ErrorCode",
     "Exchange",
+    "HeaderDeserializer",
+    "HeaderEnvelope",
+    "HeaderSerializer",
     "Headers",
     "HistorySink",
     "Int",
@@ -281,7 +284,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "Stat",
                 "Watch",
             ),
-            "klamm.core.interfaces.envelope": ("Envelope", "RegisteredSchema", "SchemaKey"),
+            "klamm.core.interfaces.envelope": ("Envelope", "HeaderEnvelope", "RegisteredSchema", "SchemaKey"),
             "klamm.core.interfaces.interceptor": ("ConsumerInterceptor", "ProducerInterceptor"),
             "klamm.core.interfaces.load": ("Load",),
             "klamm.core.interfaces.no_config": ("NoConfig",),

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ...errors import CorruptRecordError, SchemaError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def test_dataclasses(schemas: LogRegistry) -> None:
     serde = made(schemas, record_class=f"{Trip.__module__}:Trip")
     data = serde.serializer("t")(Trip("ann", 2.5, [{"at": "x"}]))
     assert serde.deserializer("t")(data) == Trip("ann", 2.5, [{"at": "x"}])
-    assert serde.json_deserializer("t")(data) == {"rider": "ann", "km": 2.5, "stops": [{"at": "x"}]}
+    assert serde.json_deserializer("t")(data) == '{"rider":"ann","km":2.5,"stops":[{"at":"x"}]}'
 
 
 def test_a_misfit_names_the_field(schemas: LogRegistry) -> None:
@@ -116,8 +115,9 @@ def test_checks_can_be_turned_off(schemas: LogRegistry) -> None:
 
 def test_commands(schemas: LogRegistry) -> None:
     serde = made(schemas)
-    data = serde.json_serializer("t")({"rider": "a", "km": Decimal("1.25")})
-    assert serde.json_deserializer("t")(data) == {"rider": "a", "km": 1.25}
+    write, fractions = serde.json_serializer("t")
+    assert fractions is float
+    assert serde.json_deserializer("t")(write({"rider": "ä", "km": 1.25})) == '{"rider":"ä","km":1.25}'
     with pytest.raises(SchemaError, match="rows of CSV need an Avro schema"):
         serde.row_serializer("t", ["rider"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -202,11 +203,12 @@ def test_a_generated_class(schemas: LogRegistry) -> None:
 def test_commands(schemas: LogRegistry) -> None:
     serde = made(schemas)
     document = {"id": "a", "cents": "9007199254740993", "blob": "/w==", "at": "2020-01-01T00:00:00Z", "kind": "SHOP"}
-    data = serde.json_serializer("t")(document)
-    printed = serde.json_deserializer("t")(data)
+    write, fractions = serde.json_serializer("t")
+    assert fractions is float
+    printed = json.loads(serde.json_deserializer("t")(write(document)))
     assert document.items() <= printed.items()
     with pytest.raises(SchemaError, match=r"topic t: the value does not fit its schema: .*nope"):
-        serde.json_serializer("t")({"nope": 1})
+        write({"nope": 1})
     with pytest.raises(SchemaError, match="rows of CSV need an Avro schema"):
         serde.row_serializer("t", ["id"])
 

@@ -46,7 +46,7 @@ def registry_front(
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, found = front.answer(self.command, self.path, self.headers, body)
+            status, found = front.answer(self.command, self.path, dict(self.headers.items()), body)
             data = found if isinstance(found, bytes) else json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
