@@ -118,7 +118,7 @@ def test_who_asks() -> None:
     seen: list[str | None] = []
 
     def decide(_method: str, _path: str, headers: Mapping[str, str]) -> Answer:
-        seen.append(headers.get("Authorization"))
+        seen.append(headers.get("authorization"))
         return 200, {}
 
     with registry_front(decide) as front:

@@ -1,4 +1,4 @@
-"""An HTTP server in front of a schema registry, or in its place: it answers as a test says, or hands requests on."""
+"""An HTTP server in front of a schema registry, or in its place: it answers as a test says, or passes requests on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .registry import RunningRegistry
 Answer = tuple[int, Any]
 """Status and body: bytes, or an object that is sent as JSON."""
 Decide = Callable[[str, str, Mapping[str, str]], Answer | None]
-"""Method, path, headers → the answer; None to hand the request on."""
+"""Method, path, headers by their names in lower case → the answer; None to pass the request on."""
 
 
 class RegistryFront:
@@ -31,7 +31,7 @@ class RegistryFront:
         if found is not None:
             return found
         assert self._behind is not None
-        answered = self._behind.call(method, path, body or None, Content_Type=headers.get("Content-Type", ""))
+        answered = self._behind.call(method, path, body or None, Content_Type=headers.get("content-type", ""))
         return answered.status, answered.body
 
 
@@ -46,7 +46,9 @@ def registry_front(
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, found = front.answer(self.command, self.path, dict(self.headers.items()), body)
+            status, found = front.answer(
+                self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body
+            )
             data = found if isinstance(found, bytes) else json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
