@@ -6,13 +6,15 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from .logical import Convert, writer_of
+from .logical import WHOLE, Convert, writer_of
 from .model import AvroType
 
 Put = Callable[[bytes], None]
 Encode = Callable[[Any, Put], None]
 """Encodes a value, calling `Put` with each piece."""
 
+_ONE_DIGIT: Final = 0x40
+"""The first length that takes two bytes."""
 _TWO_DIGITS: Final = 0x4000
 _LAST: Final = [bytes([n]) if n < 128 else bytes([n & 127 | 128, n >> 7]) for n in range(_TWO_DIGITS)]
 _MORE: Final = [bytes([n & 127 | 128, n >> 7 | 128]) for n in range(_TWO_DIGITS)]
@@ -65,7 +67,7 @@ def leaf(avro: AvroType, at: str) -> Encode:
     if not avro.logical:
         match avro.kind:
             case "int" | "long":
-                return _whole(check)
+                return _whole(check, WHOLE[avro.kind])
             case "string":
                 return _text(check)
             case "double":
@@ -74,8 +76,13 @@ def leaf(avro: AvroType, at: str) -> Encode:
     return lambda value, put: put(encoded(check(value)))
 
 
-def _whole(check: Convert) -> Encode:
-    return lambda value, put: put(varint(check(value)))
+def _whole(check: Convert, limit: int) -> Encode:
+    def encode(value: Any, put: Put) -> None:
+        if value.__class__ is not int or not -limit <= value < limit:
+            value = check(value)
+        put(varint(value))
+
+    return encode
 
 
 def _text(check: Convert) -> Encode:
@@ -83,7 +90,8 @@ def _text(check: Convert) -> Encode:
         if value.__class__ is not str or not value.isascii():
             value = check(value)
         data = value.encode()
-        put(varint(len(data)) + data)
+        size = len(data)
+        put((_LAST[size << 1] if size < _ONE_DIGIT else varint(size)) + data)
 
     return encode
 

@@ -34,7 +34,6 @@ __all__ = ["cell_reader", "fractions", "json_reader", "json_text"]
 
 _BYTES: Final = "text with one character U+0000 to U+00FF for each byte"
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_INFINITE: Final = (math.inf, -math.inf)
 _TEXTS: Final = ("uuid", "date", "time-", "timestamp-", "local-", "decimal")
 Text = Callable[[Any], str]
 
@@ -177,12 +176,14 @@ class _Reading:
         def convert(value: Any) -> Any:
             if value.__class__ is not dict:
                 raise misfit(at, f"expected an object for {describe(avro)}, got {value!r:.200}")
-            if not fields:
-                return value
-            made = value.copy()
+            made = value
             for name, read in fields:
-                if name in made:
-                    made[name] = read(made[name])
+                item = value.get(name, MISSING)
+                found = item if item is MISSING else read(item)
+                if found is not item:
+                    if made is value:
+                        made = value.copy()
+                    made[name] = found
             return made
 
         self._records[id(avro)] = convert
@@ -216,7 +217,7 @@ def _number(avro: AvroType, at: str) -> Convert:
             return _FLOATS.get(value, value)
         if value.__class__ is Decimal:
             value = float(value)
-        if value in _INFINITE:  # JSON has none: the number was too large
+        if value.__class__ is float and not -math.inf < value < math.inf:  # JSON has no such number
             raise misfit(at, f"the number is too large for {describe(avro)}")
         return value
 

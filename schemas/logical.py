@@ -31,7 +31,7 @@ _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _UUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _FLOAT_MAX: Final = 3.4028235677973366e38
 """The least number that is rounded to the infinity of a `float`."""
-_WHOLE: Final = {"int": 2**31, "long": 2**63}
+WHOLE: Final = {"int": 2**31, "long": 2**63}
 _INSTANTS: Final = frozenset({"timestamp-millis", "timestamp-micros", "timestamp-nanos"})
 
 
@@ -139,7 +139,7 @@ class _Writer:
         raise self.wrong(value)
 
     def whole(self) -> Convert:
-        limit = _WHOLE.get(self._avro.kind, 0)
+        limit = WHOLE.get(self._avro.kind, 0)
 
         def convert(value: Any) -> int:
             if value.__class__ is int and -limit <= value < limit:

@@ -98,6 +98,22 @@ def test_fractions_are_exact_where_digits_count_or_choose_a_branch() -> None:
         assert encoded(kind, "0.1") == encoded(kind, '{"double": 0.1}')
 
 
+def test_a_document_is_not_changed_and_may_lack_fields_with_defaults() -> None:
+    inner = {"type": "record", "name": "In", "fields": [{"name": "at", "type": MILLIS}]}
+    fields = [
+        {"name": "in", "type": inner, "default": {"at": 0}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 0},
+    ]
+    root = parse(json.dumps({"type": "record", "name": "R", "fields": fields})).root
+    assert json_reader(root)({}) == {}
+    given = {"in": {"at": "1970-01-01T00:00:00Z"}, "day": "1970-01-02"}
+    before = json.dumps(given)
+    assert json_reader(root)(given)["day"].isoformat() == "1970-01-02"
+    assert json.dumps(given) == before
+    with pytest.raises(SchemaError, match="field in: expected an object for record In, got None"):
+        json_reader(root)({"in": None})
+
+
 @pytest.mark.parametrize(
     ("kind", "document", "same_as"),
     [

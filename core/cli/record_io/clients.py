@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from json.scanner import make_scanner
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,10 +90,13 @@ def _no_constant(name: str) -> Any:
 def json_parser(fractions: type[float] | type[Decimal]) -> JsonParser:
     """Returns a function that parses a document, and its fractions to this class. It raises `ValueError`."""
     decoder = json.JSONDecoder(parse_float=fractions, parse_constant=_no_constant)
-    decode, raw_decode = decoder.decode, decoder.raw_decode
+    decode, scan = decoder.decode, make_scanner(decoder)
 
     def parse(text: str) -> Any:
-        value, end = raw_decode(text) if text[:1] == "{" else (None, -1)
+        try:  # quicker than `decode`, which allows white space around the document
+            value, end = scan(text, 0)
+        except StopIteration:
+            return decode(text)
         return value if end == len(text) else decode(text)
 
     return parse

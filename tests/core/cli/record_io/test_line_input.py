@@ -140,7 +140,15 @@ def test_json_of_values() -> None:
 @pytest.mark.parametrize("empty_is_null", [False, True])
 @pytest.mark.parametrize(
     "lines",
-    [[], [b"1", b'{"a": 2}', b"null"], [b"1", b"", b"2"], [b"1", b' {"a": 2} ', b'{"a": 2} 3'], [b"1", b"\xff"]],
+    [
+        [],
+        [b"1", b'{"a": 2}', b"null"],
+        [b"1", b"", b"2"],
+        [b"1", b' {"a": 2} ', b'{"a": 2} 3'],
+        [b"1", b"\xff"],
+        [b'{"a":tru}'],
+        [b'{"a":1'],
+    ],
 )
 def test_a_block_of_typed_lines_is_what_its_lines_are(lines: list[bytes], empty_is_null: bool) -> None:
     def listed(blocks: Iterator[ParsedBlock]) -> list[Any]:
