@@ -134,6 +134,9 @@ def klamm_command(
 
 def main() -> None:
     """The console script. Errors of the user are one line, never a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`): there is nobody to print to
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if logging.lastResort is not None:  # where the file has no section `log`
         logging.lastResort.setFormatter(LineFormatter())
     try:

@@ -312,6 +312,8 @@ def _headers(given: list[str] | None) -> Headers:
 @contextmanager
 def _input(file: str) -> Iterator[int]:
     if file == "-":
+        if sys.stdin is None:
+            raise KlammError("the standard input is closed; name a file, or pipe the lines to this command")
         yield sys.stdin.fileno()
         return
     try:

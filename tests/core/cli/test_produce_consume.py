@@ -346,6 +346,15 @@ def test_a_full_disk_is_one_line(topic: str, folder: Path) -> None:
     assert (reading.returncode, shown) == (1, b"klamm: standard output: No space left on device\n")
 
 
+def test_streams_that_are_closed(topic: str, folder: Path, client: ClusterClient) -> None:
+    closed = subprocess.run(["/bin/sh", "-c", f'"{KLAMM}" produce {topic} <&-'], stderr=subprocess.PIPE, check=False)
+    words = b"klamm: the standard input is closed; name a file, or pipe the lines to this command\n"
+    assert (closed.returncode, closed.stderr) == (1, words)
+    silent = subprocess.run(["/bin/sh", "-c", f'echo 1 | "{KLAMM}" produce {topic} >&- 2>&-'], check=False)
+    read = subprocess.run(["/bin/sh", "-c", f'"{KLAMM}" consume {topic} >&-'], stderr=subprocess.PIPE, check=False)
+    assert (silent.returncode, read.returncode, read.stderr) == (0, 0, b"klamm: 1 record printed\n")
+
+
 def test_what_a_broker_refuses_is_one_line(topic: str, folder: Path, client: ClusterClient) -> None:
     client.create_topics({f"{topic}-small": NewTopic(1, 1, {"max.message.bytes": "100"})})
     sending = spawn("produce", f"{topic}-small", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
