@@ -90,13 +90,13 @@ def _no_constant(name: str) -> Any:
 def json_parser(fractions: type[float] | type[Decimal]) -> JsonParser:
     """Returns a function that parses a document, and its fractions to this class. It raises `ValueError`."""
     decoder = json.JSONDecoder(parse_float=fractions, parse_constant=_no_constant)
-    decode, scan = decoder.decode, make_scanner(decoder)
+    scan = make_scanner(decoder)  # type: ignore[arg-type]  # typeshed has another class here
 
     def parse(text: str) -> Any:
         try:  # quicker than `decode`, which allows white space around the document
             value, end = scan(text, 0)
         except StopIteration:
-            return decode(text)
-        return value if end == len(text) else decode(text)
+            return decoder.decode(text)
+        return value if end == len(text) else decoder.decode(text)
 
     return parse
