@@ -54,7 +54,7 @@ from .segment.segment import DamagedIndexError, Segment
 from .segment.time_search import TimestampedOffset, batches_since, first_record_since
 from .segment.transaction_index import AbortedEntry
 from .state.clock import Clock, system_clock
-from .state.producer_state import BatchEntry
+from .state.producer_state import BatchEntry, LastBatch
 from .state.topic_id import claim_directory, sync_claim
 from .state.transactions import STABLE
 from .validation import AppendOrigin, Validator
@@ -1362,10 +1362,10 @@ class PartitionLog:
         with self._watermark_lock:
             return dict(self._producers.state.transactions.first_offsets)
 
-    def last_offsets_of_producers(self) -> dict[int, int]:
-        """Returns the last offset of each producer's last batch, by producer id."""
+    def last_batches_of_producers(self) -> dict[int, LastBatch]:
+        """Returns the last batch of each producer, by producer id."""
         with self._lock:
-            return self._producers.state.last_offsets()
+            return self._producers.state.last_batches()
 
     # -- compaction and scrubbing --------------------------------------------------------------------------------
 
@@ -1374,6 +1374,20 @@ class PartitionLog:
         with self._lock:
             self._check_open()
             return self._segments.sealed(self.high_watermark)
+
+    def cleanable_segments(self) -> list[Segment]:
+        """Returns the segments before the active one that end at or below the last stable offset: all transactions
+        with records in them have ended."""
+        with self._lock:
+            self._check_open()
+            return self._segments.sealed(self.last_stable_offset)
+
+    def aborted_transactions(self, offset: int, end: int) -> list[AbortedEntry]:
+        """Returns the aborted transactions with records in [offset, end), wherever they begin and end, by their first
+        offsets."""
+        with self._lock:
+            self._check_open()
+            return self._found_aborted(offset, end, cached_only=False) if self._has_aborted else []
 
     def sealed_end(self, sealed: Sequence[Segment]) -> int:
         """Returns the base offset of the segment after `sealed`, a result of `sealed_segments`."""

@@ -67,7 +67,7 @@ class LogToClean:
 def log_to_clean(log: PartitionLog, compacted_to: int, truncations: int, now_ms: int) -> LogToClean | None:
     """Returns the part of the log to compact; None if there is none. Everything below `compacted_to` is compacted."""
     config = log.config
-    sealed = log.sealed_segments()
+    sealed = log.cleanable_segments()
     if not sealed:
         return None
     end = sealed[0].base_offset

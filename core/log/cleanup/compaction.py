@@ -6,6 +6,10 @@ unless it is a tombstone and the delete horizon of its batch has passed. The fir
 horizon, `delete.retention.ms` ahead. A batch without remaining records stays as a header if it is the last one of its
 producer, so that the sequences are kept. The active segment is never compacted.
 
+Of transactions (docs/transactions.md, T15): segments above the last stable offset are not compacted. Batches of aborted
+transactions are removed, and their records supersede none. A marker is never judged by its key: it stays while a batch
+of its transaction stays, and then until a delete horizon of its own has passed.
+
 The pass reads and writes without the log's lock; `PartitionLog.replace_segments` then replaces the old segments by the
 new one.
 """
@@ -14,8 +18,10 @@ from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +36,7 @@ from ..segment.naming import CLEANED, INDEXES, LOG, segment_file
 from ..segment.offset_index import MAX_RELATIVE
 from ..segment.scan import scan
 from ..segment.segment import Segment
+from ..segment.transaction_index import AbortedEntry
 from ..state.clock import Clock
 from .offset_map import OffsetMap
 from .throttle import Throttle
@@ -71,17 +78,24 @@ def compact(log: PartitionLog, first_dirty: int, end: int, tools: Compactor) -> 
     `StorageError`. The log is then unchanged, or some of its segments are compacted; both are consistent.
     """
     truncations = log.truncations  # read first: a later truncation may change what the pass reads
-    segments = [s for s in log.sealed_segments() if s.base_offset < end]
-    offsets = _map_offsets(log, segments, first_dirty, end, tools)
+    segments = [s for s in log.cleanable_segments() if s.base_offset < end]
+    aborted = AbortedBatches(log.aborted_transactions(0, segments[-1].next_offset) if segments else [])
+    offsets = _map_offsets(log, segments, first_dirty, end, aborted, tools)
+    unfinished: set[int] = set()
     done = Compacted(offsets.end)
     reached = [s for s in segments if s.base_offset < offsets.end]
     for group in _groups(reached, log):
-        _Group(log, group, truncations, offsets, tools, done).run()
+        _Group(log, group, truncations, offsets, aborted, unfinished, tools, done).run()
     return done
 
 
 def _map_offsets(
-    log: PartitionLog, segments: Iterable[Segment], first_dirty: int, end: int, tools: Compactor
+    log: PartitionLog,
+    segments: Iterable[Segment],
+    first_dirty: int,
+    end: int,
+    aborted: AbortedBatches,
+    tools: Compactor,
 ) -> OffsetMap:
     offsets = OffsetMap(tools.map_bytes, first_dirty)
     for segment in segments:
@@ -89,6 +103,8 @@ def _map_offsets(
             continue
         for header, data in _batches(log, segment, tools):
             if header.last_offset < first_dirty or header.is_control or not header.record_count:
+                continue
+            if header in aborted:
                 continue
             columns = decode_columns(data, 0, header, tools.codecs, partition=log.tp)
             for key, offset in zip(columns.keys, columns.offsets, strict=True):
@@ -119,8 +135,29 @@ def _groups(segments: Sequence[Segment], log: PartitionLog) -> Iterator[list[Seg
         yield group
 
 
+class AbortedBatches:
+    """Contains the headers of the batches of aborted transactions."""
+
+    def __init__(self, entries: Iterable[AbortedEntry]) -> None:
+        self.entries = list(entries)
+        self._ended: dict[int, list[tuple[int, int]]] = {}
+        for entry in self.entries:
+            self._ended.setdefault(entry.producer_id, []).append((entry.last_offset, entry.first_offset))
+        for ended in self._ended.values():
+            ended.sort()
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        ended = self._ended.get(header.producer_id)
+        if ended is None or not header.is_transactional or header.is_control:
+            return False
+        at = bisect_left(ended, (header.base_offset,))
+        return at < len(ended) and ended[at][1] <= header.base_offset
+
+
 class _Group:
-    """Compacts a group of segments into one segment."""
+    """Compacts a group of segments into one segment. `unfinished`: the producers of which a transactional batch stays
+    that no marker has followed; it is carried from group to group, since a transaction may begin in one and end in
+    another."""
 
     def __init__(
         self,
@@ -128,6 +165,8 @@ class _Group:
         segments: Sequence[Segment],
         truncations: int,
         offsets: OffsetMap,
+        aborted: AbortedBatches,
+        unfinished: set[int],
         tools: Compactor,
         done: Compacted,
     ) -> None:
@@ -135,10 +174,13 @@ class _Group:
         self._segments = segments
         self._truncations = truncations
         self._offsets = offsets
+        self._aborted = aborted
+        self._unfinished = unfinished
+        self._markers: set[int] = set()
         self._tools = tools
         self._done = done
         self._now_ms = tools.clock()
-        self._last_of_producers = log.last_offsets_of_producers()
+        self._last_of_producers = log.last_batches_of_producers()
         self._last = max((segment.next_offset for segment in segments if segment.size), default=-1)
         self._changed = len(segments) > 1
 
@@ -165,6 +207,8 @@ class _Group:
         log = self._log
         cleaned = Segment(log.tp, directory, base, log.config, self._now_ms, log.files, CLEANED)
         cleaned.rebuild()
+        kept = (entry for entry in self._aborted.entries if entry.last_offset in self._markers)
+        cleaned.set_aborted(sorted(kept, key=attrgetter("last_offset")))
         cleaned.seal()
         if not log.replace_segments(self._segments, cleaned, self._truncations):
             raise CompactionCancelledError("the log was truncated, or some of its segments are no longer in it")
@@ -195,10 +239,35 @@ class _Group:
     def _compacted(self) -> Iterator[bytes]:
         for segment in self._segments:
             for header, data in _batches(self._log, segment, self._tools):
-                yield self._keep(header, data)
+                kept = self._keep_marker(header, data) if header.is_marker else self._keep(header, data)
+                if kept and header.is_transactional and not header.is_control:
+                    self._unfinished.add(header.producer_id)
+                yield kept
+
+    def _keep_marker(self, header: BatchHeader, data: bytes) -> bytes:
+        """Returns the marker of a transaction; empty if it is removed."""
+        needed = header.producer_id in self._unfinished
+        self._unfinished.discard(header.producer_id)
+        if not header.record_count:
+            return self._empty_batch(header, data)
+        horizon = header.delete_horizon_ms
+        if not needed and self._offsets.covers(header.base_offset):
+            if horizon is not None and horizon <= self._now_ms:
+                return self._empty_batch(header, data)
+            if horizon is None:
+                self._changed = True
+                columns = decode_columns(data, 0, header, self._tools.codecs, partition=self._log.tp)
+                data = keep_records(
+                    header, columns, [0], self._tools.codecs, self._now_ms + self._log.config.delete_retention_ms
+                )
+        self._markers.add(header.base_offset)
+        return data
 
     def _keep(self, header: BatchHeader, data: bytes) -> bytes:
         """Returns the compacted batch; empty if nothing of it remains."""
+        if header in self._aborted:
+            self._done.records_dropped += header.record_count
+            return self._empty_batch(header, data)
         if header.is_control or not self._offsets.covers(header.base_offset):
             return data
         columns = decode_columns(data, 0, header, self._tools.codecs, partition=self._log.tp)
@@ -230,7 +299,8 @@ class _Group:
         its header: so a reader gets past the removed records, and the end of the file shows which segments it
         replaces."""
         kept = b""
-        if self._last_of_producers.get(header.producer_id) == header.last_offset or header.next_offset == self._last:
+        last = self._last_of_producers.get(header.producer_id)
+        if (last is not None and last.is_of(header)) or header.next_offset == self._last:
             kept = data if not header.record_count else keep_nothing(header)
         self._changed = self._changed or kept != data
         return kept

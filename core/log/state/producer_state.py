@@ -56,6 +56,20 @@ class BatchEntry(NamedTuple):
     timestamp_ms: int
 
 
+class LastBatch(NamedTuple):
+    """The last batch of a producer in its epoch. `last_offset`: None if a marker has raised the epoch, and no batch
+    followed: the marker alone has the epoch then."""
+
+    epoch: int
+    last_offset: int | None
+
+    def is_of(self, header: BatchHeader) -> bool:
+        """Returns True if `header` is of this batch."""
+        if self.last_offset is None:
+            return header.is_control and header.producer_epoch == self.epoch
+        return header.last_offset == self.last_offset
+
+
 class ProducerStateEntry:
     """The epoch of one producer and its last batches in that epoch, the oldest first. `seen_ms`: when it last sent a
     batch, by `ProducerState`'s time. `coordinator_epoch`: that of its last marker, -1 if there was none."""
@@ -216,9 +230,12 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         return producer.batches[-1].last_offset if producer is not None and producer.batches else None
 
-    def last_offsets(self) -> dict[int, int]:
-        """Returns the last offset of each producer's last batch: compaction must keep the header of that batch."""
-        return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}
+    def last_batches(self) -> dict[int, LastBatch]:
+        """Returns the last batch of each producer, whose header compaction must keep."""
+        return {
+            pid: LastBatch(producer.epoch, producer.batches[-1].last_offset if producer.batches else None)
+            for pid, producer in self._producers.items()
+        }
 
     def expire(self, passed_ms: int, expiration_ms: int) -> int:
         """Removes producers that have sent nothing for longer than `expiration_ms`, and have no transaction open;
