@@ -170,8 +170,8 @@ class PartitionLog:
         """Called after a truncation or restart, without the lock; True if it is one of the `truncations`. The manager
         sets it to correct the checkpoint of the cleaner."""
         self.on_stable: Callable[[TopicPartition], None] | None = None
-        """Called when the end of a transaction raises the last stable offset; must not block. A marker may make more
-        records visible to a `READ_COMMITTED` reader than it has bytes."""
+        """Called, perhaps with the lock, when the end of a transaction raises the last stable offset; must not block.
+        A marker may make more records visible to a `READ_COMMITTED` reader than it has bytes."""
         self.on_flush_failed: Callable[[], None] | None = None
         """Called after a flush has failed, including that of a truncation. The manager sets it to record that in the
         directory's data identity."""
@@ -742,11 +742,10 @@ class PartitionLog:
             if commit:
                 with self._watermark_lock:
                     self._replicated = last + 1
-                    is_raised = self._unstable < base and self._settle()
+                    if self._unstable < base and self._settle() and self.on_stable is not None:
+                        self.on_stable(self.tp)
         finally:
             self._lock.release()
-        if commit and is_raised and self.on_stable is not None:
-            self.on_stable(self.tp)
         return _new_result(AppendResult, (base, last, NO_TIMESTAMP, False, commit))
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
@@ -1005,7 +1004,8 @@ class PartitionLog:
                 raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
             # It may rise meanwhile: what is below the one that is returned is in the extents.
             shown = self.high_watermark
-            stable = min(self.last_stable_offset, shown)
+            stable = self.last_stable_offset
+            stable = stable if stable < shown else shown
             try:
                 extents = self._segments.extents(offset, self.end_for(isolation), max_bytes, cached_only=cached_only)
             except BrokenChainError as broken:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ...errors import CorruptRecordError
 from ...records.control import TransactionMarker
-from ...records.header import DERIVED_PRODUCER_IDS, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from ...records.header import DERIVED_PRODUCER_IDS, MARKER, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
 from ...records.native import crc32c
 from ...records.partition import TopicPartition
 from ..errors import (
@@ -148,7 +148,8 @@ class ProducerState:
                     f"{self._tp}: producer {header.producer_id} sent the sequence {header.base_sequence}, "
                     f"expected {expected} (epoch {header.producer_epoch})"
                 )
-        if header.producer_id in self.transactions and not header.is_transactional:
+        is_open = header.producer_id in self.transactions.first_offsets
+        if is_open and not header.is_transactional:
             raise InvalidTransactionStateError(
                 f"{self._tp}: producer {header.producer_id} sent a batch outside its open transaction"
             )
@@ -166,7 +167,7 @@ class ProducerState:
                 f"{self._tp}: a marker for producer {header.producer_id} has the coordinator epoch "
                 f"{marker.coordinator_epoch}, but the last one here had {producer.coordinator_epoch}"
             )
-        epoch, is_open = header.producer_epoch, header.producer_id in self.transactions
+        epoch, is_open = header.producer_epoch, header.producer_id in self.transactions.first_offsets
         if epoch < producer.epoch or (raises_epoch and is_open and epoch == producer.epoch):
             raise InvalidProducerEpochError(
                 f"{self._tp}: a marker for producer {header.producer_id} has the epoch {epoch}, "
@@ -177,8 +178,8 @@ class ProducerState:
         """Records a stored batch, whose header has its offsets; `marker`: its content, if it is one. Returns the
         transaction that it has ended, if any. Ignores batches without producer id, and those without sequence that are
         no markers."""
-        is_marker = header.is_marker
-        if header.producer_id == NO_PRODUCER_ID or (header.base_sequence == NO_SEQUENCE and not is_marker):
+        kind = header.attributes & MARKER
+        if header.producer_id == NO_PRODUCER_ID or (header.base_sequence == NO_SEQUENCE and kind != MARKER):
             return None
         producer = self._producers.pop(header.producer_id, None)
         if producer is None:
@@ -192,7 +193,7 @@ class ProducerState:
             )
         producer.seen_ms = self._now_ms
         self._producers[header.producer_id] = producer
-        if is_marker:
+        if kind == MARKER:
             if marker is None:  # compaction has emptied it: only the producer's epoch is left
                 return None
             producer.coordinator_epoch = marker.coordinator_epoch
@@ -205,14 +206,14 @@ class ProducerState:
         )
         if len(batches) > BATCHES_KEPT:
             del batches[0]
-        if header.is_transactional:
+        if kind:
             self.transactions.begin(header.producer_id, header.base_offset)
         return None
 
     def _evict(self) -> None:
         """Removes the least recently active producer without an open transaction, if there is one."""
         for producer_id in self._producers:
-            if producer_id not in self.transactions:
+            if producer_id not in self.transactions.first_offsets:
                 del self._producers[producer_id]
                 return
 
@@ -245,7 +246,7 @@ class ProducerState:
         self._now_ms += passed_ms
         until_ms = self._now_ms - expiration_ms
         idle = takewhile(lambda item: item[1].seen_ms < until_ms, self._producers.items())
-        old = [pid for pid, _ in idle if pid not in self.transactions]
+        old = [pid for pid, _ in idle if pid not in self.transactions.first_offsets]
         for pid in old:
             del self._producers[pid]
         return len(old)

@@ -31,16 +31,10 @@ class Transactions:
 
     def __init__(self, first_offsets: Iterable[tuple[int, int]] = (), ended: Iterable[tuple[int, int]] = ()) -> None:
         """`first_offsets`: pairs of producer id and first offset; `ended`: pairs of first offset and the marker's."""
-        self._open = dict(sorted(first_offsets, key=lambda item: item[1]))
+        self.first_offsets = dict(sorted(first_offsets, key=lambda item: item[1]))
+        """The first offset of each open transaction by producer id. Set by this class only; no property, because the
+        append of each idempotent batch reads it."""
         self._ended = sorted(ended)  # a heap, as every sorted list
-
-    def __contains__(self, producer_id: int) -> bool:
-        return producer_id in self._open
-
-    @property
-    def first_offsets(self) -> dict[int, int]:
-        """The first offset of each open transaction by producer id; read only."""
-        return self._open
 
     @property
     def ended(self) -> list[tuple[int, int]]:
@@ -49,15 +43,15 @@ class Transactions:
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Opens a transaction unless the producer has one open."""
-        self._open.setdefault(producer_id, offset)
+        self.first_offsets.setdefault(producer_id, offset)
 
     def end(self, producer_id: int, offset: int, *, commit: bool) -> EndedTransaction | None:
         """Ends the producer's transaction by the marker at `offset`; None if none is open."""
-        first = self._open.pop(producer_id, None)
+        first = self.first_offsets.pop(producer_id, None)
         if first is None:
             return None
         heappush(self._ended, (first, offset))
-        return EndedTransaction(producer_id, first, offset, next(iter(self._open.values()), offset + 1), commit)
+        return EndedTransaction(producer_id, first, offset, next(iter(self.first_offsets.values()), offset + 1), commit)
 
     def first_unstable(self, high_watermark: int) -> int:
         """Returns the first offset of any transaction that is open, or whose marker is not below the high watermark;
@@ -65,5 +59,5 @@ class Transactions:
         ended = self._ended
         while ended and ended[0][1] < high_watermark:
             heappop(ended)
-        first = next(iter(self._open.values()), STABLE)
+        first = next(iter(self.first_offsets.values()), STABLE)
         return min(first, ended[0][0]) if ended else first
