@@ -37,7 +37,7 @@ BYTES_AN_OPERATION: Final = 48
 """What ZooKeeper adds to the path and the data of an operation: its header, and the access list of a created path."""
 _OTHER_OPERATIONS: Final = 16
 """The operations in a change beside the partition states: the guard, a registration, the version of the metadata, the
-ring."""
+ring, the name of the last change."""
 _ATTEMPTS: Final = 30
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
@@ -185,6 +185,7 @@ class ChangeWriter:
         operations = change_operations(
             guard,
             image.version,
+            image.by,
             stored,
             plan.states,
             by,

@@ -2,9 +2,11 @@
 64.
 
 A change of version v + 1 is one transaction: the writer's guard; every state, on condition of its path's version;
-`/admin/metadata_version`, on condition that it is at v; `/admin/changes/<(v + 1) mod 64>`, which holds the change. So
-no broker writes from metadata that are not the newest, one that lost a race reads only what it missed, and a write
-whose answer was lost was made if and only if the ring's entry of its version is its own.
+`/admin/metadata_version`, on condition that it is at v; `/admin/changes/<(v + 1) mod 64>`, which holds the change;
+`/admin/last_change/<name>`, the name of the change, in place of that of v. So no broker writes from metadata that are
+not the newest, one that lost a race reads only what it missed, and a write whose answer was lost was made if and only
+if the ring's entry of its version is its own. Versions alone would not do: after the coordination was restored from a
+backup they come again, with other content.
 
 A reader that finds another change's entry, or none, reads the whole tree.
 """
@@ -18,7 +20,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ..errors import CoordinationError
-from ..interfaces.coordination import Check, Create, Operation, Set, Stat
+from ..interfaces.coordination import Check, Create, Delete, Operation, Set, Stat
 from ..records.partition import TopicPartition
 from ..replication.partition_state import PartitionState
 from .tree import paths
@@ -126,6 +128,10 @@ def incarnation_path(incarnation: str) -> str:
     return f"{INCARNATIONS}/{incarnation}"
 
 
+def last_change_path(by: str) -> str:
+    return f"{paths.LAST_CHANGE}/{by.replace('/', '.')}"
+
+
 def controller_guard(lease_version: int) -> list[Operation]:
     """Returns the checks that hold while the writer is the controller. `lease_version` is the version of
     `/controller_epoch` after its election."""
@@ -140,6 +146,7 @@ def leader_guard(incarnation: str, added: Sequence[str] = ()) -> list[Operation]
 def change_operations(
     guard: Sequence[Operation],
     base_version: int,
+    base_by: str,
     base: States,
     states: Mapping[TopicPartition, PartitionState],
     by: str,
@@ -148,8 +155,8 @@ def change_operations(
     topics: Mapping[str, TopicNode | None] | None = None,
     configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Operation]:
-    """Returns the transaction that changes `states` from those at `base_version`; a state that `base` does not have is
-    created.
+    """Returns the transaction that changes `states` from those at `base_version`, to which the change `base_by` led (""
+    if there was none yet); a state that `base` does not have is created.
 
     `operations`, which come before the states, make the rest of the change; `topics` and `configs` describe it.
     """
@@ -167,6 +174,8 @@ def change_operations(
         *written,
         Set(paths.METADATA_VERSION, marker, base_version),
         Set(ring_path(change.version), change.encode()),
+        *([Delete(last_change_path(base_by))] if base_by else []),
+        Create(last_change_path(by)),
     ]
 
 

@@ -24,6 +24,7 @@ from ..log.state.seen_metadata import SeenChange
 from ..records.partition import TopicPartition
 from ..replication.elections import RecoveredEnd
 from ..replication.leader import IsrProposal, ProposalOutcome
+from ..replication.partition_state import PartitionState
 from ..replication.registrations import BrokerRegistration
 from .brokers.broker_configs import Change, alter_broker_config
 from .brokers.clocks import warn_of_clocks
@@ -36,7 +37,7 @@ from .control.cold_start import ColdStart
 from .control.controller import Controller
 from .control.leadership import is_led_elsewhere
 from .control.tasks import ControllerTasks, OnElected
-from .image import EMPTY_IMAGE, ClusterImage
+from .image import EMPTY_IMAGE, ClusterImage, PartitionImage
 from .image_reader import MetadataWentBackError, image_steps
 from .producer_ids import allocate_block, skip_used
 from .restored import check_history, highest_epoch, is_older
@@ -332,7 +333,7 @@ class ClusterNode:
         tried = [
             (tp, proposal)
             for tp, proposal in proposals
-            if proposal.base_version == image.version and image.partition(tp) is not None
+            if proposal.base_version == image.version and _is_of_present_leader(proposal.state, image.partition(tp))
         ][: self._writer.most_states]
         outcome = (yield from self._write(image, tried)) if tried else ProposalOutcome.REFUSED
         try:
@@ -438,3 +439,12 @@ class ClusterNode:
     def changing(self, steps: Steps[T]) -> Steps[T]:
         """Carries out steps of `topics` or `tasks`; this broker makes no other change meanwhile."""
         return holding(self._changing, steps)
+
+
+def _is_of_present_leader(proposed: PartitionState, partition: PartitionImage | None) -> bool:
+    """Returns True if the proposal was made under the leader that the image has. One from before a restore may have the
+    number of the image, which counts up again from the backup's."""
+    return partition is not None and (
+        (proposed.leader_epoch, proposed.leader_broker_epoch)
+        == (partition.state.leader_epoch, partition.state.leader_broker_epoch)
+    )

@@ -15,6 +15,7 @@ __all__ = [
     "CONTROLLER_EPOCH",
     "DELETED_TOPICS",
     "INCARNATIONS",
+    "LAST_CHANGE",
     "LOG_DIRECTORIES",
     "METADATA_VERSION",
     "OFFLINE",
@@ -70,6 +71,8 @@ METADATA_VERSION = "/admin/metadata_version"
 """Klamm's own: set in every transaction that changes a topic, so that one watch reports every change."""
 CHANGES = "/admin/changes"
 """Klamm's own: the ring of the last changes."""
+LAST_CHANGE = "/admin/last_change"
+"""Klamm's own: has one child, which is named as the last change."""
 RESTORED = "/admin/restored"
 """Klamm's own: exists while the states must not be used, since the coordination was restored from an older backup."""
 SUSPECTS = "/admin/suspects"
@@ -85,7 +88,7 @@ name may exist again."""
 
 PERSISTENT = (
     BROKER_IDS, INCARNATIONS, OFFLINE, RECOVERED, LOG_DIRECTORIES, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster",
-    CONSUMERS, DELETED_TOPICS, CHANGES, SUSPECTS,
+    CONSUMERS, DELETED_TOPICS, CHANGES, LAST_CHANGE, SUSPECTS,
 )  # fmt: skip
 """The parents of all other paths; a broker creates them at its first start."""
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from klamm.core.cluster.change_writer import ChangeWriter, Plan, no_guard
-from klamm.core.cluster.changes import incarnation_path
+from klamm.core.cluster.changes import incarnation_path, last_change_path
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.control.leadership import Terms, doubted
 from klamm.core.cluster.image import ClusterImage, Endpoint, PartitionImage, TopicImage
@@ -26,6 +26,7 @@ from klamm.core.interfaces.coordination import Coordination, Create, Delete, Ope
 from klamm.core.log.state.seen_metadata import SEEN_METADATA, SeenChange, SeenMetadata
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
+from klamm.core.replication.leader import ProposalOutcome
 from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from klamm.core.replication.registrations import DOUBTED, BrokerRegistration
 from klammtest.clusters.joined import FaultyCoordination, Joined
@@ -99,6 +100,29 @@ def test_metadata_that_went_back_are_not_read_as_changes(coordination: Coordinat
             read_image(coordination, before)
         assert read_image(coordination).version == version
         run_steps(coordination, other.change(no_guard, plain(lambda _: Plan())))
+
+
+def test_a_change_from_before_a_restore_is_refused_when_the_version_comes_again(coordination: Coordination) -> None:
+    """`make sim` found it: a broker that had not noticed the restore elected a leader by the states from before."""
+    create_base_paths(coordination, uuid4)
+    writer = ChangeWriter(coordination, lambda _: image_steps(), "w")
+    other = ChangeWriter(coordination, lambda _: image_steps(), "x")
+    for _ in range(2):
+        run_steps(coordination, writer.change(no_guard, plain(lambda _: Plan())))
+    before = read_image(coordination)
+    coordination.transaction(
+        [
+            Delete(paths.METADATA_VERSION),
+            Create(paths.METADATA_VERSION, b"{}"),
+            Delete(last_change_path(before.by)),
+        ]
+    )
+    for _ in range(2):
+        run_steps(coordination, other.change(no_guard, plain(lambda _: Plan())))
+    assert read_image(coordination).version == before.version
+    assert run_steps(coordination, writer.attempt((), before, Plan())) is ProposalOutcome.REFUSED
+    assert run_steps(coordination, other.attempt((), read_image(coordination), Plan())) is ProposalOutcome.APPLIED
+    assert len(coordination.children(paths.LAST_CHANGE)) == 1
 
 
 class Members:

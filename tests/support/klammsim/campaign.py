@@ -207,6 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"seed {seed}: {what}")
             print(f"  needs: {'; '.join(shrink(seed)) or 'no fault'}")
             print(f"  again: make sim SEED={seed} SCHEDULES=1")
+        if total.violations[5:]:
+            print("seeds of the other violations: " + " ".join(str(seed) for seed, _ in total.violations[5:]))
         failed = bool(total.violations)
     if asked.only != "schedules" and not (asked.schedules and asked.only is None):
         most = QUICK_UNTIL_CAUGHT if asked.quick else MOST_UNTIL_CAUGHT

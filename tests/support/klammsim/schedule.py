@@ -118,9 +118,17 @@ class Schedule:
         world.every_tick(self.plan.steps, self._step)
         world.run(self.plan.steps + 1.0)
         self._heal()
-        world.run_until(world.now + HEALING, lambda: world.counts.events % 16 == 0 and world.is_healthy())
+        self._until_healthy()
+        if world.has_only_new_logs():
+            world.recall_committed()
+            world.elect_uncleanly()
+            self._until_healthy()
         world.check_end()
         return world.counts
+
+    def _until_healthy(self) -> None:
+        world = self.world
+        world.run_until(world.now + HEALING, lambda: world.counts.events % 16 == 0 and world.is_healthy())
 
     def _step(self) -> None:
         chance = self.world.chance

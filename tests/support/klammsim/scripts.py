@@ -671,9 +671,7 @@ def unclean_by_assignment() -> None:
         broker.start()
     stage.until(lambda: all(broker.own is not None for broker in stage.brokers[:2]))
     stage.world.run(3 * SESSION_TIMEOUT)
-    for broker in stage.brokers:
-        if broker.up and broker.node.is_controller:
-            stage.world.converse(broker, broker.node.changing(broker.node.tasks.elect([TP], unclean=True)))
+    stage.world.elect_uncleanly()
     stage.until(lambda: stage.world.state is not None and stage.world.state.leader >= 0)
     stage.finish()
 

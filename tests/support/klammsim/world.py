@@ -575,6 +575,37 @@ class World:
             for broker in self.replicas()
         )
 
+    def has_only_new_logs(self) -> bool:
+        """True if all replicas are back, nobody leads, and no member of ISR and ELR has a record, since all have lost
+        their power: where another replica knows a committed record, an administrator decides (R7)."""
+        state = self.state
+        return (
+            "lose all power" in self.counts.faults
+            and state is not None
+            and state.leader < 0
+            and all(broker.up and broker.own is not None for broker in self.replicas())
+            and all(
+                self.brokers[member].log.log_end_offset == 0
+                and self.brokers[member].data_id_at_next_start() != state.data_ids[member]
+                for member in state.members
+            )
+            and any(broker.log.high_watermark > 0 for broker in self.replicas())
+        )
+
+    def recall_committed(self) -> None:
+        """Counts as committed what a replica outside ISR and ELR knows to be, which the members had lost."""
+        log = max((broker.log for broker in self.replicas()), key=lambda log: log.high_watermark)
+        for offset in range(len(self.committed), log.high_watermark):
+            value = log.value_at(offset)
+            assert value is not None
+            self.committed.append(value)
+
+    def elect_uncleanly(self) -> None:
+        """Asks the controller for an unclean election, as an administrator does."""
+        for broker in self.brokers:
+            if broker.up and broker.node.is_controller:
+                self.converse(broker, broker.node.changing(broker.node.tasks.elect([TP], unclean=True)))
+
     def replicas(self) -> list[SimBroker]:
         """Returns the brokers that have the partition."""
         return [self.brokers[replica] for replica in self.assignment.replicas]
