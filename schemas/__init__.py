@@ -11,12 +11,13 @@ from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
 
 if TYPE_CHECKING:
-    from klamm.plugin import BrokerContext, Serde, SerdeContext, Service
+    from klamm.plugin import BrokerContext, Serde, SerdeContext, Service, TopicValidator
 
     from .options import AvroOptions, JsonSchemaOptions, ProtobufOptions
     from .service.config import RegistryConfig
+    from .validation.config import SchemaValidatorConfig
 
-__all__ = ["klamm_commands", "klamm_serdes", "klamm_services"]
+__all__ = ["klamm_commands", "klamm_serdes", "klamm_services", "klamm_topic_validators"]
 
 _EXTRA: Final = "klamm[registry]"
 
@@ -54,14 +55,10 @@ def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
 
 
 def _registry(config: RegistryConfig, context: BrokerContext) -> Service:
-    from klamm.core.client.factory import open_client
-
-    from .last_ids import kept_ids
     from .service.service import RegistryService
-    from .service.topic import REQUEST_S
+    from .shared import shared_topic
 
-    client = open_client(context, "registry", request_timeout_s=REQUEST_S)
-    return RegistryService(config, client, kept_ids(context.coordination))
+    return RegistryService(config, shared_topic(context, config.kafkastore_topic))
 
 
 @hookimpl
@@ -70,6 +67,20 @@ def klamm_services() -> Iterable[Provider[[BrokerContext], Service]]:
     from .service.config import RegistryConfig
 
     return [Provider("registry", _registry, RegistryConfig, "the schema registry: Confluent's REST API")]
+
+
+def _validator(config: SchemaValidatorConfig) -> TopicValidator:
+    from .validation.validator import SchemaValidator
+
+    return SchemaValidator(config)
+
+
+@hookimpl
+def klamm_topic_validators() -> Iterable[Provider[[], TopicValidator]]:
+    """Registers the validator of schemas, which a topic's configuration turns on."""
+    from .validation.config import SchemaValidatorConfig
+
+    return [Provider("schemas", _validator, SchemaValidatorConfig, "records with a registered schema")]
 
 
 @hookimpl

@@ -64,14 +64,27 @@ class TopicSchemaLog:
         self._client.create_topics({self._partition.topic: topic}, exists_ok=True)
         return False
 
-    def read(self) -> SchemaStore:
-        exists = self._exists()
+    def read(self, deadline_s: float | None = None) -> SchemaStore:
+        """`deadline_s`, on the monotonic clock, bounds the call; then `BrokerError` (REQUEST_TIMED_OUT)."""
+        exists = self._exists(None if deadline_s is None else deadline_s - time.monotonic())
         with self._reading:
             if exists:
-                self._table.catch_up([self._partition])
+                self._table.catch_up([self._partition], deadline_s=deadline_s)
             else:
                 self._table.start_over()  # a topic created later under this name is another topic
             return self._store
+
+    def wait(self, most_ms: int) -> bool:
+        """Waits for records after those that were read, for `most_ms` at most: the leader holds back a Fetch. Returns
+        whether there are any."""
+        end = self._table.end(self._partition)
+        if end is None:
+            return False
+        leader = next(iter(self._client.by_leader([self._partition])), None)
+        if leader is None:
+            return False
+        found = self._client.fetch(leader, {self._partition: end.offset}, max_wait_ms=most_ms, partition_max_bytes=1)
+        return bool(found[self._partition].records)
 
     def append(self, records: Sequence[Record]) -> bool:
         with self._reading:
@@ -95,8 +108,8 @@ class TopicSchemaLog:
         now_ms = round(self._now_s() * 1000)
         return encode_batch([(now_ms, *encode(record), ()) for record in records])
 
-    def _exists(self) -> bool:
-        found = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
+    def _exists(self, timeout_s: float | None = None) -> bool:
+        found = self._client.metadata([self._partition.topic], timeout_s=timeout_s).topics.get(self._partition.topic)
         return found is not None and found.error != ErrorCode.unknown_topic_or_partition
 
 

@@ -303,6 +303,10 @@ class Broker:
         coordination.on_session(self.metrics.session)
         self._watch_config(services)
         self._maintain(services, logs)
+        own = self.advertised[0]
+        context = LocalBrokerContext(services, coordination, offsets, Address(own.host, own.port))
+        self._stack.push_async_callback(workers.disk, context.close)
+        services.validation.start(context)
         background = BackgroundServices()
         lag = await self._serve_metrics(services, logs, background)
         dispatch = self._dispatch(services)
@@ -314,7 +318,7 @@ class Broker:
             await listener.start()
         services.deletions.start()
         self._stack.push_async_callback(services.deletions.stop)
-        await self._start_background(background, services, coordination, offsets, lag)
+        await self._start_background(background, context, lag)
         self._services = services
         self.state = BrokerState.SERVING
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
@@ -519,7 +523,15 @@ class Broker:
             on_lost=suspicions.check,
             on_stale=lambda: leadership.refresh_soon(),
         )
-        leadership = RoleChanges(lambda: self._config, cluster, logs, partitions, fetchers, workers)
+        validation = Validation(
+            self._settings.make_topic_validators(),
+            self._codecs,
+            self._config.decompressed_max_bytes,
+            self._connections.worth_saying,
+        )
+        leadership = RoleChanges(
+            lambda: self._config, cluster, logs, partitions, fetchers, workers, validation.applies_to
+        )
         isr_changes = IsrChanges(
             cluster, partitions, leadership, workers, self.metrics, lambda: self._config.replica_lag_time_max_ms
         )
@@ -547,7 +559,6 @@ class Broker:
         cluster.on_change(leadership.changed)
         self._stack.push_async_callback(leadership.stop)
         await leadership.refresh()
-        limit = self._config.decompressed_max_bytes
 
         async def create(name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
             await ensure_topic(services, name, partitions, replication_factor, configs)
@@ -574,9 +585,7 @@ class Broker:
             deletions=TopicDeletions(cluster, workers, groups.cleanup.forget_topics),
             refused_batches=RefusedBatches(),
             producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
-            validation=Validation(
-                self._settings.make_topic_validators(), self._codecs, limit, self._connections.worth_saying
-            ),
+            validation=validation,
             access=AccessControl(self._settings.make_authorizer(), self._connections.worth_saying),
             codecs=self._codecs,
             workers=workers,
@@ -703,16 +712,9 @@ class Broker:
         return lag if self._config.consumer_lag_interval_ms else None
 
     async def _start_background(
-        self,
-        background: BackgroundServices,
-        services: Services,
-        coordination: Coordination,
-        offsets: OffsetStore,
-        lag: ConsumerLag | None,
+        self, background: BackgroundServices, context: LocalBrokerContext, lag: ConsumerLag | None
     ) -> None:
         """Starts the services. The audit's follower starts first, so that it stops last and counts everything."""
-        own = self.advertised[0]
-        context = LocalBrokerContext(services, coordination, offsets, Address(own.host, own.port))
         self._stack.push_async_callback(background.stop)
         audit = self._settings.make_audit()
         if audit is not None:

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from ..errors import BrokerError, ErrorCode
 from ..interfaces.coordination import Coordination
 from ..interfaces.offsets import CommittedOffset, OffsetStore
-from ..interfaces.service import AppendListener, ServiceRead
+from ..interfaces.service import AppendListener, ServiceRead, SharedResource
 from ..log.errors import OffsetOutOfRangeError
 from ..log.partition_log import LogRead, ReadIsolation
 from ..records.aborted import hide_aborted
@@ -26,6 +27,7 @@ from .internal_topics import ensure_topic
 from .replication.replica import Replica
 from .services import Services
 
+R = TypeVar("R", bound=SharedResource)
 T = TypeVar("T")
 
 
@@ -41,6 +43,8 @@ class LocalBrokerContext:
         self.bootstrap_servers = str(address)
         self.coordination = coordination
         self._offsets = offsets
+        self._sharing = threading.Lock()
+        self._shared: dict[str, SharedResource] = {}
         self._commits = LeaderCommits(
             coordination,
             offsets,
@@ -112,6 +116,19 @@ class LocalBrokerContext:
         services = self._services
         factor = services.config.default_replication_factor
         self._on_loop(lambda: ensure_topic(services, name, partitions, factor, configs))
+
+    def shared(self, name: str, make: Callable[[], R]) -> R:
+        with self._sharing:
+            if name not in self._shared:
+                self._shared[name] = make()
+            return cast(R, self._shared[name])
+
+    def close(self) -> None:
+        """Closes what services have in common."""
+        with self._sharing:
+            shared, self._shared = self._shared, {}
+        for resource in shared.values():
+            resource.close()
 
     def _on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()

@@ -1,14 +1,17 @@
 """Topic validation: opens batches of topics that have validators, off the event loop, and passes the records to the
-validators."""
+validators. `Replica.validated` says for each partition whether there are any."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 
+from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, describe_error
 from ..interfaces.codec import DecompressionBombError
-from ..interfaces.validator import TopicValidator
+from ..interfaces.service import BrokerContext
+from ..interfaces.validator import StartedTopicValidator, TopicValidator
+from ..log.errors import InvalidRecordError
 from ..records.codecs import CodecTable
 from ..records.decode import decode_batch
 from ..records.header import BatchHeader, crc_matches
@@ -19,9 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Validation:
-    """`max_size` bounds the decompressed size of one batch, in bytes. `enforced`: True if there is a validator; where a
-    check is costly, callers test it first.
-    """
+    """`max_size` bounds the decompressed size of one batch, in bytes."""
 
     def __init__(
         self,
@@ -32,30 +33,47 @@ class Validation:
     ) -> None:
         """`worth_saying` limits how often a line is logged: it returns text to append, or None to suppress the line."""
         self._worth_saying = worth_saying
-        self.enforced = bool(validators)
         self._validators = tuple(validators)
         self._codecs = codecs
         self._max_size = max_size
         self._by_topic: dict[str, tuple[TopicValidator, ...]] = {}
+        self._configs: dict[str, TopicConfig] = {}
 
-    def applies_to(self, topic: str) -> bool:
-        """Returns True if batches of this topic have to be opened. Each validator is asked once per topic."""
-        return self.enforced and bool(self._of(topic))
+    def start(self, context: BrokerContext) -> None:
+        """Gives the broker to the validators that need it."""
+        for validator in self._validators:
+            if isinstance(validator, StartedTopicValidator):
+                validator.start(context)
+
+    def applies_to(self, topic: str, config: TopicConfig) -> bool:
+        """Asks each validator whether batches of this topic have to be opened, and remembers which want them."""
+        if self._configs.get(topic) != config:  # a topic has many partitions
+            values = config.to_strings()
+            self._by_topic[topic] = tuple(v for v in self._validators if v.applies_to(topic, values))
+            self._configs[topic] = config
+        return bool(self._by_topic[topic])
 
     def check(self, name: TopicPartition, batch: memoryview) -> None:
-        """Validates a batch; blocking. Raises `BrokerError`: INVALID_RECORD with the validator's line if it refuses,
-        or if the records of a batch with a correct CRC cannot be read; MESSAGE_TOO_LARGE if they decompress to too
-        much; CORRUPT_MESSAGE for any other batch that is not complete."""
+        """Validates a batch; blocking. Raises `InvalidRecordError` with the validator's line if it refuses, and
+        `BrokerError`: a retriable one of a validator; INVALID_RECORD if the records of a batch with a correct CRC
+        cannot be read; MESSAGE_TOO_LARGE if they decompress to too much; CORRUPT_MESSAGE for any other batch that is
+        not complete. A control batch is left to the log, which refuses it."""
         header = BatchHeader.parse(batch)
         if header.size != len(batch):
             raise CorruptRecordError(f"{name}: {len(batch)} bytes of records are not exactly one batch")
+        if header.is_control:
+            return
         records = self._records(name, batch, header._replace(base_offset=0))
-        for validator in self._of(name.topic):
+        for validator in self._by_topic.get(name.topic, ()):
             try:
                 validator.validate(name.topic, name.partition, records)
+            except InvalidRecordError as error:
+                raise InvalidRecordError(f"{name}: {error}", error.record_errors) from error
             except KlammError as error:
-                words = error.words if isinstance(error, BrokerError) else str(error)
-                raise BrokerError(ErrorCode.invalid_record, f"{name}: {words}") from error
+                words, code = str(error), ErrorCode.invalid_record
+                if isinstance(error, BrokerError):
+                    words, code = error.words, error.code if error.code.retriable else code
+                raise BrokerError(code, f"{name}: {words}") from error
             except Exception as error:  # a third party's validator may raise anything; its contract: refuse the batch
                 more = self._worth_saying("validator failed")
                 if more is not None:
@@ -72,8 +90,3 @@ class Validation:
             raise BrokerError(ErrorCode.message_too_large, f"{error} (decompressed.max.bytes)") from error
         except CorruptRecordError as error:
             raise BrokerError(ErrorCode.invalid_record, str(error)) from error
-
-    def _of(self, topic: str) -> tuple[TopicValidator, ...]:
-        if topic not in self._by_topic:
-            self._by_topic[topic] = tuple(v for v in self._validators if v.applies_to(topic))
-        return self._by_topic[topic]

@@ -22,6 +22,8 @@ _COORDINATION_THREADS = 4
 _OFFSET_THREADS = 16
 """A commit to `__consumer_offsets` waits in its thread until all in-sync replicas have it; threads start on demand."""
 _BULK_THREADS = 2
+_VALIDATION_THREADS = 8
+"""A validator may wait, for instance for a request to this broker, whose answer needs a thread of another pool."""
 
 
 class Workers:
@@ -33,6 +35,7 @@ class Workers:
         self._bulk = ThreadPoolExecutor(_BULK_THREADS, thread_name_prefix="klamm-bulk")
         self._coordination = ThreadPoolExecutor(_COORDINATION_THREADS, thread_name_prefix="klamm-coordination")
         self._offsets = ThreadPoolExecutor(_OFFSET_THREADS, thread_name_prefix="klamm-offsets")
+        self._validation = ThreadPoolExecutor(_VALIDATION_THREADS, thread_name_prefix="klamm-validation")
 
     async def disk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns the result of a call that reads, writes or decompresses."""
@@ -42,14 +45,13 @@ class Workers:
         self, then: Callable[[T], object], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Like `disk`, and calls `then` with the result on the event loop, even if the caller is cancelled before."""
+        return await _run_then(self._disk, then, lambda: call(*args, **kwargs))
 
-        def ended(done: asyncio.Future[T]) -> None:
-            if not done.cancelled() and done.exception() is None:
-                then(done.result())
-
-        running = asyncio.get_running_loop().run_in_executor(self._disk, lambda: call(*args, **kwargs))
-        running.add_done_callback(ended)
-        return await asyncio.shield(running)
+    async def validation_then(
+        self, then: Callable[[T], object], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Like `disk_then`, for a call that validates a batch before it is appended."""
+        return await _run_then(self._validation, then, lambda: call(*args, **kwargs))
 
     async def bulk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns the result of a call that reads large amounts."""
@@ -65,10 +67,21 @@ class Workers:
 
     def close(self) -> None:
         """Waits for running calls."""
+        self._validation.shutdown()
         self._disk.shutdown()
         self._bulk.shutdown()
         self._offsets.shutdown()
         self._coordination.shutdown()
+
+
+async def _run_then(pool: ThreadPoolExecutor, then: Callable[[T], object], call: Callable[[], T]) -> T:
+    def ended(done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            then(done.result())
+
+    running = asyncio.get_running_loop().run_in_executor(pool, call)
+    running.add_done_callback(ended)
+    return await asyncio.shield(running)
 
 
 def _call_later(delay_s: float, callback: Callable[[], None], /) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DEFAULT_COORDINATION", "DEFAULT_ENVELOPE", "DEFAULT_OFFSET_STORE", "DEFAULT_SERDE"]
+__all__ = ["DEFAULT_COORDINATION", "DEFAULT_ENVELOPE", "DEFAULT_OFFSET_STORE", "DEFAULT_SERDE", "SCHEMA_VALIDATOR"]
 
 DEFAULT_COORDINATION: Final = "zookeeper"
 DEFAULT_OFFSET_STORE: Final = "coordination"
 DEFAULT_ENVELOPE: Final = "confluent"
 DEFAULT_SERDE: Final = "avro"
 """The serde of a topic with a schema; without one, values are raw bytes."""
+SCHEMA_VALIDATOR: Final = "schemas"
+"""The topic validator that a topic's configuration alone turns on."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, CoordinationError, SchemaError
 from ..plugins import PluginHost, plugin_host
 from .choice import PluginChoice
-from .defaults import DEFAULT_COORDINATION, DEFAULT_OFFSET_STORE
+from .defaults import DEFAULT_COORDINATION, DEFAULT_OFFSET_STORE, SCHEMA_VALIDATOR
 from .document import read
 from .host_brokers import nth_broker
 from .loader import SettingsLoader
@@ -147,8 +147,13 @@ class Settings:
         self.make_consumer_interceptors()
 
     def make_topic_validators(self) -> list[TopicValidator]:
-        validators = self.host().topic_validators
-        return [validators.create(c.plugin, c.config) for c in self.broker.topic_validators]
+        """Returns the validators of `broker.topic.validators`, and last that of schemas if it is not among them: a
+        topic's configuration alone says whether it applies."""
+        validators, chosen = self.host().topic_validators, self.broker.topic_validators
+        made = [validators.create(c.plugin, c.config) for c in chosen]
+        if all(choice.plugin != SCHEMA_VALIDATOR for choice in chosen):
+            made.append(validators.create(SCHEMA_VALIDATOR))
+        return made
 
     def make_authenticator(self) -> Authenticator | None:
         """Returns the authenticator; None unless `broker.authenticator` is set."""

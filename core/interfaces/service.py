@@ -9,9 +9,9 @@ half a minute: one that takes longer is logged, and the broker continues without
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from ..records.codecs import CodecTable
@@ -20,7 +20,18 @@ from ..records.partition import TopicPartition
 from .coordination import Coordination
 from .offsets import CommittedOffset
 
-__all__ = ["AppendListener", "BrokerContext", "Service", "ServiceMetric", "ServiceRead"]
+__all__ = ["AppendListener", "BrokerContext", "Service", "ServiceMetric", "ServiceRead", "SharedResource"]
+
+
+class SharedResource(Protocol):
+    """What services of one broker have in common."""
+
+    def close(self) -> None:
+        """Called once, when the broker has stopped its services."""
+        ...
+
+
+R = TypeVar("R", bound=SharedResource)
 
 
 class ServiceRead(NamedTuple):
@@ -123,6 +134,10 @@ class BrokerContext(Protocol):
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Creates the topic unless it exists, with `default.replication.factor` replicas. Raises `KlammError` if
         that is not possible now, for instance because too few brokers are live: try again."""
+        ...
+
+    def shared(self, name: str, make: Callable[[], R]) -> R:
+        """Returns what the first caller with this name has made: one object for several services and validators."""
         ...
 
 

@@ -279,9 +279,9 @@ class _Comparison:
         """By RE2, whose time is linear. None if it does not know the pattern (look-around, back-references)."""
         self._budget.spend(1 + len(name) // 1000)
         if pattern not in self._patterns:
-            self._patterns[pattern] = _compiled(pattern)
-        compiled = self._patterns[pattern]
-        return None if compiled is None else compiled.search(name) is not None
+            self._patterns[pattern] = compiled(pattern)
+        known = self._patterns[pattern]
+        return None if known is None else known.search(name) is not None
 
     def _dependencies(self, original: SchemaNode, update: SchemaNode) -> _Changes:
         changes: _Changes = []
@@ -404,7 +404,8 @@ def _matching(count: int, edges: Callable[[int], Iterator[int]], budget: Budget)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|.)", re.DOTALL)
 
 
-def _compiled(pattern: str) -> Any:
+def compiled(pattern: str) -> Any:
+    """Returns a pattern as RE2 runs it, in linear time; None if RE2 cannot: it looks around or back."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = 1 << 20

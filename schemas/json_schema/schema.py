@@ -59,11 +59,11 @@ class JsonSchema:
     @cached_property
     def root(self) -> SchemaNode:
         """What is compared. Raises `SchemaError` if a `$ref` leads nowhere."""
-        draft = _draft(self.document)
+        draft = draft_of(self.document)
         documents = {name: load(text) for name, text in self.references.items()}
         try:
             specification = specification_with(draft)
-            registry = _registry(self.document, documents, specification)
+            registry = registry_of(self.document, documents, specification)
             return Builder(registry, specification, modern="/draft/" in draft).build(self.document)
         except ValueError as error:  # a URI that is none
             raise SchemaError(f"not a JSON Schema: {str(error)[:200]}") from error
@@ -111,13 +111,14 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _draft(document: Any) -> str:
+def draft_of(document: Any) -> str:
+    """Returns the URI of the draft that a document names."""
     given = document.get("$schema") if isinstance(document, dict) else None
     name = given.removesuffix("#").partition("://")[2] if isinstance(given, str) else ""
     return DRAFTS.get(name, DRAFT_7)
 
 
-def _registry(document: Any, documents: Mapping[str, Any], specification: Specification[Any]) -> SchemaRegistry:
+def registry_of(document: Any, documents: Mapping[str, Any], specification: Specification[Any]) -> SchemaRegistry:
     """Knows the root as "", the references by name and by their URI relative to each document's; retrieves nothing."""
     root, *others = (
         Resource.from_contents(part, default_specification=specification) for part in (document, *documents.values())
@@ -134,7 +135,7 @@ def _registry(document: Any, documents: Mapping[str, Any], specification: Specif
 
 def _check(document: Any) -> None:
     """Raises `SchemaError` if the document is no schema of its draft."""
-    checker = _checker(_draft(document))
+    checker = _checker(draft_of(document))
     try:
         found = exceptions.best_match(islice(checker.iter_errors(document), 20))
     except RecursionError:
@@ -147,7 +148,7 @@ def _check(document: Any) -> None:
 @cache
 def _checker(draft: str) -> Validator:
     """A validator of schemas by the draft's metaschema. Formats are not checked: `regex` would compile a pattern."""
-    linear = validators.extend(validators.validator_for({"$schema": draft}), {"uniqueItems": _unique_items})
+    linear = validators.extend(validators.validator_for({"$schema": draft}), {"uniqueItems": unique_items})
     metaschemas: SchemaRegistry = Registry().with_resources(
         (uri, specification_with(draft).create_resource(_unnamed(REGISTRY.contents(uri)))) for uri in REGISTRY
     )
@@ -159,7 +160,7 @@ def _unnamed(metaschema: Any) -> Any:
     return {name: part for name, part in metaschema.items() if name != "$schema"}
 
 
-def _unique_items(_validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[exceptions.ValidationError]:
+def unique_items(_validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[exceptions.ValidationError]:
     """In linear time; `jsonschema`'s own takes quadratic time for items of mixed types."""
     if unique and isinstance(instance, list) and len({frozen(part) for part in instance}) < len(instance):
         yield exceptions.ValidationError("an array has an item twice")

@@ -30,7 +30,7 @@ def registry(
     from ..last_ids import kept_ids
     from .config import registry_config
     from .service import RegistryService
-    from .topic import REQUEST_S
+    from .topic import REQUEST_S, SchemaTopic
 
     settings = load_settings(config)
     of_command(settings.log)
@@ -41,7 +41,8 @@ def registry(
     coordination.start()
     with closing(coordination), suppress(StopRequestedError):
         client = open_client(settings, "registry", bootstrap_servers=bootstrap, request_timeout_s=REQUEST_S)
-        service = RegistryService(options, client, kept_ids(coordination))
+        topic = SchemaTopic(client, options.kafkastore_topic, last_ids=kept_ids(coordination))
+        service = RegistryService(options, topic)
         try:
             raise_on_stop_signals()
             service.start()
@@ -49,6 +50,7 @@ def registry(
             service.wait()
         finally:
             service.stop()
+            topic.close()
         problem = service.health()
         if problem is not None:
             raise KlammError(problem)

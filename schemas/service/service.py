@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import PluginError
 from klamm.core.extras import missing_package
 from klamm.core.http_service import AsgiServer, CountedApp, HttpService
 from klamm.core.interfaces.service import ServiceMetric
 
-from ..last_ids import LastIds
 from ..store.config import Config
 from .api import Answer, Defaults, RegistryApi
 from .config import RegistryConfig
@@ -24,14 +22,13 @@ GRACE_S: Final = 5
 
 
 class RegistryService:
-    """`klamm.core.interfaces.service.Service`. `client` is its own."""
+    """`klamm.core.interfaces.service.Service`. `topic` is the caller's, which closes it."""
 
-    def __init__(self, config: RegistryConfig, client: ClusterClient, last_ids: LastIds | None) -> None:
+    def __init__(self, config: RegistryConfig, topic: SchemaTopic) -> None:
         self._config = config
-        self._topic = SchemaTopic(client, config.kafkastore_topic, last_ids=last_ids)
+        self._topic = topic
         self._requests: Counter[int] = Counter(dict.fromkeys((200, 404, 409, 422, 500, 503), 0))
         self._service: HttpService | None = None
-        self._client = client
 
     @property
     def url(self) -> str:
@@ -61,14 +58,12 @@ class RegistryService:
     def stop(self) -> None:
         if self._service is not None:
             self._service.stop()
-        self._topic.close()
 
     def _identity(self) -> dict[str, Callable[[], Answer]]:
         from klamm import __version__
 
         def scope() -> Answer:
-            cluster_id = self._client.cluster.view.cluster_id or ""
-            clusters = {"kafka-cluster": cluster_id, "schema-registry-cluster": "schema-registry"}
+            clusters = {"kafka-cluster": self._topic.cluster_id, "schema-registry-cluster": "schema-registry"}
             return {"scope": {"path": [], "clusters": clusters}, "id": ""}
 
         return {

@@ -35,8 +35,10 @@ REQUEST_S: Final = 3.0
 """The time of one request: a leader that does not answer is left so soon. What it may have stored is found then."""
 FOLLOW_S: Final = 1.0
 """Between two attempts of the follower after an error."""
+WATCH_MS: Final = 1000
+"""How long the topic's leader may hold back the follower's Fetch; it answers as soon as there is a record."""
 FRESH_S: Final = 0.1
-"""Between two reads of the follower."""
+"""Between two reads of the follower that found nothing."""
 KEEP_S: Final = 1.0
 """The highest ids are kept outside the topic at most so often, and before a schema is removed for good."""
 _JITTER_S: Final = 0.02
@@ -56,6 +58,7 @@ class SchemaTopic:
         last_ids: LastIds | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._client = client
         self._log = TopicSchemaLog(client, topic)
         self._grace_s = client.request_timeout_s
         self._last_ids = last_ids
@@ -75,18 +78,24 @@ class SchemaTopic:
         """Attempts of writes before which another process wrote."""
 
     def start(self) -> None:
-        """Follows the topic on a thread of its own."""
-        self._follower.start()
+        """Follows the topic on a thread of its own, if it does not yet."""
+        with self._reading:
+            if self._follower.ident is None:
+                self._follower.start()
 
     def close(self) -> None:
         self._stopped.set()
+        self._log.close()  # its requests end
         if self._follower.is_alive():
             self._follower.join(self._grace_s)
-        self._log.close()
 
     def problem(self) -> str | None:
         """Returns why the store is behind the topic; None if it is not."""
         return self._problem
+
+    @property
+    def cluster_id(self) -> str:
+        return self._client.cluster.view.cluster_id or ""
 
     @property
     def is_loaded(self) -> bool:
@@ -99,12 +108,22 @@ class SchemaTopic:
         with self._log.lock:
             yield self._store
 
-    def catch_up(self) -> None:
-        """Reads the topic to its end as of this call; one read serves all calls that wait for it."""
+    @property
+    def place(self) -> tuple[int, int]:
+        """What the store has read: equal as long as it has not changed."""
+        return self._store.generation, self._store.position
+
+    def catch_up(self, timeout_s: float | None = None) -> None:
+        """Reads the topic to its end as of this call; one read serves all calls that wait for it. After `timeout_s`
+        it raises `BrokerError` (REQUEST_TIMED_OUT)."""
         asked = self._clock()
-        with self._reading:
+        if not self._reading.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise BrokerError(ErrorCode.request_timed_out, f"the topic of schemas was not read within {timeout_s:g} s")
+        try:
             if self._read_from is None or self._read_from < asked:
-                self._read()
+                self._read(None if timeout_s is None else asked + timeout_s)
+        finally:
+            self._reading.release()
 
     def write(self, decide: Callable[[SchemaStore], Sequence[Record]], check: Callable[[], None] | None = None) -> None:
         """Appends the records that `decide` makes of the store, together. It may be called several times, each time
@@ -150,13 +169,13 @@ class SchemaTopic:
             self._kept = dict(self._last_ids(ids))
             self._kept_at = self._clock()
 
-    def _read(self) -> None:
+    def _read(self, deadline_s: float | None = None) -> None:
         """The caller holds `_reading`."""
         began = self._clock()
         try:
             if self._read_from is None:
                 self._log.create()
-            self._store = self._log.read()
+            self._store = self._log.read(deadline_s)
             with self._log.lock:
                 ids, generation = self._store.last_ids(), self._store.generation
             if generation != self._generation or any(
@@ -178,11 +197,12 @@ class SchemaTopic:
             try:
                 with self._reading:
                     self._read()
+                if not self._log.wait(WATCH_MS):
+                    self._stopped.wait(FRESH_S)  # the leader may have refused the Fetch at once
             except KlammError as error:
-                _log.warning("the topic of schemas cannot be read: %s", error)
+                if not self._stopped.is_set():
+                    _log.warning("the topic of schemas cannot be read: %s", error)
                 self._stopped.wait(FOLLOW_S)
             except Exception:
                 _log.exception("the topic of schemas cannot be read")
                 self._stopped.wait(FOLLOW_S)
-            else:
-                self._stopped.wait(FRESH_S)

@@ -97,7 +97,14 @@ if TYPE_CHECKING:
         Serializer,
         TopicFormat,
     )
-    from klamm.core.interfaces.service import AppendListener, BrokerContext, Service, ServiceMetric, ServiceRead
+    from klamm.core.interfaces.service import (
+        AppendListener,
+        BrokerContext,
+        Service,
+        ServiceMetric,
+        ServiceRead,
+        SharedResource,
+    )
     from klamm.core.interfaces.sink import (
         BadRecords,
         BatchSink,
@@ -108,7 +115,8 @@ if TYPE_CHECKING:
         Sink,
         TopicIdSink,
     )
-    from klamm.core.interfaces.validator import TopicValidator
+    from klamm.core.interfaces.validator import StartedTopicValidator, TopicValidator
+    from klamm.core.log.errors import InvalidRecordError, RecordError
     from klamm.core.plugins import PluginHost, plugin_host
     from klamm.core.records.codecs import CodecTable
     from klamm.core.records.isolation import IsolationLevel
@@ -166,6 +174,7 @@ __all__ = [
     "Headers",
     "HistorySink",
     "Int",
+    "InvalidRecordError",
     "IsolationLevel",
     "JsonSerde",
     "KlammError",
@@ -193,6 +202,7 @@ __all__ = [
     "RangeCount",
     "Record",
     "RecordBatch",
+    "RecordError",
     "RecordMetadata",
     "RegisteredSchema",
     "ResourceType",
@@ -208,7 +218,9 @@ __all__ = [
     "SessionEvent",
     "SessionExpiredError",
     "Set",
+    "SharedResource",
     "Sink",
+    "StartedTopicValidator",
     "Stat",
     "StorageError",
     "TimeZone",
@@ -328,6 +340,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "Service",
                 "ServiceMetric",
                 "ServiceRead",
+                "SharedResource",
             ),
             "klamm.core.interfaces.sink": (
                 "BadRecords",
@@ -339,7 +352,8 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "Sink",
                 "TopicIdSink",
             ),
-            "klamm.core.interfaces.validator": ("TopicValidator",),
+            "klamm.core.interfaces.validator": ("StartedTopicValidator", "TopicValidator"),
+            "klamm.core.log.errors": ("InvalidRecordError", "RecordError"),
             "klamm.core.plugins": ("PluginHost", "plugin_host"),
             "klamm.core.records.codecs": ("CodecTable",),
             "klamm.core.records.isolation": ("IsolationLevel",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pytest
 
@@ -23,6 +24,8 @@ class TopicValidatorContract:
 
     topic: str
     """A topic that it applies to."""
+    config: Mapping[str, str] = MappingProxyType({})
+    """The configuration with which it applies to it."""
     accepted: Sequence[bytes | None]
     """Values that it accepts, at least one."""
     refused: Sequence[bytes | None]
@@ -33,8 +36,8 @@ class TopicValidatorContract:
         raise NotImplementedError(f"{type(self).__name__} needs a fixture `validator` that returns the one under test")
 
     def test_it_applies_to_its_topic(self, validator: TopicValidator) -> None:
-        assert validator.applies_to(self.topic) is True
-        assert validator.applies_to("another-topic-that-nobody-has") in (True, False)
+        assert validator.applies_to(self.topic, self.config) is True
+        assert validator.applies_to("another-topic-that-nobody-has", {}) in (True, False)
 
     def test_it_accepts_each_value_and_all_in_one_batch(self, validator: TopicValidator) -> None:
         for value in self.accepted:

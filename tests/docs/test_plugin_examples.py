@@ -25,7 +25,10 @@ FILES = dict(re.findall(r"```python title=(\w+)\.py\n(.*?)```", PAGE.read_text(e
 
 def use_please(host: PluginHost, folder: Path) -> None:
     validator = host.topic_validators.create("please", {"topics": ["wishes"]})
-    assert (validator.applies_to("wishes"), validator.applies_to("others")) == (True, False)
+    assert (validator.applies_to("wishes", {}), validator.applies_to("others", {})) == (
+        True,
+        False,
+    )
     validator.validate("wishes", 0, [Record(0, 1, None, b"a pony, please", ())])
     with pytest.raises(KlammError, match="record 1 does not say please"):
         validator.validate("wishes", 0, [Record(1, 1, None, b"a pony", ())])

@@ -88,7 +88,7 @@ def use_services(module: str) -> None:
 
 
 def use_topic_validators(module: str) -> None:
-    check_list(module, "broker", "topic.validators", lambda s: s.make_topic_validators())
+    check_list(module, "broker", "topic.validators", lambda s: s.make_topic_validators()[:-1])
 
 
 def use_authenticators(module: str) -> None:

@@ -252,10 +252,10 @@ def _append_now(
     if led.is_new_leader and led.still_new_leader() and before.lacks_first(batch, led.log.last_sequence):
         early = BrokerError(ErrorCode.not_leader_or_follower, f"{led.name}: {_EARLY}")
         return _failed(services, led, topic, batch, early)
-    validation, appends = services.validation, services.workers.appends
+    appends = services.workers.appends
     if size > appends.on_loop_bytes and appends.needs_worker(size):
         return None
-    if validation.enforced and validation.applies_to(led.name.topic):
+    if led.validated:
         return None
     try:
         epoch = led.leader_epoch
@@ -288,8 +288,10 @@ async def _append_later(services: Services, part: ProducePartition, acks: int) -
     if acks == -1 and (refused := led.partition.refusal(led.name)) is not None:
         return _failed(services, led, part.topic, part.batch, refused)
     epoch, appended = led.leader_epoch, partial(led.appended, len(part.batch))
+    workers = services.workers
+    run = workers.validation_then if led.validated else workers.disk_then
     try:
-        result = await services.workers.disk_then(appended, _open_and_append, services, led, part, epoch)
+        result = await run(appended, _open_and_append, services, led, part, epoch)
     except KlammError as error:
         return _failed(services, led, part.topic, part.batch, error)
     return led, result, epoch
@@ -297,7 +299,7 @@ async def _append_later(services: Services, part: ProducePartition, acks: int) -
 
 def _open_and_append(services: Services, led: Replica, part: ProducePartition, leader_epoch: int) -> AppendResult:
     """Validates and appends a batch; blocking, for a worker thread."""
-    if services.validation.applies_to(led.name.topic):
+    if led.validated:
         services.validation.check(led.name, part.batch)
     return led.log.append_as_leader(part.batch, leader_epoch, after=part.after)
 

@@ -109,6 +109,8 @@ class Replica:
         last call of `still_new_leader`. Read for every append."""
         self.commits_alone = False
         """True if an append on the event loop commits at once. Read for every append."""
+        self.validated = False
+        """True if the topic has validators, which read each batch before it is appended. Read for every append."""
         self._loop = asyncio.get_running_loop()
         self._parked: set[ParkedFetch] = set()
         self._followers: dict[int, FollowerWait] = {}

@@ -43,14 +43,16 @@ class RoleChanges:
         partitions: Partitions,
         fetchers: Fetchers,
         workers: Workers,
+        validated: Callable[[str, TopicConfig], bool],
     ) -> None:
-        """`config` returns the configuration in force."""
+        """`config` returns the configuration in force; `validated` whether a topic has validators."""
         self._broker_id = config().broker_id
         self._cluster = cluster
         self._logs = logs
         self._partitions = partitions
         self._fetchers = fetchers
         self._workers = workers
+        self._validated = validated
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -196,13 +198,14 @@ class RoleChanges:
 
     def put(self, name: TopicPartition, opened: PartitionLog, assignment: Assignment) -> None:
         known = self._partitions.replica(name)
-        if known is not None and known.log is opened:
-            return
-        if known is not None:
-            self.remove([known])
-        traffic = self._partitions.traffic(name.topic)
-        replicas = assignment.image.replicas
-        self._partitions.put(Replica(self._broker_id, name, opened, traffic, replicas, assignment.settings))
+        if known is None or known.log is not opened:
+            if known is not None:
+                self.remove([known])
+            traffic = self._partitions.traffic(name.topic)
+            replicas = assignment.image.replicas
+            known = Replica(self._broker_id, name, opened, traffic, replicas, assignment.settings)
+            self._partitions.put(known)
+        known.validated = self._validated(name.topic, opened.config)
 
     # -- on a worker thread
 

@@ -139,7 +139,9 @@ class BrokerConfig(Section):
     authorizer: OptionalPlugin = key(
         None, "Decides what a principal may do; without one every client may do everything."
     )
-    topic_validators: PluginChoices = key((), "Topic validators, in the order in which they are asked.")
+    topic_validators: PluginChoices = key(
+        (), "Topic validators, in the order in which they are asked; `schemas` is the last one unless it is listed."
+    )
     services: PluginChoices = key((), "Services that run beside the broker, in the order in which they are started.")
 
     group_min_session_timeout_ms: Int = key(6_000, "The shortest session time-out of a group member.", ge=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ValidationError, model_validator
 
@@ -35,6 +35,8 @@ __all__ = [
     "BROKER_SYNONYMS",
     "TOPIC_DEFINITIONS",
     "CleanupPolicy",
+    "SchemaRule",
+    "SubjectNameStrategy",
     "TimestampType",
     "TopicConfig",
     "VerifyPayload",
@@ -77,6 +79,26 @@ CleanupPolicy = Annotated[str, BeforeValidator(_policy), ConfigType.LIST]
 ReplicaList = Annotated[Names, BeforeValidator(_replicas)]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 VerifyPayload = Literal["none", "uncompressed", "all"]
+SchemaValidation = Literal["none", "id", "full"]
+_STRATEGIES: Final = "io.confluent.kafka.serializers.subject."
+SubjectNameStrategy = Annotated[
+    Literal[
+        "io.confluent.kafka.serializers.subject.TopicNameStrategy",
+        "io.confluent.kafka.serializers.subject.RecordNameStrategy",
+        "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy",
+    ],
+    BeforeValidator(lambda value: f"{_STRATEGIES}{value}" if isinstance(value, str) and "." not in value else value),
+    ConfigType.STRING,
+]
+"""Confluent's classes; the name without its package will do."""
+
+
+class SchemaRule(NamedTuple):
+    """What the keys or the values of a topic's records must have: a schema by the subject `strategy`, the name of one
+    of Confluent's classes without its package; `full`: they are decoded."""
+
+    strategy: str
+    full: bool
 
 
 class TopicConfig(Section):
@@ -89,6 +111,18 @@ class TopicConfig(Section):
     compression_type: str = key(
         "producer", "The codec of stored batches: `producer` keeps the producer's; a third party's codec must be named."
     )
+    confluent_key_schema_validation: Boolean = key(
+        False, "Whether a record's key must have the id of a schema of its subject (klamm.key.schema.validation=id)."
+    )
+    confluent_key_subject_name_strategy: SubjectNameStrategy = key(
+        "io.confluent.kafka.serializers.subject.TopicNameStrategy", "What the subject of keys is named after."
+    )
+    confluent_value_schema_validation: Boolean = key(
+        False, "Whether a value must have the id of a schema of its subject (klamm.value.schema.validation=id)."
+    )
+    confluent_value_subject_name_strategy: SubjectNameStrategy = key(
+        "io.confluent.kafka.serializers.subject.TopicNameStrategy", "What the subject of values is named after."
+    )
     delete_retention_ms: Long = key(86_400_000, "Time that a compacted topic keeps tombstones.", ge=0)
     file_delete_delay_ms: Long = key(60_000, "Time that a deleted file stays on disk.", ge=0)
     flush_messages: Long = key(LONG_MAX, "Number of records after which the log is flushed to disk.", ge=1)
@@ -97,6 +131,12 @@ class TopicConfig(Section):
         (), "Replicas that are throttled as followers: * or PARTITION:BROKER (follower.replication.throttled.rate)."
     )
     index_interval_bytes: Int = key(4096, "Bytes of log between two entries of the offset index.", ge=0)
+    klamm_key_schema_validation: SchemaValidation = key(
+        "none", "id: a key must have the id of a schema of its subject; full: and be decoded by it."
+    )
+    klamm_value_schema_validation: SchemaValidation = key(
+        "none", "id: a value must have the id of a schema of its subject; full: and be decoded by it."
+    )
     leader_replication_throttled_replicas: ReplicaList = key(
         (), "Replicas that are throttled as leaders: * or PARTITION:BROKER (leader.replication.throttled.rate)."
     )
@@ -135,6 +175,22 @@ class TopicConfig(Section):
     @property
     def compacts(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def key_schema_rule(self) -> SchemaRule | None:
+        """What the topic's keys must have; None if any will do."""
+        wanted = self.klamm_key_schema_validation
+        if wanted == "none" and not self.confluent_key_schema_validation:
+            return None
+        return SchemaRule(self.confluent_key_subject_name_strategy.removeprefix(_STRATEGIES), wanted == "full")
+
+    @property
+    def value_schema_rule(self) -> SchemaRule | None:
+        """What the topic's values must have; None if any will do."""
+        wanted = self.klamm_value_schema_validation
+        if wanted == "none" and not self.confluent_value_schema_validation:
+            return None
+        return SchemaRule(self.confluent_value_subject_name_strategy.removeprefix(_STRATEGIES), wanted == "full")
 
     @model_validator(mode="after")
     def _lags_in_order(self) -> TopicConfig:

@@ -68,7 +68,6 @@ def services_of(led: Replica) -> Any:
     return SimpleNamespace(
         partitions=SimpleNamespace(find=lambda *_: led),
         refused_batches=RefusedBatches(),
-        validation=SimpleNamespace(enforced=False),
         workers=SimpleNamespace(appends=SimpleNamespace(on_loop_bytes=1 << 20)),
         append_listeners=(),
     )
@@ -124,6 +123,7 @@ def test_a_batch_that_is_early_is_refused_as_by_a_broker_that_does_not_lead(
     led = cast(Any, SimpleNamespace(
         name=log.tp, log=log, replicas=replicas, leader_epoch=epoch, commits_alone=True,
         traffic=SimpleNamespace(failed_produces=0), appended=lambda *_: None, is_new_leader=False,
+        validated=False,
     ))  # fmt: skip
     services = services_of(led)
 

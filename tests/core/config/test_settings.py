@@ -87,7 +87,7 @@ def test_plugin_objects_are_made(full: Path, tmp_path: Path) -> None:
     assert settings.make_audit() is not None
     assert settings.make_sink("archive") is not None
     assert {"gzip", "snappy", "lz4", "zstd"} <= set(settings.codec_table().names())
-    assert settings.make_topic_validators() == []
+    assert [type(made).__name__ for made in settings.make_topic_validators()] == ["SchemaValidator"]
     assert settings.make_producer_interceptors() == []
     assert settings.make_consumer_interceptors() == []
     with pytest.raises(ConfigError, match=r"sinks.nope: there is no such sink \(there are: archive\)"):

@@ -16,7 +16,7 @@ from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import AppendListener, ServiceRead
+from klamm.core.interfaces.service import AppendListener, R, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
@@ -104,6 +104,9 @@ class MemoryLogs:
 
     def on_append(self, listener: AppendListener) -> None:
         self.listeners.append(listener)
+
+    def shared(self, name: str, make: Callable[[], R]) -> R:
+        return make()
 
     def append(
         self,

@@ -15,7 +15,7 @@ from klamm.core.transport.address import Address
 from klamm.schemas.last_ids import LastIds
 from klamm.schemas.service.config import RegistryConfig
 from klamm.schemas.service.service import RegistryService
-from klamm.schemas.service.topic import REQUEST_S
+from klamm.schemas.service.topic import REQUEST_S, SchemaTopic
 
 TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -77,9 +77,12 @@ class RunningRegistry:
 @contextmanager
 def running_registry(bootstrap: str, last_ids: LastIds | None = None, **config: Any) -> Iterator[RunningRegistry]:
     client = ClusterClient(bootstrap, codecs=CodecTable(), client_id="registry", request_timeout_s=REQUEST_S)
-    service = RegistryService(RegistryConfig(listeners="http://127.0.0.1:0", **config), client, last_ids)
+    options = RegistryConfig(listeners="http://127.0.0.1:0", **config)
+    topic = SchemaTopic(client, options.kafkastore_topic, last_ids=last_ids)
+    service = RegistryService(options, topic)
     service.start()
     try:
         yield RunningRegistry(service, Address.parse(service.url.removeprefix("http://").rstrip("/")))
     finally:
         service.stop()
+        topic.close()

@@ -73,7 +73,7 @@ REQUESTS = 150
 class Polite:
     """Refuses a value with "rude" in it."""
 
-    def applies_to(self, topic: str) -> bool:
+    def applies_to(self, topic: str, config: Mapping[str, str]) -> bool:
         return topic == "validated"
 
     def validate(self, topic: str, partition: int, records: Sequence[Record]) -> None:
@@ -106,6 +106,8 @@ class AtOnce:
         then(result)
         return result
 
+    validation_then = disk_then
+
 
 class Broker:
     """As much of a broker as a Produce meets."""
@@ -115,6 +117,7 @@ class Broker:
         self.fast = fast
         self.metrics = BrokerMetrics()
         self.authorizer = Denies()
+        self.validation = Validation([Polite()], codec_table(), 1 << 20)
         self.partitions = Partitions(self.metrics)
         self.logs = {name: self._lead(folder, TopicPartition(name, 0), config) for name, config in TOPICS.items()}
         services = SimpleNamespace(
@@ -128,7 +131,7 @@ class Broker:
             config=SimpleNamespace(broker_id=0),
             advertised={},
             refused_batches=RefusedBatches(),
-            validation=Validation([Polite()], codec_table(), 1 << 20),
+            validation=self.validation,
             workers=AtOnce(),
         )
         self.services = made = object.__new__(Services)
@@ -145,6 +148,7 @@ class Broker:
         replica = Replica(0, name, log, self.metrics.traffic(name.topic), replicas, settings)
         leading = PartitionState(0, 3, 1, (0,), (), {0: "data"}, 0)
         replica.on_metadata(leading, 1, BrokerRegistration(0, 1, "here", ("data",)), replicas, settings)
+        replica.validated = self.validation.applies_to(name.topic, topic)
         self.partitions.put(replica)
         return log
 
@@ -368,6 +372,8 @@ class Deposing(AtOnce):
         own, settings = BrokerRegistration(0, 1, "here", ("data",)), ReplicationSettings(1, 30_000)
         self._replica.on_metadata(elected, 2, own, (0, 1), settings)
         return await super().disk_then(then, call, *args)
+
+    validation_then = disk_then
 
 
 @pytest.mark.parametrize("acks", [1, -1])

@@ -57,7 +57,7 @@ def made(away: Away) -> RoleChanges:
     partitions = SimpleNamespace(replicas=lambda: [OFFLINE], replica=lambda _: None)
     return RoleChanges(
         lambda: BrokerConfig(broker_id=0), cast(Any, away), cast(Any, None), cast(Any, partitions), cast(Any, None),
-        cast(Any, away),
+        cast(Any, away), lambda *_: False,
     )  # fmt: skip
 
 

@@ -9,7 +9,13 @@ from klamm.core.config.dynamic import DEFINITIONS, DYNAMIC_KEYS
 from klamm.core.config.kafka_keys import BROKER_KEYS
 from klamm.core.config.section import ConfigSource, ConfigType, values
 from klamm.core.config.sections.broker import BrokerConfig
-from klamm.core.config.sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig, topic_values
+from klamm.core.config.sections.topic import (
+    BROKER_SYNONYMS,
+    TOPIC_DEFINITIONS,
+    SchemaRule,
+    TopicConfig,
+    topic_values,
+)
 from klamm.core.errors import ConfigError
 
 KAFKA = {  # Apache Kafka 4.0's documentation of topic configs
@@ -35,11 +41,18 @@ KAFKA = {  # Apache Kafka 4.0's documentation of topic configs
     "segment.ms": "604800000",
     "unclean.leader.election.enable": "false",
 }
+_TOPIC_NAME = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
 OF_TOPICS_ALONE = {
+    "confluent.key.schema.validation": "false",
+    "confluent.key.subject.name.strategy": _TOPIC_NAME,
+    "confluent.value.schema.validation": "false",
+    "confluent.value.subject.name.strategy": _TOPIC_NAME,
+    "klamm.key.schema.validation": "none",
+    "klamm.value.schema.validation": "none",
     "follower.replication.throttled.replicas": "",
     "leader.replication.throttled.replicas": "",
 }
-"""Kafka has no broker key with their defaults either."""
+"""Kafka and Confluent have no broker key with their defaults either."""
 OWN = {"verify.payload": "uncompressed"}
 
 IGNORED = {  # Apache Kafka 4.4's, as a broker describes them
@@ -113,6 +126,9 @@ def test_strings_over_the_brokers_defaults() -> None:
         ({"compression.lz4.level": "18"}, "compression.lz4.level: should be 1..17, got '18'"),
         ({"segment.jitter.ms": "-1"}, "segment.jitter.ms: should be >= 0, got '-1'"),
         ({"leader.replication.throttled.replicas": "0:1,*"}, "should be * or a list of PARTITION:BROKER"),
+        ({"confluent.key.schema.validation": "id"}, "should be true or false, got 'id'"),
+        ({"klamm.key.schema.validation": "true"}, "should be 'none', 'id' or 'full', got 'true'"),
+        ({"confluent.key.subject.name.strategy": "com.example.Mine"}, "RecordNameStrategy"),
         ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, "min.compaction.lag.ms: is above"),
     ],
 )  # fmt: skip
@@ -151,3 +167,18 @@ def test_a_broker_described_with_the_clusters_word() -> None:
     (entry,) = [entry for entry in shown if entry.name == "max.connections"]
     assert (entry.value, entry.source) == ("8", ConfigSource.DYNAMIC_BROKER)
     assert [synonym.value for synonym in entry.synonyms] == ["8", "7", "9", "10000"]
+
+
+def test_the_keys_of_schemas_make_a_rule_for_keys_and_one_for_values() -> None:
+    config = TopicConfig.from_strings(
+        {
+            "confluent.key.schema.validation": "true",
+            "confluent.key.subject.name.strategy": "RecordNameStrategy",
+            "klamm.value.schema.validation": "full",
+        }
+    )
+    assert config.key_schema_rule == SchemaRule("RecordNameStrategy", full=False)
+    assert config.value_schema_rule == SchemaRule("TopicNameStrategy", full=True)
+    assert (TopicConfig().key_schema_rule, TopicConfig().value_schema_rule) == (None, None)
+    stored = config.to_strings()["confluent.key.subject.name.strategy"]
+    assert stored == "io.confluent.kafka.serializers.subject.RecordNameStrategy"

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from klamm.core.errors import KlammError
 from klamm.core.hookspecs import hookimpl
@@ -34,7 +34,7 @@ class Polite:
     makes the validator itself fail.
     """
 
-    def applies_to(self, topic: str) -> bool:
+    def applies_to(self, topic: str, config: Mapping[str, str]) -> bool:
         return topic.startswith("polite")
 
     def validate(self, topic: str, partition: int, records: Sequence[Record]) -> None:

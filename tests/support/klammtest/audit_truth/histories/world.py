@@ -14,7 +14,7 @@ from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.audit import NO_WINDOW, AuditIdentity
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import AppendListener, ServiceRead
+from klamm.core.interfaces.service import AppendListener, R, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import rewrite_base
@@ -314,6 +314,9 @@ class Broker:
 
     def on_append(self, listener: AppendListener) -> None:
         self.listeners.append(listener)
+
+    def shared(self, name: str, make: Callable[[], R]) -> R:
+        return make()
 
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         return {partition: led.topic_id for partition, led in self.led.items()}

@@ -1,0 +1,167 @@
+"""Checks bytes by a JSON Schema, with bounded work: patterns run in linear time (RE2), and the `$ref`s that one payload
+follows are counted. `format` is an annotation, as in the drafts.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from jsonschema import validators
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
+
+from klamm.core.errors import SchemaError
+
+from ..json_schema.comparison import compiled
+from ..json_schema.schema import draft_of, registry_of, unique_items
+from ..json_schema.text import load
+
+__all__ = ["JsonPayload"]
+
+MAX_REFERENCES: Final = 20_000
+"""`$ref`s that are followed for one payload; each takes some 20 us."""
+_UNBOUNDED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+"""`jsonschema` validates a value again for these at each level: its work grows exponentially."""
+
+
+class _Followed(threading.local):
+    count = 0
+
+
+_followed: Final = _Followed()
+
+
+class JsonPayload:
+    """`klamm.schemas.validation.payload.PayloadFormat`."""
+
+    def __init__(self, text: str, references: Mapping[str, str]) -> None:
+        document = load(text)
+        draft = draft_of(document)
+        self._title = document.get("title") if isinstance(document, dict) else None
+        plain = _checked(document)
+        try:
+            registry = registry_of(
+                plain, {name: _checked(load(text)) for name, text in references.items()}, specification_with(draft)
+            )
+        except (ValueError, AttributeError, TypeError) as error:
+            raise SchemaError(f"not a JSON Schema: {str(error)[:200]}") from error
+        self._validator = _of_draft(draft)(plain, registry=registry)
+
+    def name(self, _message: Sequence[int]) -> str | None:
+        return self._title if isinstance(self._title, str) else None
+
+    def check(self, payload: bytes, start: int, _message: Sequence[int]) -> None:
+        try:
+            value = json.loads(payload[start:].decode(), parse_constant=_refuse)
+            _followed.count = 0
+            found = next(self._validator.iter_errors(value), None)
+        except RecursionError:
+            raise SchemaError("the payload is nested too deeply") from None
+        except Unresolvable as error:
+            raise SchemaError(f"its schema cannot be read: {str(error)[:200]}") from None
+        except ValueError as error:
+            raise SchemaError(f"the payload is no JSON: {str(error)[:200]}") from None
+        except (AttributeError, TypeError, KeyError) as error:  # a text that was never checked
+            raise SchemaError(f"its schema cannot be read: a keyword has a wrong value: {str(error)[:200]}") from None
+        if found is not None:
+            where = "/".join(str(part)[:100] for part in found.absolute_path)
+            raise SchemaError(f"the payload does not fit its schema: #/{where}: {found.message[:200]}")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _checked(document: Any) -> Any:
+    """Returns the schema without `$schema`, at which a validator would leave its class, and its keywords, for the plain
+    one. Raises `SchemaError` for keywords and patterns whose work cannot be bounded."""
+    if isinstance(document, list):
+        return [_checked(part) for part in document]
+    if not isinstance(document, dict):
+        return document
+    for name in _UNBOUNDED & document.keys():
+        raise SchemaError(f"values cannot be checked by its schema: {name} is not supported")
+    own, keys = document.get("pattern"), document.get("patternProperties")
+    for pattern in [*([own] if isinstance(own, str) else []), *(keys if isinstance(keys, dict) else [])]:
+        if compiled(pattern) is None:
+            raise SchemaError(f"values cannot be checked by its schema: RE2 does not support {pattern!r:.100}")
+    return {name: _checked(part) for name, part in document.items() if name != "$schema" or isinstance(part, dict)}
+
+
+@cache
+def _of_draft(draft: str) -> type[Validator]:
+    base = validators.validator_for({"$schema": draft})
+    counted = {name: _counted(base.VALIDATORS[name]) for name in base.VALIDATORS if name.endswith("ef")}
+    extended: type[Validator] = validators.extend(
+        base,
+        {
+            **counted,
+            "pattern": _pattern,
+            "patternProperties": _pattern_properties,
+            "additionalProperties": _additional_properties,
+            "uniqueItems": unique_items,
+        },
+    )
+    return extended
+
+
+def _counted(keyword: Callable[..., Iterator[ValidationError] | None]) -> Callable[..., Iterator[ValidationError]]:
+    """Returns `$ref` and its like, which end after `MAX_REFERENCES`: only these make work without a bound."""
+
+    def follow(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        _followed.count += 1
+        if _followed.count > MAX_REFERENCES:
+            raise SchemaError(f"the payload makes its schema follow more than {MAX_REFERENCES} references")
+        yield from keyword(validator, value, instance, schema) or ()
+
+    return follow
+
+
+@cache
+def _search(pattern: str) -> Callable[[str], Any]:
+    found = compiled(pattern)
+    assert found is not None  # `_checked`
+    return found.search  # type: ignore[no-any-return]
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return _search(pattern)(text) is not None
+    except UnicodeEncodeError:  # half of a surrogate pair, which RE2 has no form for
+        return False
+
+
+def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not _matches(pattern, instance):
+        yield ValidationError(f"{instance!r:.100} does not match {pattern!r:.100}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any
+) -> Iterator[ValidationError]:
+    if isinstance(instance, dict):
+        for pattern, subschema in patterns.items():
+            for name, value in instance.items():
+                if _matches(pattern, name):
+                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(
+    validator: Any, subschema: Any, instance: Any, schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", ())
+    for name, value in instance.items():
+        if name in known or any(_matches(pattern, name) for pattern in patterns):
+            continue
+        if subschema is False:
+            yield ValidationError(f"it has the property {name!r:.100}, which is not allowed")
+        else:
+            yield from validator.descend(value, subschema, path=name)

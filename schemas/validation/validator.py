@@ -1,0 +1,287 @@
+"""The topic validator `schemas`: refuses records whose keys or values lack a schema, as the topic's configuration asks.
+
+- A null passes. Anything else must name a schema (`schema_id`) that is registered, and not withdrawn, under the subject
+  of the topic's strategy; with `full` the data must also be one value of that schema.
+- The table of schemas follows the topic `_schemas`. A schema that it does not have is looked for at the topic's end
+  before it is refused: what was registered before the record was sent is accepted.
+- While that topic cannot be read, what the table has is accepted, and the rest refused with NOT_ENOUGH_REPLICAS: every
+  producer sends the batch again. Nothing is accepted unchecked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from klamm.core.config.sections.topic import SchemaRule, TopicConfig
+from klamm.core.errors import BrokerError, ErrorCode, KlammError, SchemaError
+from klamm.core.extras import missing_package
+from klamm.core.log.errors import InvalidRecordError, RecordError
+from klamm.core.records.record import Record
+
+from ..shared import shared_topic
+from ..store.schema import PROTOBUF
+from ..store.schema_store import SchemaStore, SchemaVersion
+from ..store.subjects import context_of
+from .config import SchemaValidatorConfig
+from .payload import PayloadFormat, payload_format
+from .schema_id import KEY_HEADER, VALUE_HEADER, SchemaId, describe, guid, header_of, message_indexes, number, schema_id
+
+if TYPE_CHECKING:
+    from klamm.core.interfaces.service import BrokerContext
+
+    from ..service.topic import SchemaTopic
+
+__all__ = ["SchemaValidator"]
+
+WAIT_S: Final = 2.0
+"""How long a batch waits for the end of the topic of schemas."""
+PAUSE_S: Final = 0.5
+"""After a read that failed, batches are refused for so long without another one."""
+MAX_KNOWN: Final = 10_000
+"""The most schemas that are remembered for a topic's keys or values; then they are looked up again."""
+_CONFIGS: Final = {
+    "confluent.key.schema.validation",
+    "confluent.key.subject.name.strategy",
+    "confluent.value.schema.validation",
+    "confluent.value.subject.name.strategy",
+    "klamm.key.schema.validation",
+    "klamm.value.schema.validation",
+}
+_SHOWN: Final = 3
+_NO_MESSAGE: Final[tuple[int, ...]] = ()
+
+
+class _MissingError(SchemaError):
+    """The table does not have it; the topic of schemas may."""
+
+
+class SchemaValidator:
+    """`klamm.core.interfaces.validator.StartedTopicValidator`."""
+
+    def __init__(self, config: SchemaValidatorConfig) -> None:
+        self._schemas = config.kafkastore_topic
+        self._context: BrokerContext | None = None
+        self._topics: dict[str, tuple[_Side, ...]] = {}
+        self._starting = threading.Lock()
+        self._table: SchemaTopic | None = None
+        self._failed_at = -PAUSE_S
+
+    def start(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def applies_to(self, topic: str, config: Mapping[str, str]) -> bool:
+        asked = TopicConfig.from_strings({name: config[name] for name in _CONFIGS & config.keys()})
+        wanted = [
+            (KEY_HEADER, "key", asked.key_schema_rule, _key_of),
+            (VALUE_HEADER, "value", asked.value_schema_rule, _value_of),
+        ]
+        known = {side.what: side for side in self._topics.get(topic, ())}
+        sides = tuple(
+            known[what] if what in known and known[what].rule == rule else _Side(topic, header, what, rule, part)
+            for header, what, rule, part in wanted
+            if rule is not None
+        )
+        if not sides or topic == self._schemas:
+            self._topics.pop(topic, None)
+            return False
+        self._topics[topic] = sides
+        return True
+
+    def validate(self, topic: str, partition: int, records: Sequence[Record]) -> None:  # noqa: ARG002
+        """Raises `InvalidRecordError`, which names the records without a schema, and `BrokerError`
+        (NOT_ENOUGH_REPLICAS) if that cannot be known now."""
+        sides = self._topics.get(topic, ())
+        if not sides:
+            return
+        table = self._following()
+        errors, missing = _errors(sides, records, table)
+        unread = self._read_on(table) if missing else None
+        if missing:
+            errors, missing = _errors(sides, records, table)
+        if unread is not None and 0 < missing == len(errors):
+            raise BrokerError(ErrorCode.not_enough_replicas, f"the topic of schemas cannot be read: {unread}")
+        if errors:
+            shown = "; ".join(f"record {error.place}: {error.message}" for error in errors[:_SHOWN])
+            more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
+            raise InvalidRecordError(f"{len(errors)} of {len(records)} records refused: {shown}{more}", errors)
+
+    def _following(self) -> SchemaTopic:
+        with self._starting:
+            if self._table is None:
+                assert self._context is not None, "start first"
+                self._table = shared_topic(self._context, self._schemas)
+                self._table.start()
+            return self._table
+
+    def _read_on(self, table: SchemaTopic) -> str | None:
+        """Reads the topic of schemas to its end; returns why that failed, None if it did not."""
+        if time.monotonic() - self._failed_at < PAUSE_S:
+            return table.problem() or "it was not read in time"
+        try:
+            table.catch_up(WAIT_S)
+        except KlammError as error:
+            self._failed_at = time.monotonic()
+            return str(error)
+        return None
+
+
+def _errors(sides: Sequence[_Side], records: Sequence[Record], table: SchemaTopic) -> tuple[list[RecordError], int]:
+    """Returns the faults of the records, and how many of them are that the table has no such schema."""
+    found: list[RecordError] = []
+    missing = 0
+    for side in sides:
+        if side.place != table.place or len(side.known) > MAX_KNOWN:
+            side.known, side.place = {}, table.place
+        known, part, header, check = side.known, side.part, side.header, side.check
+        for record in records:
+            payload = part(record)
+            if payload is None or (not record.headers and known.get(payload[:5], check) is None):
+                continue
+            try:
+                check(payload, header_of(record.headers, header), table)
+            except SchemaError as error:
+                missing += isinstance(error, _MissingError)
+                found.append(RecordError(record.offset, f"{side.what}: {error}"))
+    found.sort()
+    return found, missing
+
+
+def _key_of(record: Record) -> bytes | None:
+    return record.key
+
+
+def _value_of(record: Record) -> bytes | None:
+    return record.value
+
+
+class _Side:
+    """The keys, or the values, of a topic."""
+
+    def __init__(
+        self, topic: str, header: str, what: str, rule: SchemaRule, part: Callable[[Record], bytes | None]
+    ) -> None:
+        self.header = header
+        self.what = what
+        self.rule = rule
+        self.part = part
+        self.place: tuple[int, int] | None = None
+        """What the table had read when `known` was begun."""
+        self.known: dict[bytes, _Schema | None] = {}
+        """By magic byte and id: None if no more is to be checked."""
+        self._topic = topic
+
+    def check(self, payload: bytes, header: bytes | None, table: SchemaTopic) -> None:
+        """Raises `SchemaError` with what is wrong."""
+        found = schema_id(payload, header)
+        known = self.known
+        if found.name not in known:
+            with table.store() as store:
+                schema = self._look_up(found.name, store)
+            known[found.name] = schema if schema.data is not None else None
+        schema_or_none = known[found.name]
+        if schema_or_none is not None:
+            schema_or_none.check(found, payload, table)
+
+    def _look_up(self, name: bytes, store: SchemaStore) -> _Schema:
+        by_topic = self.rule.strategy == "TopicNameStrategy"
+        subject = store.alias_of(f"{self._topic}-{self.what}") if by_topic else ""
+        versions = _versions(store, name, context_of(subject))
+        if not versions:
+            raise _MissingError(f"{describe(name)} is not registered")
+        if by_topic:
+            _check_subject(versions, name, subject)
+        version = min(versions, key=lambda one: (one.deleted, one.offset))
+        if by_topic and not self.rule.full:
+            return _Schema(version, None, None, False)
+        references = {
+            one.name: other.schema.text for one, other in store.resolve(version.subject, version.schema.references)
+        }
+        naming = None if by_topic else self._naming
+        return _Schema(version, references, naming, self.rule.full)
+
+    def _naming(self, record_name: str) -> str:
+        """Returns the subject of a record."""
+        return record_name if self.rule.strategy == "RecordNameStrategy" else f"{self._topic}-{record_name}"
+
+
+class _Schema:
+    """What is left to check of the payloads of one schema. The text is read for the first payload."""
+
+    def __init__(
+        self,
+        version: SchemaVersion,
+        references: dict[str, str] | None,
+        naming: Callable[[str], str] | None,
+        full: bool,
+    ) -> None:
+        self.data = references
+        self._version = version
+        self._naming = naming
+        self._full = full
+        self._lock = threading.Lock()
+        self._format: PayloadFormat | SchemaError | None = None
+        self._named: set[tuple[int, ...]] = set()
+        """The messages whose subject has the schema."""
+
+    def check(self, found: SchemaId, payload: bytes, table: SchemaTopic) -> None:
+        start, message = found.at if found.inside else 0, _NO_MESSAGE
+        if self._version.schema.schema_type == PROTOBUF:
+            message, end = message_indexes(found.source, found.at)
+            start = end if found.inside else 0
+        form = self._form()
+        if self._naming is not None and message not in self._named:
+            self._check_name(form, message, found.name, table)
+        if self._full:
+            form.check(payload, start, message)
+
+    def _form(self) -> PayloadFormat:
+        with self._lock:
+            if self._format is None:
+                self._format = self._parsed()
+            if isinstance(self._format, SchemaError):
+                raise self._format
+            return self._format
+
+    def _parsed(self) -> PayloadFormat | SchemaError:
+        schema = self._version.schema
+        where = f"schema {self._version.schema_id} ({self._version.subject}, version {self._version.version})"
+        try:
+            return payload_format(schema.schema_type, schema.text, self.data or {})
+        except SchemaError as error:
+            return SchemaError(f"{where}: {error}")
+        except ImportError as error:
+            line = missing_package(
+                f"the broker, to check values of type {schema.schema_type},", error, "klamm[registry]"
+            )
+            if line is None:
+                raise
+            return SchemaError(f"{where}: {line}")
+
+    def _check_name(self, form: PayloadFormat, message: tuple[int, ...], name: bytes, table: SchemaTopic) -> None:
+        record_name = form.name(message)
+        if record_name is None or self._naming is None:
+            raise SchemaError(f"{describe(name)} is not a named record, as the subject name strategy requires")
+        with table.store() as store:
+            subject = store.alias_of(self._naming(record_name))
+            _check_subject(_versions(store, name, context_of(subject)), name, subject)
+        self._named.add(message)
+
+
+def _versions(store: SchemaStore, name: bytes, context: str) -> list[SchemaVersion]:
+    """Returns the versions, withdrawn ones too, that have the schema in a context."""
+    schema = number(name)
+    ids = [schema] if schema is not None else [one for where, one in store.by_guid(guid(name)) if where == context]
+    return [version for one in ids for version in store.by_id(one, context)]
+
+
+def _check_subject(versions: Sequence[SchemaVersion], name: bytes, subject: str) -> None:
+    """Raises `SchemaError` unless one of these is a live version of the subject."""
+    own = [version for version in versions if version.subject == subject]
+    if not own:
+        others = ", ".join(sorted({version.subject for version in versions})[:_SHOWN])
+        raise _MissingError(f"{describe(name)} is not registered under the subject {subject} (but under {others})")
+    if all(version.deleted for version in own):
+        raise _MissingError(f"{describe(name)} is withdrawn from the subject {subject}")
