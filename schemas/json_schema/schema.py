@@ -73,9 +73,9 @@ class JsonSchema:
     @cached_property
     def validator(self) -> Validator:
         """Checks values. Retrieves nothing: a `$ref` that leads nowhere raises an error when it is needed."""
-        draft = _draft(self.document)
+        draft = draft_of(self.document)
         documents = {name: load(text) for name, text in self.references.items()}
-        registry = _registry(self.document, documents, specification_with(draft))
+        registry = registry_of(self.document, documents, specification_with(draft))
         return validators.validator_for({"$schema": draft})(self.document, registry=registry)
 
     @cached_property
