@@ -63,7 +63,11 @@ class Commands:
 
         if not names:
             return
-        sections = load_settings(self._config).topics
+        settings = load_settings(self._config)
+        sections = settings.topics
+        for name in names:
+            if sections[name].schema_file is not None:
+                settings.check_topic(name)
         self._client.create_topics(
             {
                 name: NewTopic(sections[name].partitions or -1, sections[name].replication_factor or -1,

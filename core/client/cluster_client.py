@@ -358,7 +358,7 @@ class ClusterClient(Caller):
 
         def attempt(
             node_id: int, share: dict[TopicPartition, bytes | bytearray], left_s: float
-        ) -> dict[TopicPartition, ProducedBatch | ErrorCode]:
+        ) -> dict[TopicPartition, ProducedBatch | ErrorCode | BrokerError]:
             message = self.call(
                 ApiKey.PRODUCE,
                 node_id,
@@ -369,15 +369,19 @@ class ClusterClient(Caller):
             )
             learn_leaders(self.cluster, produced_partitions(message), message)
             return {
-                tp: produced if error in (ErrorCode.none, ErrorCode.duplicate_sequence_number) else error
-                for tp, (error, produced, _) in produce_results(message).items()
+                tp: produced
+                if error in (ErrorCode.none, ErrorCode.duplicate_sequence_number)
+                else BrokerError(error, words)
+                if words
+                else error
+                for tp, (error, produced, words) in produce_results(message).items()
             }
 
         try:
             return self.to_leaders(batches, attempt, timeout_s)
         except BrokerError as error:
             if after is not None and error.code == LOG_END_MOVED:
-                raise LogEndMovedError(f"{error.words}: the log does not end where the batch expects it to") from error
+                raise LogEndMovedError(error.words) from error
             raise
 
     def init_producer_id(self, *, timeout_s: float | None = None) -> tuple[int, int]:

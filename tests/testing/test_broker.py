@@ -65,7 +65,7 @@ def test_a_record_is_stored_with_all_it_has(broker: KlammBroker) -> None:
 def test_a_topic_has_its_partitions_and_settings(broker: KlammBroker) -> None:
     assert broker.create_topic("t", 3, config={"max.message.bytes": 100}) == "t"
     assert broker.topics() == {"declared": 2, "t": 3}
-    with pytest.raises(BrokerControlError, match="MESSAGE_TOO_LARGE"):
+    with pytest.raises(BrokerControlError, match=r"MESSAGE_TOO_LARGE: .*max.message.bytes"):
         broker.send("t", b"x" * 200)
     assert broker.create_topic() != broker.create_topic()
     broker.delete_topic("t")
@@ -177,6 +177,13 @@ def test_a_topic_that_cannot_be_made_is_one_line_and_not_in_the_file(broker: Kla
         assert "\n" not in str(caught.value)
     with klamm.Producer(broker.config_path) as producer:
         assert producer.send("declared", "x").result(60).offset == 0
+
+
+def test_a_schema_that_is_none_is_refused_with_its_topic(broker: KlammBroker) -> None:
+    with pytest.raises(BrokerControlError, match=r"topics.wrong.schema: .*not an Avro schema: unknown type 'nope'"):
+        broker.create_topic("wrong", schema={"type": "nope"})
+    assert "wrong" not in broker.topics()
+    assert "wrong" not in broker.config_path.read_text()
 
 
 def test_one_that_does_not_answer_shows_where_its_threads_are(

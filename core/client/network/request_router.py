@@ -81,7 +81,7 @@ _GROUP_HINTS = {
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
-Attempt = Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]]
+Attempt = Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode | BrokerError]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,8 +443,10 @@ class Caller:
                 continue
             for tp, result in results.items():
                 if isinstance(result, ErrorCode):
-                    problems[tp] = BrokerError(result, f"partition {tp} at broker {node_id}")
-                    if result in STALE_LEADER_ERRORS:
+                    result = BrokerError(result, f"partition {tp} at broker {node_id}")
+                if isinstance(result, BrokerError):
+                    problems[tp] = result
+                    if result.code in STALE_LEADER_ERRORS:
                         self.cluster.forget_leaders([tp], node_id)
                 else:
                     done[tp] = result
