@@ -5,7 +5,7 @@ FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 # Images with Python often set it. Each process of a test would compile Klamm anew, which is half of a broker's start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: alerts sim mirror-sim sink-sim audit-truth avro-judge registry-differences guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
+.PHONY: alerts fuzz sim mirror-sim sink-sim audit-truth avro-judge registry-differences guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -56,6 +56,9 @@ audit-truth: setup ## faults planted in seeded runs, and what the audit says of 
 avro-judge: setup ## records, columns, Spark, loads and the compatibility check beside Java's Avro, 20,000 generated cases (QUICK=1 CASES=n SEED=n AT=n; PLANT=1 plants defects, each of which must be found)
 	@scripts/setup.sh javac=openjdk-17-jdk-headless mvn=maven
 	@PYTHONPATH=tests/support $(PY) -m klammtest.avro_judge $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant) $(if $(SPARK),--spark $(SPARK)) $(if $(REPORT),--report $(REPORT))
+
+fuzz: setup ## random schemas, and random histories of requests to two registries: the suite's, TIMES=20 times as many
+	@KLAMM_FUZZ=$(or $(TIMES),20) $(PY) -m pytest -q --no-header -p no:cacheprovider tests/schemas/test_fuzz.py tests/schemas/service/test_histories.py $(ARGS)
 
 registry-differences: setup ## compatibility of JSON and Protobuf schemas beside Confluent's examples (JUDGE=folder with its diff-*.json)
 	@PYTHONPATH=tests/support $(PY) -m klammtest.registry_differences $(JUDGE)

@@ -534,7 +534,7 @@ class PartitionLog:
         """Raises `LogEndMovedError` if the log ends elsewhere, or the record before the end has another epoch: it
         may then be another record than the caller has read."""
         end = OffsetAndEpoch(self._end, self._epochs.epoch_at(self._end - 1))
-        if expected not in (end, OffsetAndEpoch(self._end)):
+        if not expected.is_end(end):
             raise LogEndMovedError(f"{self.tp}: the log ends at {end}, not at {expected}")
 
     def _prepare_and_append(

@@ -17,6 +17,10 @@ class OffsetAndEpoch(NamedTuple):
     offset: int
     leader_epoch: int = ANY_EPOCH
 
+    def is_end(self, end: OffsetAndEpoch) -> bool:
+        """Returns True if this names `end`, the end of a log as it is."""
+        return self in (end, OffsetAndEpoch(end.offset))
+
     def __str__(self) -> str:
         epoch = "" if self.leader_epoch == ANY_EPOCH else f" after epoch {self.leader_epoch}"
         return f"offset {self.offset}{epoch}"

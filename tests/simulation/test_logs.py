@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
-from klamm.core.errors import KlammError
+from klamm.core.errors import KlammError, LogEndMovedError
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klammsim.crashing_log import CrashingLog
 from klammsim.disk_log import DiskLog, disk_logs
 from klammsim.memory_log import MemoryLog
@@ -297,3 +298,18 @@ def test_the_directory_of_the_logs_is_removed() -> None:
         made("0", lambda _, __: None)
         assert directory.is_dir()
     assert not Path(directory).parent.exists()
+
+
+def test_a_conditional_append_needs_the_end_that_it_names(make: Make) -> None:
+    log = filled(make, 3, 3)
+    for other in (OffsetAndEpoch(1, 3), OffsetAndEpoch(3, 3), OffsetAndEpoch(2, 2), OffsetAndEpoch(1)):
+        with pytest.raises(LogEndMovedError):
+            log.append(2, 3, other)
+    assert bounds(log)[2] == 2
+    assert log.append(2, 3, OffsetAndEpoch(2, 3)) == 2
+    assert log.append(3, 3, OffsetAndEpoch(3)) == 3
+    with pytest.raises(FencedLeaderEpochError):
+        log.append(4, 4, OffsetAndEpoch(4, 3))
+    empty = make("first")
+    empty.lead(1)
+    assert empty.append(0, 1, OffsetAndEpoch(0)) == 0

@@ -21,6 +21,7 @@ def test_random_schedules_violate_nothing(first: int) -> None:
     assert outcome.violations == []
     assert outcome.schedules == PIECE
     assert outcome.acknowledged > 10 * PIECE
+    assert outcome.conditional > PIECE // 2
     assert outcome.elections > PIECE
     assert outcome.truncations > 0
     struck = {

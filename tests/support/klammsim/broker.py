@@ -19,11 +19,12 @@ from klamm.core.cluster.image import ClusterImage, Endpoint
 from klamm.core.cluster.node import ClusterNode
 from klamm.core.cluster.restored import RestoredError
 from klamm.core.cluster.tree.steps import run_steps
-from klamm.core.errors import KlammError
+from klamm.core.errors import KlammError, LogEndMovedError
 from klamm.core.interfaces.coordination import Watch
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity
 from klamm.core.log.state.seen_metadata import SeenChange
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.follower import FetchResult
 from klamm.core.replication.leader import PartitionLeader, ProposalOutcome, ReplicationSettings
@@ -533,6 +534,34 @@ class SimBroker:
             return
         if offset is None:
             offset = self.log.append(value, epoch)
+        partition.appended(epoch, offset + 1, Waiter(value, offset))
+        self._complete()
+
+    def end(self) -> tuple[OffsetAndEpoch, int | None] | None:
+        """Returns what a client reads of a leader: the end of the committed records as it knows it, and the record
+        before it. None if it does not lead, or the record was deleted."""
+        if self.partition is None or self.partition.leader is None:
+            return None
+        offset = self.log.high_watermark
+        if offset == 0:
+            return OffsetAndEpoch(0), None
+        found = self.log.records_from(offset - 1) if offset > self.log.log_start_offset else []
+        return (OffsetAndEpoch(offset, found[0][0]), found[0][1]) if found else None
+
+    def produce_after(self, value: int, after: OffsetAndEpoch, before: int | None) -> None:
+        """Appends a client's record if the log ends at `after`, where the client has read the record `before`."""
+        partition = self.partition
+        if partition is None or partition.leader is None or partition.refusal(TP) is not None:
+            return
+        if self.full:
+            self._ran_out_of_room()
+            return
+        epoch = partition.leader.epoch
+        try:
+            offset = self.log.append(value, epoch, after)
+        except LogEndMovedError:
+            return
+        self.world.stored_after(self, value, offset, after, before)
         partition.appended(epoch, offset + 1, Waiter(value, offset))
         self._complete()
 

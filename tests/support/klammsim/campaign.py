@@ -40,6 +40,7 @@ class Outcome:
     schedules: int = 0
     events: int = 0
     acknowledged: int = 0
+    conditional: int = 0
     elections: int = 0
     isr_changes: int = 0
     truncations: int = 0
@@ -48,7 +49,7 @@ class Outcome:
     violations: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
-        for name in ("schedules", "events", "acknowledged", "elections", "isr_changes", "truncations"):
+        for name in ("schedules", "events", "acknowledged", "conditional", "elections", "isr_changes", "truncations"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused_writes += other.refused_writes
         for fault, count in other.faults.items():
@@ -70,7 +71,8 @@ def run_seeds(first: int, count: int, steps: int = STEPS) -> Outcome:
             faults = dict(counts.faults)
             outcome.add(
                 Outcome(
-                    1, counts.events, counts.acknowledged, counts.elections, counts.isr_changes, counts.truncations,
+                    1, counts.events, counts.acknowledged, counts.conditional, counts.elections,
+                    counts.isr_changes, counts.truncations,
                     counts.refused_writes, faults,
                 )
             )  # fmt: skip
@@ -196,8 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         total = _run_random(asked.seed, count, asked.processes)
         print(
             f"schedules {total.schedules} events {total.events} acknowledged {total.acknowledged} "
-            f"elections {total.elections} isr-changes {total.isr_changes} truncations {total.truncations} "
-            f"refused-writes {total.refused_writes} violations {len(total.violations)}"
+            f"conditional {total.conditional} elections {total.elections} isr-changes {total.isr_changes} "
+            f"truncations {total.truncations} refused-writes {total.refused_writes} violations {len(total.violations)}"
         )
         spent = os.times()
         spent_s = spent.children_user + spent.children_system

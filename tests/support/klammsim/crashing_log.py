@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.replication.replica_log import ReplicaLog
 
 OnCommitted = Callable[[int, int], None]
@@ -48,8 +49,9 @@ class CrashingLog(ReplicaLog, Protocol):
         """Returns (epoch, value) of each record from `offset` on."""
         ...
 
-    def append(self, value: int, leader_epoch: int) -> int:
-        """Appends a client's record and returns its offset."""
+    def append(self, value: int, leader_epoch: int, after: OffsetAndEpoch | None = None) -> int:
+        """Appends a client's record and returns its offset. With `after` only if the log ends there; else raises
+        `LogEndMovedError`."""
         ...
 
     def read(self, offset: int, count: int) -> bytes:

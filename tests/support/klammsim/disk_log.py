@@ -32,6 +32,7 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.plugins.codecs import klamm_codecs
 
 from .crashing_log import OnCommitted
@@ -185,9 +186,9 @@ class DiskLog:
     def rest(self) -> None:
         self.log.rest()
 
-    def append(self, value: int, leader_epoch: int) -> int:
+    def append(self, value: int, leader_epoch: int, after: OffsetAndEpoch | None = None) -> int:
         batch = bytearray(encode_batch([(_NOW_MS, None, b"%d" % value, ())]))
-        return self.log.append_as_leader(batch, leader_epoch).base_offset
+        return self.log.append_as_leader(batch, leader_epoch, after=after).base_offset
 
     def append_as_follower(self, records: bytes, leader_epoch: int, term: int | None = None) -> None:
         self.log.append_as_follower(records, leader_epoch, term)

@@ -10,7 +10,9 @@ from random import Random
 from struct import Struct
 from typing import Final
 
+from klamm.core.errors import LogEndMovedError
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 
 from .crashing_log import OnCommitted
 from .violation import ViolationError
@@ -93,9 +95,11 @@ class MemoryLog:
     def rest(self) -> None:
         self._role = NO_ROLE
 
-    def append(self, value: int, leader_epoch: int) -> int:
-        """Appends a client's record and returns its offset."""
+    def append(self, value: int, leader_epoch: int, after: OffsetAndEpoch | None = None) -> int:
+        """Appends a client's record and returns its offset; with `after` only if the log ends there."""
         self._check_role(("lead", leader_epoch))
+        if after is not None:
+            self._check_ends(after)
         self._store(leader_epoch, value)
         return self.log_end_offset - 1
 
@@ -115,6 +119,11 @@ class MemoryLog:
             _BATCH.pack(offset + index, self.epochs_of[first + index], self.values[first + index])
             for index in range(min(count, len(self.values) - first))
         )
+
+    def _check_ends(self, expected: OffsetAndEpoch) -> None:
+        end = OffsetAndEpoch(self.log_end_offset, self.last_record_epoch)
+        if not expected.is_end(end):
+            raise LogEndMovedError(f"{self.name}: the log ends at {end}, not at {expected}")
 
     def _check_role(self, wanted: tuple[str, int], term: int | None = None) -> None:
         if self._role != wanted:

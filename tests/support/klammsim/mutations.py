@@ -33,9 +33,11 @@ from klamm.core.cluster.node import ClusterNode
 from klamm.core.cluster.reassignment import Reassigned, ReplicaAssignment
 from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.cluster.tree.steps import Steps
+from klamm.core.errors import LogEndMovedError
 from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set, Stat
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity, identity_at_start
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication import elections, partition, partition_state
 from klamm.core.replication.delayed_produce import DelayedProduces
@@ -427,6 +429,22 @@ def _cancelled_at_once(
     return reassignment.cancelled(assignment, state, registrations, 1)
 
 
+# -- conditional appends -----------------------------------------------------------------------------------------
+
+
+def _any_end(*_: object) -> bool:
+    return True
+
+
+def _same_offset(expected: OffsetAndEpoch, end: OffsetAndEpoch) -> bool:
+    return expected.offset == end.offset
+
+
+def _ends_at_watermark(log: MemoryLog, expected: OffsetAndEpoch) -> None:
+    if expected.offset != log.high_watermark:
+        raise LogEndMovedError(f"{log.name}: {expected}")
+
+
 MUTATIONS: Final = {
     mutation.name: mutation
     for mutation in (
@@ -618,6 +636,18 @@ MUTATIONS: Final = {
         Mutation(
             "epoch-that-is-over", "R5", "a broker leads again in a leader epoch that its log or it has left",
             ((roles, "epoch_that_is_over", _none_over),),
+        ),
+        Mutation(
+            "append-after-unchecked", "conditional appends", "a conditional append is stored wherever the log ends",
+            ((OffsetAndEpoch, "is_end", _any_end),),
+        ),
+        Mutation(
+            "append-after-any-epoch", "conditional appends", "the epoch before the end is not compared",
+            ((OffsetAndEpoch, "is_end", _same_offset),),
+        ),
+        Mutation(
+            "append-after-watermark", "conditional appends", "the high watermark is compared, not the log's end",
+            ((MemoryLog, "_check_ends", _ends_at_watermark),),
         ),
         Mutation(
             "lease-of-since-ended", "guard", "a refused write ends a lease that was taken since in the same session",

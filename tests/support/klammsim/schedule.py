@@ -23,6 +23,7 @@ SEEDS_PER_DISK_LOG: Final = 50
 SEEDS_PER_FULL_DISKS: Final = 5
 SEEDS_PER_RESTORE: Final = 10
 SEEDS_PER_REASSIGNMENT: Final = 10
+SEEDS_PER_CONDITIONAL: Final = 7
 HEALING: Final = 1_500.0
 _SESSION_ENDS: Final = (3.0, 60.0, 120.0)
 
@@ -104,6 +105,9 @@ class Schedule:
         """The version of the metadata in `_copy`."""
         self._fills_disks = has_full_disks(plan.seed)
         self._values = 0
+        self._conditional = 0
+        """The last conditional append; these count downwards."""
+        self._appends_after = has_conditional_appends(plan.seed)
         self._sessions: list[int] = []
         """Of the processes that were killed: each lives on for a while."""
 
@@ -135,13 +139,15 @@ class Schedule:
         self._steps += 1
         if self.plan.restore is not None:
             self._back_up_or_restore(self.plan.restore)
-        if chance() < 0.25:
+        if chance() < (0.08 if self._appends_after else 0.25):
             if self._values and chance() < 0.15:
                 random = self.world.random
                 self._produce(random.randint(max(1, self._values - 5), self._values))
             else:
                 self._values += 1
                 self._produce(self._values)
+        if self._appends_after and chance() < 0.25:
+            self._append_after()
         if chance() < 0.01:
             self._delete_old_records()
         if chance() < self.plan.faults and not self._calm:
@@ -172,6 +178,20 @@ class Schedule:
         world = self.world
         for broker in world.brokers:
             world.at_process(world.delay(), broker, broker.process, partial(broker.produce, value))
+
+    def _append_after(self) -> None:
+        """Two clients read the log's end, each of a broker that believes it leads, and each appends a record if the log
+        still ends there. Nobody sends such a record again."""
+        world = self.world
+        for _ in range(2):
+            found = world.random.choice(world.brokers)
+            end = found.end() if found.up else None
+            if end is None:
+                continue
+            self._conditional -= 1
+            for broker in world.brokers:
+                append = partial(broker.produce_after, self._conditional, *end)
+                world.at_process(world.delay(), broker, broker.process, append)
 
     def _delete_old_records(self) -> None:
         """Applies retention at the leaders. The newest records stay: a producer may send them again."""
@@ -425,6 +445,11 @@ def has_reassignments(seed: int) -> bool:
     real logs; none of those with restores.
     """
     return seed % SEEDS_PER_REASSIGNMENT == 2 or seed % (2 * SEEDS_PER_DISK_LOG) == SEEDS_PER_DISK_LOG - 1
+
+
+def has_conditional_appends(seed: int) -> bool:
+    """Returns True for a schedule in which two clients append on the condition that the log ends where they read it."""
+    return seed % SEEDS_PER_CONDITIONAL == 3
 
 
 def has_disk_logs(seed: int) -> bool:

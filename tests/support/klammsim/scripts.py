@@ -248,6 +248,33 @@ def deposed_leader_commits() -> None:
     stage.finish()
 
 
+def append_after_any_epoch() -> None:
+    """A paused leader has a record that was never committed, where its successor has committed another one. A client
+    that has read this one appends behind it, at both."""
+    stage = Stage()
+    world, former = stage.world, stage.brokers[0]
+    stage.cut(0, 1)
+    stage.cut(0, 2)
+    stage.produce(0, 1)
+    former.pause()
+    assert former.coordination.session_id is not None
+    world.tree.expire(former.coordination.session_id)
+    stage.until(lambda: world.state is not None and world.state.leader in (1, 2))
+    assert world.state is not None
+    leader = world.state.leader
+    stage.until_leader(leader)
+    stage.produce(leader, 2)
+    stage.until_committed(1)
+    end = stage.brokers[leader].end()
+    assert end is not None
+    assert end[0].offset == former.log.log_end_offset == 1
+    former.produce_after(-1, *end)
+    stage.brokers[leader].produce_after(-1, *end)
+    stage.until_committed(2)
+    former.resume()
+    stage.finish()
+
+
 def unversioned_state() -> None:
     """As before, but the leader has written the ISR again meanwhile, and relies on the first write being refused."""
     stage = Stage(max_lag=60)
@@ -745,6 +772,7 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         stored_isr,
         lost_answer_forgotten,
         deposed_leader_commits,
+        append_after_any_epoch,
         unversioned_state,
         fetch_epoch_unchecked,
         late_diverging_answer,

@@ -34,6 +34,7 @@ from klamm.core.cluster.tree.steps import (
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import CoordinationError, KlammError
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Operation, Set
+from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.replication.leader import ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 
@@ -90,6 +91,8 @@ ended, later if it is paused."""
 class Counts:
     events: int = 0
     acknowledged: int = 0
+    conditional: int = 0
+    """Acknowledged conditional appends."""
     elections: int = 0
     isr_changes: int = 0
     refused_writes: int = 0
@@ -295,6 +298,10 @@ class World:
         """Every record that was ever below a leader's high watermark, by offset."""
         self.acknowledged: dict[int, int] = {}
         """Offsets by value."""
+        self.named: dict[int, tuple[OffsetAndEpoch, int | None]] = {}
+        """The end that each conditional append names, by its value, and the record before that end."""
+        self.after: dict[OffsetAndEpoch, int] = {}
+        """The value that was acknowledged as the one after an end."""
         self.held: list[tuple[str, int, int, Callable[[], None]]] = []
         """Messages taken out of the network: kind, sender, receiver, and how to deliver it."""
         self.hold: Callable[[str, int, int], bool] | None = None
@@ -544,6 +551,16 @@ class World:
         if self.state is not None and self.state.leader_epoch == leader_epoch:
             self.check_has_committed(broker, "which becomes leader")
 
+    def stored_after(
+        self, broker: SimBroker, value: int, offset: int, after: OffsetAndEpoch, before: int | None
+    ) -> None:
+        """A leader stores a conditional append, not committed yet."""
+        self.named[value] = after, before
+        if offset != after.offset:
+            self.violated(f"broker {broker.id} stores {value} at {offset}, not at {after}")
+        if before is not None and broker.log.value_at(offset - 1) != before:
+            self.violated(f"broker {broker.id} stores {value} after {broker.log.value_at(offset - 1)}, not {before}")
+
     def acknowledge(self, broker: SimBroker, value: int, offset: int) -> None:
         if self.acknowledged.setdefault(value, offset) != offset:
             self.violated(f"{value} acknowledged at {self.acknowledged[value]} and {offset}")
@@ -553,6 +570,13 @@ class World:
                       for other in self.brokers)  # fmt: skip
         if holders < self.settings.min_insync_replicas:
             self.violated(f"{value} acknowledged at {offset}, but only {holders} replicas have it")
+        if value in self.named:
+            after, before = self.named[value]
+            if offset != after.offset or (before is not None and self.committed[offset - 1] != before):
+                self.violated(f"{value} acknowledged at {offset}, not at {after} behind {before}")
+            if self.after.setdefault(after, value) != value:
+                self.violated(f"{value} and {self.after[after]} acknowledged after the same end, {after}")
+            self.counts.conditional = len(self.after)
         self.counts.acknowledged = len(self.acknowledged)
 
     def violated(self, what: str) -> None:
