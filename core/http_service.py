@@ -12,6 +12,8 @@ import socket
 import threading
 from collections import Counter
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Final, Protocol
 
 from .errors import ConfigError
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["AsgiServer", "CountedApp", "HttpServer", "HttpService"]
+__all__ = ["PAGE_HEADERS", "AsgiServer", "CountedApp", "HttpServer", "HttpService", "page_style"]
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +167,22 @@ class AsgiServer:
 
     def stop(self) -> None:
         self._server.should_exit = True
+
+
+PAGE_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+"""Of each page that a service shows: it loads nothing from elsewhere, and is in no frame."""
+
+
+@cache
+def page_style() -> str:
+    """Returns the CSS of the pages that services show."""
+    return resources.files(__package__).joinpath("page.css").read_text()
 
 
 class CountedApp:

@@ -476,7 +476,7 @@ class RegistryApi:
             found = [str(error)]
         return {"is_compatible": not found, **({"messages": found} if verbose else {})}
 
-    def level(self, store: SchemaStore, subject: str) -> str:
+    def level(self, store: SchemaStore, subject: str | None) -> str:
         """Returns what a new version of a subject must keep."""
         return str(self._config(store, subject).compatibility_level)
 

@@ -27,6 +27,7 @@ from ..store.subjects import DEFAULT_CONTEXT, context_of, is_valid, qualified, s
 from .api import Answer, RegistryApi
 from .query import Query
 from .topic import SchemaTopic
+from .web import RegistryPages
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -144,6 +145,7 @@ class RegistryApp:
         body_s: float = BODY_S,
     ) -> None:
         self._topic = topic
+        self._pages = RegistryPages(api, topic)
         self._body_s = body_s
         self._max_body_bytes = max_body_bytes
         self._routes: dict[int, list[Route]] = {}
@@ -159,6 +161,8 @@ class RegistryApp:
             parts = _segments(scope)
             if len(parts) == 1 and parts[0] in _HEALTH:
                 response = self._health(parts[0])
+            elif parts[:1] == ["ui"]:
+                response = await run_sync(self._shown, request.method, parts[1:], Query(scope["query_string"]))
             else:
                 media = _accepted(request) if parts else _V1
                 response = await self._answer(request, parts, media)
@@ -194,6 +198,10 @@ class RegistryApp:
                     raise
         answer = await run_sync(self._slow, route, arguments)
         return _response(answer, route, media)
+
+    def _shown(self, method: str, parts: list[str], query: Query) -> Response:
+        self._load()
+        return self._pages.answer(method, parts, query)
 
     def _slow(self, route: Route, arguments: list[Any]) -> Answer:
         if not route.writes or not self._topic.is_loaded:  # a write reads the topic to its end itself

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from klamm.core.http_service import PAGE_HEADERS
 from klamm.plugin import ConfigError, KlammError
 
 from . import views
@@ -29,13 +30,6 @@ from .templates import MAX_ROWS, file_text, instant, render
 from .views import Filters, Json, NotFoundError
 
 _FILTERS: Final = ("by", "since", "until", "tier", "host", "application")
-_HEADERS: Final = {
-    "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Request], tuple[str, Json, Json]]
@@ -129,7 +123,7 @@ def _answer(request: Request, text: str, media_type: str, read_at: str = "") -> 
     """
     digest = hashlib.sha256((text.replace(read_at, "") if read_at else text).encode()).hexdigest()
     tag = f'W/"{digest[:32]}"'
-    headers = {**_HEADERS, "ETag": tag}
+    headers = {**PAGE_HEADERS, "ETag": tag}
     known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
     if tag in known:
         return Response(status_code=304, headers=headers)
@@ -153,9 +147,9 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 async def _error(request: Request, status: int, text: str) -> Response:
     if request.url.path.startswith("/api/"):
-        return Response(_json({"error": text}), status, _HEADERS, "application/json")
+        return Response(_json({"error": text}), status, PAGE_HEADERS, "application/json")
     page = _render(request, "error.html", {"status": status, "error": text})
-    return Response(page, status, _HEADERS, "text/html")
+    return Response(page, status, PAGE_HEADERS, "text/html")
 
 
 # -- templates

@@ -16,6 +16,7 @@ from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
 from klamm.core.escaping import escaped
+from klamm.core.http_service import page_style
 
 from ..windows import Span, iso, utc
 from .views import Json
@@ -42,7 +43,9 @@ def environment() -> Environment:
 
 @cache
 def file_text(name: str) -> str:
-    """Returns the text of a file in `pages`."""
+    """Returns the text of a file in `pages`; the style is that of all pages."""
+    if name == "page.css":
+        return page_style()
     return resources.files(__package__).joinpath("pages", name).read_text()
 
 
