@@ -68,7 +68,10 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         "a deletion has to know a group's members",
         {"offsets/offsets_table.py"},
     ),
-    "klamm.core.http_service": ("a server has the same life cycle everywhere", {"audit/web/service.py"}),
+    "klamm.core.http_service": (
+        "a server has the same life cycle, and pages the same look, everywhere",
+        {"audit/web/app.py", "audit/web/service.py", "audit/web/templates.py"},
+    ),
     "klamm.core.java": (
         "starts a JVM as the core does",
         {"coordination/zookeeper/command.py", "coordination/zookeeper/server.py"},
