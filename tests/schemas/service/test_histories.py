@@ -217,5 +217,5 @@ class Histories(RuleBasedStateMachine):
                 assert schema_id <= store.last_id(context)
 
 
-Histories.TestCase.settings = fuzzed(40, stateful_step_count=30)
+Histories.TestCase.settings = fuzzed(40)
 TestHistories = Histories.TestCase

@@ -9,7 +9,10 @@ from hypothesis import settings
 __all__ = ["fuzzed"]
 
 
-def fuzzed(examples: int, **more: int) -> settings:
-    """Returns the settings of a test of this many examples, or a multiple of them, which are drawn at random then."""
+def fuzzed(examples: int, steps: int = 30) -> settings:
+    """Returns the settings of a test of this many examples, or a multiple of them, which are drawn at random then.
+    `steps`: of each example of a state machine."""
     times = int(os.environ.get("KLAMM_FUZZ", "1"))
-    return settings(max_examples=examples * times, derandomize=times == 1, database=None, deadline=None, **more)
+    return settings(
+        max_examples=examples * times, stateful_step_count=steps, derandomize=times == 1, database=None, deadline=None
+    )
