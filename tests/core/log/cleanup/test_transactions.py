@@ -53,6 +53,16 @@ def shown(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
     return found
 
 
+def reopened(log: PartitionLog, directory: Path, clock: ManualClock, **config: object) -> PartitionLog:
+    """Returns the log as it is restored from its batches alone."""
+    log.close()
+    for path in log.directory.iterdir():
+        if path.suffix in (".snapshot", ".index", ".timeindex", ".txnindex"):
+            path.unlink()
+    known = OpenFrom(True, log.recovery_point, log.log_start_offset, log.high_watermark)
+    return open_log(directory, clock, known=known, **config)
+
+
 def fill(log: PartitionLog, clock: ManualClock) -> None:
     """Ends the active segment."""
     clock.advance(8 * DAY_MS)
@@ -150,16 +160,39 @@ def test_random_passes(tmp_path: Path, seed: int) -> None:
         }
         assert not aborted & {offset for offset, _, _ in after}
         state = log.first_offsets_of_transactions, log.last_batches_of_producers(), log.last_stable_offset
-        log.close()
-        for path in log.directory.iterdir():
-            if path.suffix in (".snapshot", ".index", ".timeindex", ".txnindex"):
-                path.unlink()
-        log = open_log(
-            tmp_path,
-            clock,
-            known=OpenFrom(True, log.recovery_point, log.log_start_offset, log.high_watermark),
-            **config,
-        )
+        log = reopened(log, tmp_path, clock, **config)
         restored = log.first_offsets_of_transactions, log.last_batches_of_producers(), log.last_stable_offset
         assert restored == state
         assert shown(log) == after
+
+
+def test_a_marker_stays_though_its_records_are_in_another_segment(tmp_path: Path) -> None:
+    clock = ManualClock()
+    config = {**SMALL, "delete_retention_ms": DAY_MS}
+    log = open_log(tmp_path, clock, **config)
+    add(log, transactional([b"x" * 400], producer=(1, 0, 0), key=b"a"))
+    append(log, batch([b"y" * 400], key=b"b"))
+    end(log, 1, commit=True)
+    fill(log, clock)
+    append(log, batch([b"active"], key=b"z", timestamp_ms=clock()))
+    for _ in range(3):
+        run(log, clock)
+        clock.advance(2 * DAY_MS)
+    assert [header.base_offset for header in headers_of(log) if header.is_marker] == [2]
+    assert reopened(log, tmp_path, clock, **config).first_offsets_of_transactions == {}
+
+
+def test_the_header_of_a_marker_stays_while_no_other_batch_has_its_epoch(tmp_path: Path) -> None:
+    clock = ManualClock()
+    config = {**SMALL, "delete_retention_ms": DAY_MS}
+    log = open_log(tmp_path, clock, **config)
+    add(log, transactional([b"1"], producer=(1, 0, 0), key=b"a"))
+    end(log, 1, 1, commit=True)
+    append(log, batch([b"2"], key=b"a"))
+    fill(log, clock)
+    append(log, batch([b"active"], key=b"z", timestamp_ms=clock()))
+    for _ in range(3):
+        run(log, clock)
+        clock.advance(2 * DAY_MS)
+    assert [(h.base_offset, h.record_count) for h in headers_of(log) if h.is_marker] == [(1, 0)]
+    assert reopened(log, tmp_path, clock, **config).last_batches_of_producers()[1].epoch == 1
