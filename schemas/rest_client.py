@@ -57,11 +57,6 @@ class RestClient:
     def __reduce__(self) -> tuple[type[RestClient], tuple[RegistryAccess, float]]:
         return RestClient, (self._access, self._timeout_s)
 
-    @property
-    def url(self) -> str:
-        """The addresses, for messages."""
-        return ",".join(self._urls)
-
     def close(self) -> None:
         self._pool.clear()
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # pyarrow comes with an extra
 
 class AvroSerde(RegistrySerde[AvroOptions]):
     schema_type: ClassVar[str] = AVRO
-    options_class = AvroOptions
 
     def check_new(self, text: str) -> None:
         check_new(text)
@@ -56,10 +55,10 @@ class AvroSerde(RegistrySerde[AvroOptions]):
         self, topic: str, reader: Callable[[AvroType], Convert] | None = None
     ) -> tuple[Serializer, ParsedSchema]:
         registered = self.written_by(topic)
-        reference = self.reference(topic, registered)
+        framing = self.framing(topic, registered)
         schema = parse(registered.text)
         convert = None if reader is None else reader(schema.root)
-        return reference.with_headers(row_writer(topic, schema, reference.prefix, convert)), schema
+        return framing.with_headers(row_writer(topic, schema, framing.prefix, convert)), schema
 
     def arrow_serializer(self, topic: str) -> ColumnWriter | None:
         """Returns the serializer for the columns of a table; None if columns cannot have the schema's types. Needs
@@ -70,7 +69,7 @@ class AvroSerde(RegistrySerde[AvroOptions]):
 
         registered = self.written_by(topic)
         try:
-            return ColumnWriter(parse_type(registered.text), self.reference(topic, registered).prefix)
+            return ColumnWriter(parse_type(registered.text), self.framing(topic, registered).prefix)
         except SchemaError:  # a type that contains itself
             return None
 

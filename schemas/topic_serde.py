@@ -37,7 +37,7 @@ O = TypeVar("O", bound=RegistryOptions)  # noqa: E741
 
 
 @dataclass(frozen=True)
-class Reference:
+class Framing:
     """How a topic's records name their schema: by a prefix of the value, or by headers."""
 
     prefix: bytes = b""
@@ -59,13 +59,12 @@ class SerializerWithHeaders:
 
 
 class RegistrySerde(ABC, Generic[O]):
-    """One per client; thread-safe. `registry` may be given, else it is opened on first use."""
+    """One per client; thread-safe. `registry` may be given, else that of a topic's section is opened on first use."""
 
     schema_type: ClassVar[str]
-    options_class: type[O]
 
     def __init__(self, options: O, context: SerdeContext, registry: SchemaRegistry | None = None) -> None:
-        self._options = options
+        self._options = type(options)  # a topic's section has the keys of all topics, too
         self._context = context
         self._given = registry
         self._lock = threading.Lock()
@@ -107,7 +106,7 @@ class RegistrySerde(ABC, Generic[O]):
             self._opened.clear()
 
     def options(self, topic: str) -> O:
-        return self.options_class.model_validate(dict(self._context.formats(topic).options))
+        return self._options.model_validate(dict(self._context.formats(topic).options))
 
     def check(self, topic: str) -> None:
         """Raises `SchemaError` when the file's schema is not a schema. Connects to nothing: for `klamm config
@@ -165,11 +164,11 @@ class RegistrySerde(ABC, Generic[O]):
             raise RegistryUnavailableError(f"topic {topic}, subject {subject}: {error}") from error
         return schema
 
-    def reference(self, topic: str, schema: RegisteredSchema, more: bytes = b"") -> Reference:
+    def framing(self, topic: str, schema: RegisteredSchema, more: bytes = b"") -> Framing:
         """Returns how records name the schema; `more` is the format's own, after the envelope's prefix."""
         envelope = self._context.formats(topic).envelope
         prefix = self._prefix(envelope, schema) + more
-        return Reference(headers=((envelope.header, prefix),)) if in_header(envelope) else Reference(prefix)
+        return Framing(headers=((envelope.header, prefix),)) if in_header(envelope) else Framing(prefix)
 
     def _prefix(self, envelope: Envelope, schema: RegisteredSchema) -> bytes:
         prefix = envelope.prefix(schema)

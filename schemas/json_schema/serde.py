@@ -28,7 +28,6 @@ Check = Callable[[Any], None]
 
 class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
     schema_type: ClassVar[str] = JSON
-    options_class = JsonSchemaOptions
 
     def check_new(self, text: str) -> None:
         parse(text)
@@ -42,9 +41,9 @@ class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
         """Registers the topic's schema and returns its serializer; raises `SchemaError` if the topic has none, or the
         registry refuses it."""
         registered = self.written_by(topic)
-        reference = self.reference(topic, registered)
+        framing = self.framing(topic, registered)
         check = _check(_schema(registered)) if self.options(topic).json_fail_invalid_schema else None
-        prefix = reference.prefix
+        prefix = framing.prefix
 
         def serialize(value: Any) -> bytes | None:
             if value is None:
@@ -59,7 +58,7 @@ class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
             except RecursionError as error:
                 raise SchemaError(f"topic {topic}: the value is nested too deeply") from error
 
-        return reference.with_headers(serialize)
+        return framing.with_headers(serialize)
 
     def json_serializer(self, topic: str) -> tuple[Serializer, type[float]]:
         """Returns the serializer of JSON documents, and the class of their fractions."""

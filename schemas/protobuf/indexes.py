@@ -5,8 +5,9 @@ of indexes comes first; the first message of the file is the one byte 0.
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Final
 
-MAX_NESTED = 64
+MAX_NESTED: Final = 64
 """Messages within each other."""
 
 

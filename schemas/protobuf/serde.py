@@ -32,7 +32,6 @@ _Finish = Callable[[Message, Messages], Any]
 
 class ProtobufSerde(RegistrySerde[ProtobufOptions]):
     schema_type: ClassVar[str] = PROTOBUF
-    options_class = ProtobufOptions
 
     def check_new(self, text: str) -> None:
         parse(text)
@@ -66,8 +65,8 @@ class ProtobufSerde(RegistrySerde[ProtobufOptions]):
         except SchemaError as error:
             raise SchemaError(f"topic {topic}: {error}") from error
         kind, write = messages.at(place), filling(messages)
-        reference = self.reference(topic, registered, indexes.encode(place))
-        prefix = reference.prefix
+        framing = self.framing(topic, registered, indexes.encode(place))
+        prefix = framing.prefix
 
         def serialize(value: Any) -> bytes | None:
             if value is None:
@@ -80,7 +79,7 @@ class ProtobufSerde(RegistrySerde[ProtobufOptions]):
                 raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
             return prefix + payload
 
-        return reference.with_headers(serialize)
+        return framing.with_headers(serialize)
 
     def deserializer(self, topic: str) -> Deserializer:
         kind = self.options(topic).load_any_class(topic)

@@ -98,7 +98,7 @@ class Registry:
     def __init__(self) -> None:
         self.found: dict[int, RegisteredSchema] = {}
 
-    def register(self, _subject: str, text: str, _compatibility: object) -> RegisteredSchema:
+    def register(self, _subject: str, text: str, _compatibility: object, **_more: object) -> RegisteredSchema:
         number = len(self.found) + 1
         self.found[number] = RegisteredSchema(number, text, b"", b"")
         return self.found[number]
