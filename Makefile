@@ -5,7 +5,7 @@ FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 # Images with Python often set it. Each process of a test would compile Klamm anew, which is half of a broker's start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: alerts fuzz sim mirror-sim sink-sim audit-truth avro-judge registry-differences guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
+.PHONY: alerts fuzz sim mirror-sim sink-sim audit-truth avro-judge registry-differences registry-avro-pairs registry-clients guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,6 +62,13 @@ fuzz: setup ## random schemas, and random histories of requests to two registrie
 
 registry-differences: setup ## compatibility of JSON and Protobuf schemas beside Confluent's examples (JUDGE=folder with its diff-*.json)
 	@PYTHONPATH=tests/support $(PY) -m klammtest.registry_differences $(JUDGE)
+
+registry-avro-pairs: setup ## the registry's Avro beside Confluent's own AvroSchema: 10,000 generated pairs (QUICK=1 CASES=n SEED=n AT=n; PLANT=1 plants defects, each of which must be found)
+	@scripts/setup.sh javac=openjdk-17-jdk-headless mvn=maven
+	@PYTHONPATH=tests/support $(PY) -m klammtest.registry_avro $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant)
+
+registry-clients: setup ## seven foreign registry clients against a broker with its registry, and each one's records read by others (ONLY=name,name WITHOUT=name)
+	@PYTHONPATH=tests/support $(PY) -m klammtest.registry_clients $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT))
 
 alerts: setup ## each alert of examples/alerts.yaml raised once on real brokers, a line for each; Prometheus' promtool evaluates the rules
 	@scripts/setup.sh promtool=prometheus

@@ -23,34 +23,28 @@ _PROMOTED: Final = {
 
 def differences(writer: AvroType, reader: AvroType) -> list[Difference]:
     """Returns why data of `writer` cannot be read with `reader`; nothing if it can."""
-    return list(_Checker().between(writer, reader, ())) or [
+    return _Checker().between(writer, reader, ()) or [
         avro_difference("TYPE_MISMATCH", "/", problem) for problem in refusals(resolve(writer, reader))
     ]
 
 
 class _Checker:
     """A path is the JSON pointer's parts in the reader's schema. A branch of a union that is tried alone begins a path
-    of its own, as in Java."""
+    of its own, and a pair of types that is met again has the differences, and the paths, of the first time, as in Java.
+    """
 
     def __init__(self) -> None:
-        self._seen: set[tuple[int, int]] = set()
-        self._fine: dict[tuple[int, int], bool] = {}
+        self._found: dict[tuple[int, int], list[Difference]] = {}
 
-    def between(self, writer: AvroType, reader: AvroType, path: tuple[str, ...]) -> Iterator[Difference]:
+    def between(self, writer: AvroType, reader: AvroType, path: tuple[str, ...]) -> list[Difference]:
         pair = (id(writer), id(reader))
-        if pair in self._seen:  # it is being compared, and counts as compatible
-            return
-        self._seen.add(pair)
-        try:
-            yield from self._between(writer, reader, path)
-        finally:
-            self._seen.discard(pair)
+        if pair not in self._found:
+            self._found[pair] = []  # it counts as compatible while it is being compared
+            self._found[pair] = list(self._between(writer, reader, path))
+        return self._found[pair]
 
     def _compatible(self, writer: AvroType, reader: AvroType) -> bool:
-        pair = (id(writer), id(reader))
-        if pair not in self._fine:
-            self._fine[pair] = not any(self.between(writer, reader, ()))
-        return self._fine[pair]
+        return not self.between(writer, reader, ())
 
     def _between(self, writer: AvroType, reader: AvroType, path: tuple[str, ...]) -> Iterator[Difference]:
         if writer.kind == "union":

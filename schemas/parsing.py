@@ -154,7 +154,7 @@ class _Parser:
             part, sign = ("items", "[]") if kind == "array" else ("values", "{}")
             return AvroType(kind, item=self.type_of(_attribute(raw, part, at), space, under(at, sign)))
         if isinstance(kind, str) and kind in PRIMITIVES:
-            return AvroType(kind, **_logical(raw, kind, 0))
+            return AvroType(kind, **logical_attributes(raw, kind, 0))
         if self._strict and not isinstance(kind, str):
             raise _wrong(at, "'type' is no name; write its content in its place")
         return self.type_of(kind, space, at)  # attributes beside a type's name are ignored
@@ -219,7 +219,8 @@ class _Parser:
         if not _is_int(size) or not 0 <= size <= _MAX_SIZE:
             raise _wrong(at, f"the size of {name} is {size!r:.100}")
         return self._define(
-            AvroType("fixed", name, self._aliases(raw, space, at), size=size, **_logical(raw, "fixed", size)), at
+            AvroType("fixed", name, self._aliases(raw, space, at), size=size, **logical_attributes(raw, "fixed", size)),
+            at,
         )
 
     def _aliases(self, raw: Mapping[str, Any], space: str, at: str) -> tuple[str, ...]:
@@ -290,7 +291,7 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _logical(raw: Mapping[str, Any], kind: str, size: int) -> dict[str, Any]:
+def logical_attributes(raw: Mapping[str, Any], kind: str, size: int) -> dict[str, Any]:
     """Returns the attributes of a valid logical type, none for an invalid one (`LogicalTypes` of Java's Avro)."""
     name = raw.get("logicalType")
     if name == "decimal":

@@ -59,7 +59,7 @@ class AvroText:
 
     @property
     def normalized(self) -> str:
-        return _printed(normalized_text, self)
+        return _printed(lambda text, known: normalized_text(text, self.parsed.root, known), self)
 
     @property
     def resolved(self) -> str:

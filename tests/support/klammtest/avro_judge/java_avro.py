@@ -24,7 +24,7 @@ class JavaAvro:
         self._process = process
 
     def ask(self, questions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the answer of each question; `java/AvroJudge.java` says what they hold."""
+        """Returns the answer of each question; the program says what they hold (`java/AvroJudge.java`)."""
         lines = [json.dumps(question) + "\n" for question in questions]
         writer = threading.Thread(target=self._write, args=(lines,), daemon=True)
         writer.start()
@@ -32,7 +32,7 @@ class JavaAvro:
         answers = [self._process.stdout.readline() for _ in lines]
         writer.join()
         if not all(answers):
-            raise RuntimeError(f"Apache Avro's process ended with {self._process.wait(_END_S)}")
+            raise RuntimeError(f"the judge's process ended with {self._process.wait(_END_S)}")
         return [json.loads(answer) for answer in answers]
 
     def _write(self, lines: list[str]) -> None:
@@ -42,10 +42,10 @@ class JavaAvro:
 
 
 @contextmanager
-def java_avro() -> Iterator[JavaAvro]:
-    """Starts the process; raises `ConfigError` where Maven cannot fetch the jars."""
+def java_avro(jars: MavenJars = JARS, source: Path = _SOURCE) -> Iterator[JavaAvro]:
+    """Starts the program `source` with `jars`; raises `ConfigError` where Maven cannot fetch them."""
     command = (
-        "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS.find()}/*", str(_SOURCE),
+        "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars.find()}/*", str(source),
     )  # fmt: skip
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     try:

@@ -120,7 +120,7 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
         if known and (java["compatible"] or _fields_by_alias(case)):
             return FIELD_ALIASES
         return OTHER_DEFAULT if "is not in the enum symbol set" in difference.java["error"] else None
-    if difference.path.endswith(("read", "lake")) and _twins(case) and isinstance(ours, pa.StructScalar):
+    if difference.path.endswith(("read", "lake")) and twins(case.reader) and isinstance(ours, pa.StructScalar):
         return FULL_NAMES
     if difference.path.endswith(("read", "lake")) and "3f" in (difference.java, *_branch_of(difference.java)):
         return OTHER_DEFAULT
@@ -186,7 +186,7 @@ def _compatibility(case: Case, problems: list[str]) -> str | None:
         kind or "is in no branch of" in problem for kind, problem in zip(kinds, problems, strict=True)
     ):
         return MEANINGS  # a record that cannot be read is in no branch, either
-    if problems and _twins(case):
+    if problems and twins(case.reader):
         return FULL_NAMES
     return None
 
@@ -211,10 +211,10 @@ def _fields_by_alias(case: Case) -> bool:
     return False
 
 
-def _twins(case: Case) -> bool:
+def twins(reader: Any) -> bool:
     """Returns True if a union of the reader has two records of one short name, or alias."""
-    names = definitions(case.reader)
-    for node in nodes(case.reader):
+    names = definitions(reader)
+    for node in nodes(reader):
         if isinstance(node, list):
             full = [one if isinstance(one, str) else one.get("name", "") for one in node]
             records = [names[name] for name in full if names.get(name, {}).get("type") == "record"]
