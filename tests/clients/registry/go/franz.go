@@ -148,11 +148,11 @@ func (f *franz) work(ctx context.Context, name string, t texts) {
 		return f.client.ResetCompatibility(ctx, subject)[0].Err
 	})
 	feature(name+" context and ids", func() error {
-		subject := fmt.Sprintf(":.%s:%s", name, t.Topic)
-		if mode := f.client.SetMode(sr.WithParams(ctx, sr.Force), sr.ModeImport, subject); mode[0].Err != nil {
+		inside := sr.InContext(ctx, "."+name)
+		if mode := f.client.SetMode(sr.WithParams(inside, sr.Force), sr.ModeImport, t.Topic); mode[0].Err != nil {
 			return mode[0].Err
 		}
-		made, err := f.client.CreateSchemaWithIDAndVersion(ctx, subject, single(t.Line), 4711, 9)
+		made, err := f.client.CreateSchemaWithIDAndVersion(inside, t.Topic, single(t.Line), 4711, 9)
 		if err != nil || made.ID != 4711 || made.Version != 9 {
 			return fmt.Errorf("imported: %v, %v", made, err)
 		}
