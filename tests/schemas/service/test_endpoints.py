@@ -294,7 +294,7 @@ def test_normalize(registry: RunningRegistry, subject: str) -> None:
     two = '{"fields":[{"type":{"type":"int"},"a":2,"b":1,"name":"a"}],"name":"n.N","type":"record"}'
     first = registry.post(f"/subjects/{subject}/versions?normalize=True", {"schema": one}).body
     assert registry.post(f"/subjects/{subject}/versions?normalize=true", {"schema": two}).body["id"] == first["id"]
-    assert json.loads(first["schema"])["name"] == "n.N"
+    assert first["schema"].startswith('{"type":"record","name":"N","namespace":"n",')
 
 
 def test_json_schema(registry: RunningRegistry, subject: str) -> None:
