@@ -30,9 +30,13 @@ _TYPES: Final = frozenset({"items", "values", "type"})
 
 def normalized_text(text: str, root: AvroType, known: Iterable[str] = ()) -> str:
     """Returns the normalized text of a schema that `check_new` accepts; `root` is what it says, `known` as in
-    `canonical_text`."""
+    `canonical_text`, which raises the same."""
     records = {avro.name: avro for avro in types_of(root) if avro.kind == "record"}
-    return dumps(_Printer(records).of(json.loads(canonical_text(text, known)), ""))
+    canonical = canonical_text(text, known)
+    try:
+        return dumps(_Printer(records).of(json.loads(canonical), ""))
+    except RecursionError as error:
+        raise SchemaError("not an Avro schema: a property is nested too deeply") from error
 
 
 class _Printer:
