@@ -418,7 +418,7 @@ class RegistryApi:
             answer = {} if found is None else self._described(store, found, query)
         answer |= {"id": plan.schema_id, "version": plan.version}
         left_out = {"subject", "ts", "deleted"}
-        if given.schema_type == PROTOBUF:  # Python's client would keep the text for the descriptor that it has sent
+        if given.schema_type == PROTOBUF and not anew:  # Python's client would keep the text for the descriptor it sent
             left_out.add("schema")
         return {key: answer[key] for key in answer if key not in left_out}
 
