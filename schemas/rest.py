@@ -17,7 +17,7 @@ from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 
 from .compatibility import Compatibility
 from .registry import SchemaRegistry, warn_of_level
-from .rest_client import NotFoundError, RestClient
+from .rest_client import NotRegisteredError, RestClient
 from .store.records import SchemaRecord, encode
 from .store.schema import AVRO, Metadata, Reference, RuleSet, SchemaText
 from .store.schema_store import MAX_DEPTH, SchemaStore, SchemaVersion, Which
@@ -44,7 +44,7 @@ class RestRegistry(SchemaRegistry):
         self._client.close()
 
     def _fetch(self, key: SchemaKey, subject: str) -> SchemaStore:
-        with suppress(NotFoundError):
+        with suppress(NotRegisteredError):
             if key.schema_id is not None:
                 self._fetch_id(key.schema_id, context_of(subject))
             elif key.guid is not None:
@@ -75,14 +75,14 @@ class RestRegistry(SchemaRegistry):
         body = self._body(text, references)
         try:
             answer = self._client.post(body, "subjects", subject, **_normalize(normalize))
-        except NotFoundError as error:
+        except NotRegisteredError as error:
             raise SchemaError(f"the schema is not registered as {subject}: {error}") from error
         return self._own(subject, _number(answer, "id"))
 
     def newest_first(self, subject: str) -> Iterator[SchemaVersion]:
         try:
             numbers = self._numbers(subject)
-        except NotFoundError:
+        except NotRegisteredError:
             return
         for number in reversed(numbers):
             with self._lock:
@@ -93,7 +93,7 @@ class RestRegistry(SchemaRegistry):
     def latest(self, subject: str) -> RegisteredSchema:
         try:
             answer = self._client.get("subjects", subject, "versions", "latest")
-        except NotFoundError as error:
+        except NotRegisteredError as error:
             raise SchemaError(f"no schema is registered as {subject}: {error}") from error
         with self._lock:
             version = self._add(subject, _number(answer, "version"), _number(answer, "id"), answer)
@@ -121,14 +121,14 @@ class RestRegistry(SchemaRegistry):
         """Makes the level that of a subject without versions and configuration."""
         try:
             own = self._client.get("config", subject)
-        except NotFoundError:
+        except NotRegisteredError:
             own = None
         if own is not None:
             found = own.get("compatibilityLevel") if isinstance(own, Mapping) else None
             if found not in (None, level):
                 warn_of_level(subject, found, level)
             return
-        with suppress(NotFoundError):
+        with suppress(NotRegisteredError):
             if self._numbers(subject):
                 return
         self._client.put({"compatibility": str(level)}, "config", subject)
@@ -147,7 +147,7 @@ class RestRegistry(SchemaRegistry):
         for more in ({}, {"deleted": "true"}):
             try:
                 found = self._client.get("schemas", "ids", schema_id, "versions", **query, **more)
-            except NotFoundError:  # a registry without this list
+            except NotRegisteredError:  # a registry without this list
                 return None
             for one in _rows(found):
                 return str(one.get("subject")), _number(one, "version")
@@ -159,7 +159,7 @@ class RestRegistry(SchemaRegistry):
         found = {str(one.get("context")): _number(one, "id") for one in rows}
         chosen = context if context in found else next(iter(found), None)
         if chosen is None:
-            raise NotFoundError(f"GUID {guid} has no id")
+            raise NotRegisteredError(f"GUID {guid} has no id")
         query = {} if chosen == DEFAULT_CONTEXT else {"subject": qualified(chosen, "")}
         subject, version = self._place(found[chosen], query) or (qualified(chosen, _NOWHERE), found[chosen])
         self._add(subject, version, found[chosen], answer)

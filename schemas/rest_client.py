@@ -26,7 +26,7 @@ _LONGEST_WAIT_S: Final = 2.0
 _SHOWN: Final = 2000
 
 
-class NotFoundError(SchemaError):
+class NotRegisteredError(SchemaError):
     """The registry has no such subject, version or schema."""
 
 
@@ -61,8 +61,8 @@ class RestClient:
         self._pool.clear()
 
     def get(self, *path: str | int, **query: str) -> Any:
-        """Returns the answer. Raises `NotFoundError`; `SchemaError` for what is refused; `RegistryUnavailableError` if
-        no address answers, or the user is refused."""
+        """Returns the answer. Raises `NotRegisteredError`; `SchemaError` for what is refused;
+        `RegistryUnavailableError` if no address answers, or the user is refused."""
         return self._call("GET", _path(path, query), None)
 
     def post(self, body: Mapping[str, Any], *path: str | int, **query: str) -> Any:
@@ -128,7 +128,7 @@ def _answer(status: int, data: bytes, url: str, request: str) -> Any:
         raise RegistryUnavailableError(f"{where}: {request}: status {status}: {message}{hint}")
     named = str(status) if code == status else f"{status}, error code {code}"
     if status == 404 and code is not None:
-        raise NotFoundError(f"{where}: {message} (status {named})")
+        raise NotRegisteredError(f"{where}: {message} (status {named})")
     if status in (409, 422):
         raise SchemaError(f"{where}: {message} (status {named})")
     raise RegistryUnavailableError(f"{where}: {request}: status {named}: {message}")

@@ -15,7 +15,7 @@ from klamm.core.errors import ConfigError, KlammError, RegistryUnavailableError,
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.schemas.options import AvroOptions, RegistryAccess
 from klamm.schemas.rest import RestRegistry
-from klamm.schemas.rest_client import NotFoundError, RestClient
+from klamm.schemas.rest_client import NotRegisteredError, RestClient
 from klammtest.ports import free_port
 from klammtest.registry_front import Answer, registry_front
 from klammtest.tls import self_signed
@@ -49,8 +49,12 @@ def error(status: int, code: int | None = None, message: str = "why") -> Answer:
 @pytest.mark.parametrize(
     ("answer", "kind", "says"),
     [
-        (error(404, 40403, "Schema 7 not found"), NotFoundError, "Schema 7 not found (status 404, error code 40403)"),
-        (error(404, None, "HTTP 404 Not Found"), NotFoundError, "HTTP 404 Not Found (status 404)"),
+        (
+            error(404, 40403, "Schema 7 not found"),
+            NotRegisteredError,
+            "Schema 7 not found (status 404, error code 40403)",
+        ),
+        (error(404, None, "HTTP 404 Not Found"), NotRegisteredError, "HTTP 404 Not Found (status 404)"),
         ((404, b"<html>nginx</html>"), RegistryUnavailableError, "GET /a: status 404, error code None: <html>nginx"),
         (error(409, 40901, "incompatible\nwith 1"), SchemaError, "incompatible with 1 (status 409, error code 40901)"),
         (error(409), SchemaError, "why (status 409)"),
