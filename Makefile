@@ -18,7 +18,7 @@ demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled
 	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT)) $(if $(LAKE),--lake $(LAKE))
 
 test: setup ## the test suite (FAST=1 the inner loop, without JVMs and costly files; COSTS=1 measures; ARGS=... go to pytest)
-	@$(PY) -m pytest -n 4 --dist loadfile $(if $(FAST),--fast) $(if $(COSTS),--record-costs) $(ARGS)  # much of it waits: four processes on two cores
+	@$(PY) -m pytest -n 6 --dist loadfile $(if $(FAST),--fast) $(if $(COSTS),--record-costs) $(ARGS)  # most of it waits: six processes on two cores
 
 lint: setup ## style, imports, types
 	@.venv/bin/ruff check .

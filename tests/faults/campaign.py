@@ -156,7 +156,7 @@ def _terminated(number: int, _: object) -> None:
 
 def child(names: Sequence[str], options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    known = all_campaigns(_package(options))
+    known = all_campaigns(_package(options), names)
     with tempfile.TemporaryDirectory(prefix="klamm-faults-", dir=scratch()) as folder:
         kept = Kept(Path(folder, "kept"))
         try:
@@ -257,11 +257,10 @@ def main() -> int:
     kinds.add_argument("--loads", action="store_true", help="the campaigns of loads into HDFS")
     kinds.add_argument("--cluster", action="store_true", help="the campaigns of three brokers that replicate")
     kind = which.parse_known_args()[0]
-    known = all_campaigns(_package(kind))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[which]
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(known)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="all by default")
     parser.add_argument("--quick", action="store_true", help="few injections, seconds")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--at", type=int, help="this injection alone")
@@ -278,6 +277,7 @@ def main() -> int:
     if options.jobs < 1:
         parser.error("--jobs is a number of campaigns, 1 or more")
     options.quick |= options.plant  # the plant is among the first injections
+    known = all_campaigns(_package(options), options.names)
     for name in options.names:
         if name not in known:
             parser.error(f"no campaign {name!r}: there are {', '.join(known)}")

@@ -4,17 +4,23 @@ A file is one unit of work, since its tests share brokers. The tests of a file i
 unit. The files of a folder in `TOGETHER` share an object that is slow to start: they are one unit. Units start in the
 order of their cost, the longest first, so that no worker ends long after the others. `tests/costs.json` has their costs
 in seconds; `make test COSTS=1` measures them again.
+
+Every worker collects all tests, each in another order of the folders: on a fresh clone, where a module is compiled by
+the first worker that imports it, each of them compiles a part.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
+
+_T = TypeVar("_T")
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 COSTS: Final = ROOT / "tests" / "costs.json"
@@ -27,7 +33,7 @@ SPREAD: Final = (
     "tests/faults/test_campaign.py",
     "tests/faults/test_load_campaigns.py",
 )
-TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop")
+TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop/lake", "tests/hadoop")
 """Folders that share one Spark each; a file belongs to the first that contains it."""
 
 FAST_UNIT_S: Final = 15.0
@@ -58,6 +64,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return cost > FAST_UNIT_S or None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Lets each worker begin at another entry of a folder. `pytest_collection_modifyitems` restores one order."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and isinstance(collector, pytest.Directory) and collector.config.getoption("--guarantees") is None:
+        number = int(worker["workerid"].removeprefix("gw"))
+        report.result = rotated(report.result, number, worker["workercount"])
+    return report
+
+
+def rotated(entries: Sequence[_T], worker: int, workers: int) -> list[_T]:
+    """Returns the entries in the order in which a worker collects them."""
+    first = len(entries) * worker // workers
+    return [*entries[first:], *entries[:first]]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
@@ -67,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--guarantees") is None:  # guarantees have their own order
         costs = known_costs()
         of = {item: unit(item.nodeid) for item in items}
-        items.sort(key=lambda item: (-costs.get(of[item], UNKNOWN_S), of[item]))  # stable within a unit
+        items.sort(key=lambda item: (-costs.get(of[item], UNKNOWN_S), of[item], _file(item.nodeid)))  # stable in a file
 
 
 def _is_slow(item: pytest.Item) -> bool:
