@@ -113,7 +113,7 @@ def run_without_campaigns(page: Path, *arguments: str) -> subprocess.CompletedPr
     """Runs the command with results that no campaign has found; `bit-flip-log` loses a record."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(FAULTS), ENVIRONMENT["PYTHONPATH"]))}
     command = [sys.executable, "-c", RUN_WITHOUT_CAMPAIGNS, *arguments, "--report", str(page)]
-    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=300, check=False)
 
 
 def test_a_report_keeps_the_figures_of_campaigns_that_passed_earlier(tmp_path: Path) -> None:

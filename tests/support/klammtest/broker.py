@@ -1,4 +1,7 @@
-"""A real broker for tests: `klamm broker` as a process of its own, so that kill -9 and restarts are real."""
+"""A real broker for tests: `klamm broker` as a process of its own, so that kill -9 and restarts are real.
+
+It is forked from a process that has imported Klamm, where that makes no difference (`klammtest.forking`).
+"""
 
 from __future__ import annotations
 
