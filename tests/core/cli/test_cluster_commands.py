@@ -252,10 +252,11 @@ def test_a_group_with_members_is_not_deleted_and_says_why(klamm: Klamm, broker: 
     with Consumer(settings.with_(consumer=settings.consumer.model_copy(update=changes)), topics=[topic]) as consumer:
         while not consumer.assignment():
             consumer.poll(0.2)
+        consumer.position(TopicPartition(topic, 0))  # waits: before, there is nothing to commit
         consumer.commit()
         for arguments in ((group,), (group, "--topic", topic)):
             done = klamm("groups", "delete", *arguments)
-            assert (done.status, "the group has active members" in done.err) == (1, True)
+            assert (done.status, "the group has active members" in done.err) == (1, True), done.err
 
 
 def test_an_unknown_group_is_one_line(klamm: Klamm) -> None:
