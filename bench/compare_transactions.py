@@ -102,16 +102,34 @@ def transaction_index(folder: Path) -> list[list[int]]:
     return [list(row[1:]) for row in INDEX.iter_unpack(data)]
 
 
-def from_kafka(bootstrap: str, data_dir: Path, client: ClusterClient, tp: TopicPartition) -> Partition:
+def whole(client: ClusterClient, tp: TopicPartition) -> bytes:
+    """Returns the batches of the log."""
+    start, end = (client.list_offsets({tp: edge})[tp][0] for edge in (-2, -1))
+    data, node = b"", next(iter(client.by_leader([tp])))
+    while start < end:
+        piece = client.fetch(node, {tp: start}, partition_max_bytes=1 << 24)[tp].records
+        data += piece
+        start = max(header.next_offset for _, header in iter_headers(piece))
+    return data
+
+
+def from_kafka(
+    bootstrap: str, data_dir: Path, client: ClusterClient, tp: TopicPartition
+) -> tuple[Partition, list[str]]:
+    """Returns the partition, and the differences between what Klamm's clients and librdkafka read of it. Begins again
+    if Kafka has compacted it meanwhile."""
+    while True:
+        data = whole(client, tp)
+        found = read(bootstrap, data_dir, client, tp, data)
+        lines = differences(bootstrap, found)
+        if whole(client, tp) == data:
+            return found, [f"from Kafka: {line}" for line in lines]
+
+
+def read(bootstrap: str, data_dir: Path, client: ClusterClient, tp: TopicPartition, data: bytes) -> Partition:
+    start, _ = client.list_offsets({tp: -2})[tp]
     with WireClient(bootstrap) as wire:
         ends = [latest(wire, tp, isolation) for isolation in (0, 1)]
-        start, _ = client.list_offsets({tp: -2})[tp]
-        data, at = b"", start
-        node = next(iter(client.by_leader([tp])))
-        while at < ends[0]:
-            piece = client.fetch(node, {tp: at}, partition_max_bytes=1 << 24)[tp].records
-            data += piece
-            at = max(header.next_offset for _, header in iter_headers(piece))
         fetches = [fetch(wire, tp, offset, size) for offset in range(start, ends[1]) for size in SIZES]
     return Partition(
         tp.topic, tp.partition, data, transaction_index(data_dir / str(tp)), ends, fetches,
@@ -126,6 +144,7 @@ def main() -> int:
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     found: list[str] = []
+    logs: list[Partition] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         kafka = kafka_tuned(folder / "kafka")
@@ -134,9 +153,10 @@ def main() -> int:
             create(kafka.bootstrap)
             producer = write(kafka.bootstrap, options.seed, options.transactions)
             with ClusterClient(kafka.bootstrap, codecs=codec_table()) as client:
-                logs = [from_kafka(kafka.bootstrap, kafka.data_dir, client, tp) for tp in PARTITIONS]
-            for log in logs:
-                found += [f"from Kafka: {line}" for line in differences(kafka.bootstrap, log)]
+                for tp in PARTITIONS:
+                    log, lines = from_kafka(kafka.bootstrap, kafka.data_dir, client, tp)
+                    logs.append(log)
+                    found += lines
             producer.abort_transaction(60)
         finally:
             kafka.stop()

@@ -28,7 +28,7 @@ from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.control import TransactionMarker, encode_marker, read_marker
 from ..records.decode import MAX_DECOMPRESSED
-from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
+from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader, rewrite_base
 from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.offset_and_epoch import OffsetAndEpoch
 from ..records.partition import TopicPartition, counted
@@ -119,11 +119,6 @@ class LogRead:
     log_start_offset: int
     last_stable_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
-
-
-def _with_marker(batches: memoryview, at: int) -> tuple[BatchHeader, TransactionMarker | None]:
-    header = BatchHeader.parse(batches, at)
-    return header, read_marker(batches, at, header) if header.is_marker else None
 
 
 class PartitionLog:
@@ -673,11 +668,7 @@ class PartitionLog:
         """Writes the batches in as few pieces as the segments and their indexes allow: each piece gets at most one
         entry of an index."""
         view, room = memoryview(records), self.config.index_interval_bytes
-        pieces = split_chain(records, room)
-        producers = [
-            [_with_marker(view, at) for at in piece.producers] for piece in pieces
-        ]  # before anything is stored
-        for piece, batches in zip(pieces, producers, strict=True):
+        for piece in split_chain(records, room):
             active, first_ms = self._segments.active, piece.first_max_timestamp
             if not active.has_room(max(piece.first_size, room), chain.next_offset - 1, first_ms, now_ms):
                 active = self._roll(piece.base_offset, now_ms, active.fill_level(first_ms, now_ms))
@@ -690,8 +681,12 @@ class PartitionLog:
             except StorageError as error:
                 self._write_failed(active, error)
                 raise
-            for header, marker in batches:
-                self._update_producers(active, header, marker)
+            for position in piece.producers:
+                header = BatchHeader.parse(view, position)
+                if header.attributes & TRANSACTIONAL:
+                    self._update_transactions(active, header, self._producers.marker(view, position, header))
+                else:
+                    self._producers.state.update(header)
             self._end = piece.last_offset + 1
 
     def _append_checked(
@@ -784,14 +779,14 @@ class PartitionLog:
         except StorageError as error:
             self._write_failed(active, error)
             raise
-        self._update_producers(active, header, marker)
+        if header.attributes & TRANSACTIONAL:
+            self._update_transactions(active, header, marker)
+        else:
+            self._producers.state.update(header)
         self._end = header.next_offset
 
-    def _update_producers(self, active: Segment, header: BatchHeader, marker: TransactionMarker | None) -> None:
-        """Records a batch that was stored in `active`, before the log end offset passes it."""
-        if not header.is_transactional:
-            self._producers.state.update(header)
-            return
+    def _update_transactions(self, active: Segment, header: BatchHeader, marker: TransactionMarker | None) -> None:
+        """Records a transactional batch that was stored in `active`, before the log end offset passes it."""
         with self._watermark_lock:
             ended = self._producers.state.update(header, marker)
             self._settle()

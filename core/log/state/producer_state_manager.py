@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ...errors import CorruptRecordError
 from ...records.control import TransactionMarker, read_marker
-from ...records.header import BatchHeader
+from ...records.header import BatchHeader, Buffer
 from ...records.partition import TopicPartition
 from ..segment.file_operations import storage
 from ..segment.segment import Segment
@@ -67,7 +67,7 @@ class ProducerStateManager:
             for position, header in segment.batches_from(start):
                 if lost_epochs is not None:
                     lost_epochs.assign(header.leader_epoch, header.base_offset)
-                ended = state.update(header, self._marker(segment, position, header))
+                ended = state.update(header, self._stored_marker(segment, position, header))
                 since = segment.unindexed_from
                 if ended is not None and not ended.commit and since is not None and header.base_offset >= since:
                     segment.add_aborted(AbortedEntry._make(ended[:4]))
@@ -81,20 +81,24 @@ class ProducerStateManager:
         state, entries = ProducerState(self._tp), []
         for segment in segments:
             for position, header in segment.batches_from(segment.base_offset):
-                ended = state.update(header, self._marker(segment, position, header))
+                ended = state.update(header, self._stored_marker(segment, position, header))
                 if ended is not None and not ended.commit and segment is damaged:
                     entries.append(AbortedEntry._make(ended[:4]))
             if segment is damaged:
                 break
         damaged.set_aborted(entries)
 
-    def _marker(self, segment: Segment, position: int, header: BatchHeader) -> TransactionMarker | None:
-        if not header.is_marker:
-            return None
-        with storage(f"cannot read {segment.path}"):
-            data = segment.file.read(header.size, position)
+    def marker(self, batches: Buffer, position: int, header: BatchHeader) -> TransactionMarker | None:
+        """Returns the marker at `position`; None if the batch is none, or cannot be read: that is logged, and the
+        transaction stays open."""
         try:
-            return read_marker(data, 0, header)
+            return read_marker(batches, position, header)
         except CorruptRecordError as error:
             _log.error("%s: %s; its transaction stays open until the producer's next marker", self._tp, error)
             return None
+
+    def _stored_marker(self, segment: Segment, position: int, header: BatchHeader) -> TransactionMarker | None:
+        if not header.is_marker:
+            return None
+        with storage(f"cannot read {segment.path}"):
+            return self.marker(segment.file.read(header.size, position), 0, header)

@@ -19,6 +19,7 @@ from klamm.core.broker.server import Broker
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klammtest.requests import fetch_fields
 from klammtest.waiting import eventually
@@ -33,13 +34,17 @@ Row = tuple[int, str, str]
 @dataclass(frozen=True)
 class FetchAnswer:
     """The answer to a Fetch of one partition with read_committed: `aborted` are pairs of producer id and first offset,
-    sorted."""
+    sorted; `end` is the offset after its last whole batch."""
 
     offset: int
     max_bytes: int
     high_watermark: int
     last_stable_offset: int
     aborted: list[list[int]]
+    end: int
+
+    def begun_before(self, end: int) -> list[list[int]]:
+        return [one for one in self.aborted if one[1] < end]
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ def fetch(wire: WireClient, tp: TopicPartition, offset: int, max_bytes: int) -> 
     answer = wire.call(ApiKey.FETCH, FETCH, **{**fields, "isolation_level": 1}).responses[0].partitions[0]
     assert answer.error_code == 0, answer
     aborted = sorted([one.producer_id, one.first_offset] for one in answer.aborted_transactions or ())
-    return FetchAnswer(offset, max_bytes, answer.high_watermark, answer.last_stable_offset, aborted)
+    end = max((header.next_offset for _, header in iter_headers(bytes(answer.records or b""))), default=offset)
+    return FetchAnswer(offset, max_bytes, answer.high_watermark, answer.last_stable_offset, aborted, end)
 
 
 def latest(wire: WireClient, tp: TopicPartition, isolation: int) -> int:
