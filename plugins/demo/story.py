@@ -2,6 +2,7 @@
 
     flights ─▶ 2 producers ─▶ 3 brokers ─▶ group of 3 members, one of them killed with -9
                                   │
+                                  ├─▶ schema registry, used by REST from confluent-kafka
                                   └─▶ load job, run by run, killed in one and started again ─▶ lake on HDFS
 
 Each partition has three replicas. A broker is killed with -9 while the producers send a month: the others lead its
@@ -35,6 +36,7 @@ from .steps.load import Loads, PeriodicLoad
 from .steps.plant import Plant, double_one, lose_one
 from .steps.produce import MONTHS, PRODUCERS, Producers
 from .steps.readback import Readback
+from .steps.registry import RegisteredSchemas, Registry
 from .verdict import Verdict, acknowledged_keys, differences
 from .workspace import BROKERS, Workspace
 
@@ -98,29 +100,49 @@ class Story:
                     f"ZooKeeper and {BROKERS} brokers run; topic {TOPIC} has {PARTITIONS} partitions with {BROKERS} "
                     f"replicas each ({self._workspace.config})"
                 )
-                return self._flow(processes, brokers, producers, hdfs)
+                registry = Registry(self._workspace, processes)
+                return self._flow(processes, brokers, producers, hdfs, registry)
 
     def lake_left(self) -> str:
         """Returns the lake's path, and the command to serve it again."""
         served = served_by(self._workspace)
         return f"{self._workspace.lake}; `{served}` serves it" if served else self._workspace.lake
 
-    def _flow(self, processes: Processes, brokers: Brokers, producers: Producers, hdfs: StartingHdfs | None) -> Report:
+    def _flow(
+        self,
+        processes: Processes,
+        brokers: Brokers,
+        producers: Producers,
+        hdfs: StartingHdfs | None,
+        registry: Registry,
+    ) -> Report:
         if self._plant is Plant.LOST:
             self._tell_planted(f"the brokers lose {lose_one(self._workspace, self._limit)}")
             self._lost = 1
         group = Group(self._workspace, processes)
         self._show.say(f"{PRODUCERS} producers send; {MEMBERS} members of the group {GROUP!r} consume")
         outage = Outage(brokers, self._tell, lambda: self._show.seconds)
-        loads = self._stream(processes, producers, group, outage, hdfs)
+        with ThreadPoolExecutor(1) as pool:
+            registering = pool.submit(self._register, registry)
+            loads = self._stream(processes, producers, group, outage, hdfs)
+            registered = registering.result()
         differing = self._compare_replicas()
         self._show.say(f"all is produced, consumed and loaded; Spark reads the lake back: {self._workspace.lake}")
         with self._timeline.phase("Spark reads the lake back"):
             readback = Readback(self._workspace, processes)
             answer = self._audit(group)
             lake = readback.keys()
-        verdict = self._verdict(group.consumed(), lake, answer, differing)
+        verdict = self._verdict(group.consumed(), lake, answer, differing, registered)
         return Report(verdict, self._timeline, loads.published, self._workspace.lake, answer, self._planted)
+
+    def _register(self, registry: Registry) -> RegisteredSchemas:
+        """Uses the registry, in a thread of its own."""
+        registered = registry.use()
+        self._tell(
+            f"the registry has {registered.schemas} versions of the flights' schema, by REST from confluent-kafka; "
+            f"{registered.refused} incompatible one was refused"
+        )
+        return registered
 
     def _compare_replicas(self) -> int:
         """Returns the number of partitions whose replicas differ."""
@@ -302,7 +324,9 @@ class Story:
         """Returns how many records the group must read: one less or more if an anomaly was planted."""
         return self._size.all - self._lost + (self._plant is Plant.DOUBLED)
 
-    def _verdict(self, consumed: int, lake: Counter[str], answer: Answer, differing: int) -> Verdict:
+    def _verdict(
+        self, consumed: int, lake: Counter[str], answer: Answer, differing: int, registered: RegisteredSchemas
+    ) -> Verdict:
         acknowledged = acknowledged_keys(self._workspace.root.glob("acknowledged-*.txt"))
         missing, duplicated = differences(acknowledged, lake)
         return Verdict(
@@ -316,4 +340,5 @@ class Story:
             audited=answer.complete,
             seconds=self._show.seconds,
             differing=differing,
+            registered=registered,
         )

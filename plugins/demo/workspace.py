@@ -48,15 +48,16 @@ class Workspace:
     root: Path
     broker_port: int
     zookeeper_port: int
+    registry_port: int
     hdfs: HdfsAddress | None = None
 
     @classmethod
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
         """Writes `klamm.yaml` and the schema next to it; raises `ConfigError` if it cannot."""
         broker_port = free_port_run(BROKERS)
-        [zookeeper_port] = free_ports(1, others=range(broker_port, broker_port + BROKERS))
+        zookeeper_port, registry_port = free_ports(2, others=range(broker_port, broker_port + BROKERS))
         root = parent / (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S-%f")
-        made = cls(root.absolute(), broker_port, zookeeper_port)
+        made = cls(root.absolute(), broker_port, zookeeper_port, registry_port)
         try:
             made.logs.mkdir(parents=True)
             package = resources.files(__package__)

@@ -60,7 +60,10 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.cluster.tree": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
     "klamm.core.config.sections.topic_settings": ("checks a topic's name as the core does", {"audit/config.py"}),
     "klamm.core.escaping": ("names from the wire on pages", {"audit/comparison/report.py", "audit/web/templates.py"}),
-    "klamm.core.extras": ("names the extra that a feature needs", {"audit/web/service.py", "demo/flights.py"}),
+    "klamm.core.extras": (
+        "names the extra that a feature needs",
+        {"audit/web/service.py", "demo/flights.py", "demo/steps/registry.py"},
+    ),
     "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
     "klamm.core.groups.records.batches": ("commits are written as a coordinator does", {"offsets/topic.py"}),
     "klamm.core.groups.records.contents": ("commits are read as a coordinator does", {"offsets/offsets_table.py"}),

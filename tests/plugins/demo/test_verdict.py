@@ -15,7 +15,9 @@ GOOD = Verdict(
 
 
 def test_the_last_line() -> None:
-    assert GOOD.line() == ("demo: produced=10 consumed=10 loaded=10 missing=0 duplicated=0 complete=1.0000 seconds=12")
+    assert GOOD.line() == (
+        "demo: produced=10 consumed=10 loaded=10 missing=0 duplicated=0 complete=1.0000 schemas=2 refused=1 seconds=12"
+    )
     assert GOOD.passed
 
 
@@ -32,6 +34,8 @@ def test_the_last_line() -> None:
         {"audited": False},
         {"expected": 11},
         {"differing": 1},
+        {"registered": (1, 1)},
+        {"registered": (2, 0)},
     ],
 )
 def test_anything_that_is_not_right_fails(wrong: dict[str, Any]) -> None:
