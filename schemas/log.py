@@ -86,9 +86,14 @@ class TopicSchemaLog:
         found = self._client.fetch(leader, {self._partition: end.offset}, max_wait_ms=most_ms, partition_max_bytes=1)
         return bool(found[self._partition].records)
 
-    def append(self, records: Sequence[Record]) -> bool:
+    def end(self) -> OffsetAndEpoch | None:
+        """Returns where the last `read` has ended; None if there was none."""
         with self._reading:
-            end = self._table.end(self._partition)
+            return self._table.end(self._partition)
+
+    def append(self, records: Sequence[Record], after: OffsetAndEpoch | None = None) -> bool:
+        """`after`: where the `read` has ended on which `records` were decided, if another one may have come since."""
+        end = after or self.end()
         if end is None and self.create():  # it was created since it was read
             return False
         after = end or OffsetAndEpoch(0)

@@ -64,6 +64,8 @@ class SchemaTopic:
         self._last_ids = last_ids
         self._clock = clock
         self._store = SchemaStore()
+        self._writing = threading.Lock()
+        """Writes of one process come one after another: they would only overtake each other."""
         self._reading = threading.Lock()
         self._read_from: float | None = None
         """When the last read that reached the end began."""
@@ -133,10 +135,24 @@ class SchemaTopic:
         Raises `RefusedError` 50001 if the topic cannot be written, and 50002 if the outcome is unknown.
         """
         deadline = self._clock() + WRITE_S
+        if not self._writing.acquire(timeout=WRITE_S):
+            raise refusals.timed_out("other writes of this registry came first")
+        try:
+            self._write(decide, check, deadline)
+        finally:
+            self._writing.release()
+
+    def _write(
+        self,
+        decide: Callable[[SchemaStore], Sequence[Record]],
+        check: Callable[[], None] | None,
+        deadline: float,
+    ) -> None:
         while True:
             try:
                 with self._reading:
                     self._read()
+                    end = self._log.end()  # the follower may read on before the append
                     with self._log.lock:
                         records = decide(self._store)
                         ids = self._store.last_ids()
@@ -146,7 +162,7 @@ class SchemaTopic:
                     return
                 if any(isinstance(record, SchemaTombstone | SubjectClearing) for record in records):
                     self._keep(ids)  # compaction may remove the records that had them
-                if not self._log.append(records):
+                if not self._log.append(records, end):
                     self.overtaken += 1
                     if self._clock() > deadline:
                         raise refusals.timed_out("other writers came first again and again")

@@ -198,7 +198,11 @@ class SchemaStore:
         self._put(SchemaVersion(subject, number, schema_id, schema, guid, record.deleted, offset, timestamp_ms))
 
     def _context(self, subject: str) -> _Context:
-        return self._contexts.setdefault(context_of(subject), _Context())
+        name = context_of(subject)
+        found = self._contexts.get(name)
+        if found is None:
+            found = self._contexts[name] = _Context()
+        return found
 
     def _put(self, version: SchemaVersion) -> None:
         self._remove(version.subject, version.version)
@@ -235,7 +239,7 @@ class SchemaStore:
 
     def contexts(self) -> list[str]:
         """Returns the contexts, `.` first."""
-        found = self._declared | {context_of(subject) for subject in self._subjects}
+        found = self._declared | {name for name, context in self._contexts.items() if context.versions}
         return [DEFAULT_CONTEXT, *sorted(found - {DEFAULT_CONTEXT, GLOBAL_CONTEXT})]
 
     def subjects(self, prefix: str = ALL_CONTEXTS, which: Which = Which.LIVE) -> list[str]:
@@ -443,7 +447,8 @@ def _scope(subject: str | None) -> str | None:
 
 
 def _targets(version: SchemaVersion) -> set[_Key]:
-    return {(beside(version.subject, one.subject), one.version) for one in version.schema.references}
+    references = version.schema.references
+    return {(beside(version.subject, one.subject), one.version) for one in references} if references else set()
 
 
 def _discard(index: dict[K, set[V]], key: K, value: V) -> None:

@@ -39,6 +39,8 @@ class Batch:
     messages: int
     message_bytes: int = 100
     codec: str = "none"
+    prefix: bytes = b""
+    """Before each message's text, beside its `message_bytes`."""
 
     @classmethod
     def of_size(cls, batch_bytes: int, message_bytes: int = 100, codec: str = "none") -> Batch:
@@ -156,7 +158,8 @@ def encoded(batch: Batch) -> bytes:
     codec = load_settings({}).codec_table().by_name(batch.codec) if batch.codec != "none" else None
     values = some_values(batch.message_bytes, min(batch.messages, 2000))
     return encode_batch(
-        [(_TIMESTAMP_MS + n // 10, None, values[n % len(values)], ()) for n in range(batch.messages)], codec=codec
+        [(_TIMESTAMP_MS + n // 10, None, batch.prefix + values[n % len(values)], ()) for n in range(batch.messages)],
+        codec=codec,
     )
 
 
