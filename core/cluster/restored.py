@@ -104,11 +104,15 @@ def check_history(
 
 
 def _live_leaders(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
-    """Returns the partitions with a replica here that another live broker leads."""
+    """Returns the partitions with a replica here that another live broker leads, but for those that are about to be
+    doubted, since another broker has noticed the restore: nobody takes a role by their states any more."""
+    doubted = -1 if image.restored is None else image.restored
     return [
         tp
         for tp, partition in image.partitions()
-        if broker_id in partition.replicas and is_led_by_another(partition.state, image.registrations, broker_id)
+        if broker_id in partition.replicas
+        and partition.state.leader_epoch > doubted
+        and is_led_by_another(partition.state, image.registrations, broker_id)
     ]
 
 
