@@ -49,8 +49,8 @@ def test_a_real_log_that_found_a_fault_violates_nothing_any_more(seed: int) -> N
 @pytest.mark.parametrize("seed", [3367, 5577, 17322, 20647, 28476, 40427])
 def test_a_schedule_that_found_a_fault_violates_nothing_any_more(seed: int) -> None:
     """A coordination that was restored counted up to a number that a broker still had from before, and took its change;
-    a broker did not join beside a leader of the backup that had noticed the restore and was slow to register again; after
-    a power loss of all, nobody might be elected without an administrator."""
+    a broker did not join beside a leader of the backup that had noticed the restore and was slow to register again;
+    after a power loss of all, nobody might be elected without an administrator."""
     assert run_seeds(seed, 1).violations == []
 
 
