@@ -36,7 +36,7 @@ from .steps.load import Loads, PeriodicLoad
 from .steps.plant import Plant, double_one, lose_one
 from .steps.produce import MONTHS, PRODUCERS, Producers
 from .steps.readback import Readback
-from .steps.registry import RegisteredSchemas, Registry
+from .steps.registry import RegisteredVersions, Registry
 from .verdict import Verdict, acknowledged_keys, differences
 from .workspace import BROKERS, Workspace
 
@@ -135,7 +135,7 @@ class Story:
         verdict = self._verdict(group.consumed(), lake, answer, differing, registered)
         return Report(verdict, self._timeline, loads.published, self._workspace.lake, answer, self._planted)
 
-    def _register(self, registry: Registry) -> RegisteredSchemas:
+    def _register(self, registry: Registry) -> RegisteredVersions:
         """Uses the registry, in a thread of its own."""
         registered = registry.use()
         self._tell(
@@ -325,7 +325,7 @@ class Story:
         return self._size.all - self._lost + (self._plant is Plant.DOUBLED)
 
     def _verdict(
-        self, consumed: int, lake: Counter[str], answer: Answer, differing: int, registered: RegisteredSchemas
+        self, consumed: int, lake: Counter[str], answer: Answer, differing: int, registered: RegisteredVersions
     ) -> Verdict:
         acknowledged = acknowledged_keys(self._workspace.root.glob("acknowledged-*.txt"))
         missing, duplicated = differences(acknowledged, lake)

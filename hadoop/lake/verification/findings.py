@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class LostOffsets:
     """Offsets [start, end) that were deleted before they could be loaded, as the manifest recorded."""
 
     topic: str
@@ -58,7 +58,7 @@ class TopicProof:
     files: int = 0
     rows: int = 0
     findings: list[Finding] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[LostOffsets] = field(default_factory=list)
 
     def line(self) -> str:
         state = "intact" if not self.findings else "damaged"

@@ -52,7 +52,7 @@ from ..layout import (
 )
 from ..local_time import local_time
 from ..manifest import BatchMark, Manifest, PartitionRange, parse_manifest
-from .findings import Bounds, Finding, Gap, TopicProof, window_text
+from .findings import Bounds, Finding, LostOffsets, TopicProof, window_text
 from .verify_generation import GenerationCheck, LoadRows
 
 _BESIDE_LOADS: Final = frozenset({STAGING, AUDITED, GENERATIONS})
@@ -202,7 +202,7 @@ class _Load:
         self._same_load(manifest, audit)
         for partition, span in sorted(manifest.partitions.items()):
             if _held_from(span) > span.start:
-                gap = Gap(self._layout.topic, self._number, partition, span.start, _held_from(span))
+                gap = LostOffsets(self._layout.topic, self._number, partition, span.start, _held_from(span))
                 self._proof.gaps.append(gap)
         if whole:
             self._counts(manifest, audit, held)

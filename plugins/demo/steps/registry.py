@@ -22,7 +22,7 @@ INCOMPATIBLE = {"name": "gate", "type": "string"}
 """Without a default: who reads with it cannot read the flights that lack it."""
 
 
-class RegisteredSchemas(NamedTuple):
+class RegisteredVersions(NamedTuple):
     """The numbers of versions that were registered and refused."""
 
     schemas: int = 0
@@ -44,7 +44,7 @@ class Registry:
         command = [*KLAMM, "registry", "--config", str(workspace.config), "--listener", self.url]
         self._child = processes.start("registry", command)
 
-    def use(self) -> RegisteredSchemas:
+    def use(self) -> RegisteredVersions:
         """Registers two versions and has a third one refused. Raises `DemoError` if that is not what happens."""
         from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
@@ -69,4 +69,4 @@ class Registry:
         versions = client.get_versions(SUBJECT)
         if len(ids) != len(versions):
             raise DemoError(f"the registry has versions {versions} of {SUBJECT}, with the ids {sorted(ids)}")
-        return RegisteredSchemas(len(versions), refused)
+        return RegisteredVersions(len(versions), refused)
