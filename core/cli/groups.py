@@ -337,7 +337,7 @@ def _not_deleted(client: ClusterClient, group: str, error: BrokerError, unknown:
 def _unknown_group(client: ClusterClient, group: str, words: str) -> BrokerError:
     from ..client.errors import nearest_of
 
-    near = nearest_of(group, _states(client))
+    near = nearest_of(group, (name for name in _states(client) if name != group))
     return BrokerError(ErrorCode.group_id_not_found, words.format(repr(group)) + near)
 
 

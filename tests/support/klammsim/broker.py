@@ -36,6 +36,7 @@ from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 from .coordination import SimCoordination, SimTree
 from .crashing_log import CrashingLog
 from .scene import SESSION_TIMEOUT, TICKS_PER_S, TP
+from .violation import LateBrokerError
 
 if TYPE_CHECKING:
     from .world import World
@@ -376,6 +377,8 @@ class SimBroker:
 
     def _work_failed(self, error: KlammError) -> None:
         if isinstance(error, RestoredError):
+            if self.world.now > self.world.restored_at + 2 * SESSION_TIMEOUT:
+                raise LateBrokerError
             self.world.violated(f"broker {self.id} comes after others have led by an older state: {error}")
         if self._joined:
             self.later(RETRY, self._work)

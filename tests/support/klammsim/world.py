@@ -285,6 +285,7 @@ class World:
         self.assignment = ASSIGNMENT
         """As it is stored."""
         self.restores = 0
+        self.restored_at = 0.0
         self._ids = 0
         self.random = Random(seed)
         self.chance = self.random.random
@@ -366,6 +367,7 @@ class World:
         """
         self.state = None
         self.restores += 1
+        self.restored_at = self.now
         return self.tree.restore(copy)
 
     # -- time ----------------------------------------------------------------------------------------------------
