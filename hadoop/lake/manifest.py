@@ -93,7 +93,8 @@ class LakeOrigin(BaseModel):
 class Manifest(BaseModel):
     """The content of `_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of
     the rows are records that could not be read. `timezone`: of `dt` and `hr`. `lake`: the same in all loads of a
-    directory. `avro_schema`: of the columns; None for raw values.
+    directory. `avro_schema`: of the columns; None for raw values. `isolation_level`: which records of transactions
+    were read.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -110,6 +111,7 @@ class Manifest(BaseModel):
     avro_schema: str | None = None
     partitions: dict[int, PartitionRange]
     quarantined: int = 0
+    isolation_level: str | None = None
     timezone: TimeZone = "UTC"
     unopened: list[UnopenedBatch] = []
     lake: LakeOrigin

@@ -29,6 +29,7 @@ from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import KlammError
 from klamm.core.faults import fault_point
 from klamm.core.interfaces.audit import RangeCount
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 
 from ..columnar.job import ColumnarJob
@@ -443,6 +444,7 @@ class LoadJob:
             files=len(files),
             partitions=dict(loaded.partitions),
             quarantined=counts.bad,
+            isolation_level=IsolationLevel.READ_COMMITTED.name.lower(),
             timezone=self._spec.timezone,
             unopened=counts.unopened,
             lake=lake,

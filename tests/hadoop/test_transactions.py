@@ -51,6 +51,7 @@ def test_they_read_to_the_last_stable_offset_without_aborted_records(
         assert coordinates(spark, f"{tmp_path}/lake", TOPIC) == expected
         manifest = json.loads((tmp_path / "lake" / TOPIC / "load=000001" / "_offsets.json").read_text())
         assert [manifest["partitions"][str(log.partition)]["to"] for log in LOGS] == [log.ends[1] for log in LOGS]
+        assert manifest["isolation_level"] == "read_committed"
         assert loader.run().topics[0].status is Status.EMPTY, "a transaction is open"
         for log in LOGS:
             own = led(broker, log.tp).log
