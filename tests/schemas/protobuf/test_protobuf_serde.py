@@ -213,6 +213,29 @@ def test_commands(schemas: LogRegistry) -> None:
         serde.row_serializer("t", ["id"])
 
 
+def test_what_is_written_is_what_protobufs_own_json_says(schemas: LogRegistry) -> None:
+    """The library's mapping to JSON judges the conversion of Python's values."""
+    serde = made(schemas)
+    shown = json.loads(serde.json_deserializer("t")(serde.serializer("t")(VALUE)))
+    assert shown == {
+        "id": "ö1",
+        "cents": "-9223372036854775808",
+        "note": "",
+        "lines": [{"sku": "a", "count": 2}, {"sku": "", "count": 0}],
+        "named": {"x": {"sku": "b", "count": 4294967295}},
+        "raw": {"-7": "AP8="},
+        "kind": "SHOP",
+        "voucher": {"sku": "v", "count": 0},
+        "at": "1969-12-31T23:59:59.250Z",
+        "took": "-1.500s",
+        "rank": "0",
+        "extra": {"a": [1.0, None, {"b": "c"}]},
+        "blob": "/w==",
+        "rates": [0.5, "Infinity"],
+        "gift": True,
+    }
+
+
 def test_the_header_form(schemas: LogRegistry) -> None:
     serde = made(schemas, "confluent-header", message="shop.Other")
     write, read = serde.serializer("t"), serde.deserializer("t")
