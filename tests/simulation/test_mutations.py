@@ -11,7 +11,12 @@ from klammsim.scripts import SCRIPTS
 COVERED = {name for name, mutation in MUTATIONS.items() if mutation.covered}
 AT_RANDOM = sorted(set(MUTATIONS) - set(SCRIPTS) - COVERED)
 MOST_SCHEDULES = 500
-FIRST_SEEDS = {"report-by-the-attempt": 60, "earlier-registration-joins": 80, "doubtful-leave-early": 120}
+FIRST_SEEDS = {
+    "report-by-the-attempt": 60,
+    "earlier-registration-joins": 80,
+    "doubtful-leave-early": 120,
+    "metadata-not-forgotten": 550,
+}
 """Where the search begins for bugs that few schedules show, below the seed that showed each in November 2026."""
 
 

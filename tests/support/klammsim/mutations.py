@@ -32,6 +32,7 @@ from klamm.core.cluster.image_reader import image_steps
 from klamm.core.cluster.node import ClusterNode
 from klamm.core.cluster.reassignment import Reassigned, ReplicaAssignment
 from klamm.core.cluster.tree.nodes import BrokerIdNode
+from klamm.core.cluster.tree.paths import LAST_CHANGE
 from klamm.core.cluster.tree.steps import Steps
 from klamm.core.errors import LogEndMovedError
 from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set, Stat
@@ -239,7 +240,7 @@ def _retry_is_done(replica: Partition[Waiter], leader_epoch: int, end_offset: in
 def _unversioned(*arguments: object, **more: object) -> list[Operation]:
     operations = change_operations(*arguments, **more)  # type: ignore[arg-type]
     return [replace(operation, version=ANY_VERSION) if isinstance(operation, Set) else operation
-            for operation in operations]  # fmt: skip
+            for operation in operations if not operation.path.startswith(LAST_CHANGE)]  # fmt: skip
 
 
 def _registrations_first(previous: ClusterImage | None = None) -> Steps[ClusterImage]:

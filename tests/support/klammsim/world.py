@@ -611,11 +611,11 @@ class World:
             and state.leader < 0
             and all(broker.up and broker.own is not None for broker in self.replicas())
             and all(
-                self.brokers[member].log.log_end_offset == 0
+                self.brokers[member].log.log_end_offset == self.brokers[member].log.log_start_offset
                 and self.brokers[member].data_id_at_next_start() != state.data_ids[member]
                 for member in state.members
             )
-            and any(broker.log.high_watermark > 0 for broker in self.replicas())
+            and any(broker.log.high_watermark > broker.log.log_start_offset for broker in self.replicas())
         )
 
     def recall_committed(self) -> None:
