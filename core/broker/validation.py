@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, describe_error
 from ..interfaces.codec import DecompressionBombError
 from ..interfaces.service import BrokerContext
-from ..interfaces.validator import StartedTopicValidator, TopicValidator
+from ..interfaces.validator import QuickTopicValidator, StartedTopicValidator, TopicValidator
 from ..log.errors import InvalidRecordError
 from ..records.codecs import CodecTable
 from ..records.decode import decode_batch
@@ -19,6 +20,9 @@ from ..records.partition import TopicPartition
 from ..records.record import Record
 
 log = logging.getLogger(__name__)
+
+ON_LOOP_BYTES: Final = 2048
+"""The size of an uncompressed batch up to which validators may be asked on the event loop."""
 
 
 class Validation:
@@ -52,6 +56,21 @@ class Validation:
             self._by_topic[topic] = tuple(v for v in self._validators if v.applies_to(topic, values))
             self._configs[topic] = config
         return bool(self._by_topic[topic])
+
+    def passes(self, name: TopicPartition, batch: memoryview) -> bool:
+        """Returns True if the batch is small and its validators accept it at once; else `check` decides, on a thread.
+        For one message, switching to another thread and back takes several times as long as reading it."""
+        validators = self._by_topic.get(name.topic, ())
+        if len(batch) > ON_LOOP_BYTES or not all(isinstance(one, QuickTopicValidator) for one in validators):
+            return False
+        try:
+            header = BatchHeader.parse(batch)
+            if header.size != len(batch) or header.codec_id or header.is_control:
+                return False
+            records = self._records(name, batch, header._replace(base_offset=0))
+        except KlammError:
+            return False
+        return all(one.passes(name.topic, records) for one in validators if isinstance(one, QuickTopicValidator))
 
     def check(self, name: TopicPartition, batch: memoryview) -> None:
         """Validates a batch; blocking. Raises `InvalidRecordError` with the validator's line if it refuses, and

@@ -14,7 +14,7 @@ from ..records.record import Record
 if TYPE_CHECKING:
     from .service import BrokerContext
 
-__all__ = ["StartedTopicValidator", "TopicValidator"]
+__all__ = ["QuickTopicValidator", "StartedTopicValidator", "TopicValidator"]
 
 
 class TopicValidator(Protocol):
@@ -37,4 +37,14 @@ class StartedTopicValidator(TopicValidator, Protocol):
 
     def start(self, context: BrokerContext) -> None:
         """Called once, before the broker accepts connections. `context` may be used in `validate`."""
+        ...
+
+
+@runtime_checkable
+class QuickTopicValidator(TopicValidator, Protocol):
+    """A validator that knows of most small batches at once that they pass."""
+
+    def passes(self, topic: str, records: Sequence[Record]) -> bool:
+        """Returns True if `validate` would accept the records; False if it has to be called. Called on the event loop
+        with small batches: must not block."""
         ...

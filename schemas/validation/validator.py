@@ -59,7 +59,7 @@ class _MissingError(SchemaError):
 
 
 class SchemaValidator:
-    """`klamm.core.interfaces.validator.StartedTopicValidator`."""
+    """`klamm.core.interfaces.validator.StartedTopicValidator` and `QuickTopicValidator`."""
 
     def __init__(self, config: SchemaValidatorConfig) -> None:
         self._schemas = config.kafkastore_topic
@@ -107,6 +107,21 @@ class SchemaValidator:
             shown = "; ".join(f"record {error.place}: {error.message}" for error in errors[:_SHOWN])
             more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
             raise InvalidRecordError(f"{len(errors)} of {len(records)} records refused: {shown}{more}", errors)
+
+    def passes(self, topic: str, records: Sequence[Record]) -> bool:
+        """Returns True if the id alone is asked for, and the table has not changed since all ids were accepted."""
+        sides, table = self._topics.get(topic, ()), self._table
+        if table is None:
+            return False
+        for side in sides:
+            if side.place != table.place:
+                return False
+            known, part = side.known, side.part
+            for record in records:
+                payload = part(record)
+                if payload is not None and (record.headers or known.get(payload[:5], table) is not None):
+                    return False
+        return True
 
     def _following(self) -> SchemaTopic:
         with self._starting:

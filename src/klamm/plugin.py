@@ -115,7 +115,7 @@ if TYPE_CHECKING:
         Sink,
         TopicIdSink,
     )
-    from klamm.core.interfaces.validator import StartedTopicValidator, TopicValidator
+    from klamm.core.interfaces.validator import QuickTopicValidator, StartedTopicValidator, TopicValidator
     from klamm.core.log.errors import InvalidRecordError, RecordError
     from klamm.core.plugins import PluginHost, plugin_host
     from klamm.core.records.codecs import CodecTable
@@ -198,6 +198,7 @@ __all__ = [
     "Provider",
     "Publish",
     "QuarantineSink",
+    "QuickTopicValidator",
     "RangeAudit",
     "RangeCount",
     "Record",
@@ -352,7 +353,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "Sink",
                 "TopicIdSink",
             ),
-            "klamm.core.interfaces.validator": ("StartedTopicValidator", "TopicValidator"),
+            "klamm.core.interfaces.validator": ("QuickTopicValidator", "StartedTopicValidator", "TopicValidator"),
             "klamm.core.log.errors": ("InvalidRecordError", "RecordError"),
             "klamm.core.plugins": ("PluginHost", "plugin_host"),
             "klamm.core.records.codecs": ("CodecTable",),

@@ -255,7 +255,7 @@ def _append_now(
     appends = services.workers.appends
     if size > appends.on_loop_bytes and appends.needs_worker(size):
         return None
-    if led.validated:
+    if led.validated and not services.validation.passes(led.name, batch):
         return None
     try:
         epoch = led.leader_epoch

@@ -314,3 +314,20 @@ def test_a_broker_without_a_reachable_topic_of_schemas_refuses_for_now() -> None
             validator.validate("t", 0, [record(prefixed(1))])
         assert caught.value.code is ErrorCode.not_enough_replicas
     assert list(made_once) == ["schemas:_schemas"]
+
+
+def test_a_known_id_passes_at_once_until_the_table_changes(table: Table) -> None:
+    table.register("t-value", 1)
+    validator, known = made(table, "t", ID), record(prefixed(1))
+    assert not validator.passes("t", [known]), "it was never looked up"
+    assert fault(validator, "t", known) == ""
+    assert validator.passes("t", [known, record(None)])
+    assert not validator.passes("t", [known, record(prefixed(2))])
+    assert not validator.passes("t", [record(b"")])
+    assert not validator.passes("t", [record(prefixed(1), (("__value_schema_id", b""),))])
+    table.add(SubjectDeletion("t-value", 1))
+    assert not validator.passes("t", [known])
+    full = made(table, "u", FULL)
+    table.register("u-value", 2)
+    assert fault(full, "u", record(prefixed(2))) == ""
+    assert not full.passes("u", [record(prefixed(2))]), "the value is decoded on a thread"
