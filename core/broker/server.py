@@ -68,6 +68,7 @@ from .handlers.produce import produce_fast
 from .handlers.table import APIS
 from .internal_topics import ensure_topic
 from .metrics.counters import BrokerMetrics, BrokerState
+from .mirror.mirror_service import MirrorService
 from .network import file_descriptors as descriptors
 from .network.connections import Connections
 from .network.limits import Limits
@@ -721,6 +722,7 @@ class Broker:
             await background.start("audit", audit.broker(context))
         if lag is not None:
             await background.start("consumer-lag", lag.of(context))
+        await background.start("mirrors", MirrorService(services, context))
         for name, service in self._settings.make_services(context):
             await background.start(name, service)
 

@@ -35,6 +35,7 @@ CORE_COMMANDS = (
     Command("consume", "klamm.core.cli.consume:consume", "Print the records of topics."),
     Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, reset and delete them."),
     Command("cluster", "klamm.core.cli.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
+    Command("mirror", "klamm.core.cli.mirror:app", "Follow topics of another cluster, and promote them."),
     Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
     Command("config", "klamm.core.cli.config:app", "Check, show and reload the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),

@@ -182,11 +182,13 @@ class Cluster:
         replication_factor: int,
         configs: Mapping[str, str] | None = None,
         replicas: Replicas | None = None,
+        mirror: str = "",
     ) -> UUID:
         """Creates a topic, with the given replicas or replicas assigned to the live brokers in turn, and returns its
-        id. The topic is in `image` when this returns. Raises `BrokerError` with Kafka's code: see
-        `TopicChanges.create`."""
-        return self._change(self.node.topics.create(name, partitions, replication_factor, configs or {}, replicas))
+        id. `mirror`: the link of a mirror topic. The topic is in `image` when this returns. Raises `BrokerError` with
+        Kafka's code: see `TopicChanges.create`."""
+        creation = self.node.topics.create(name, partitions, replication_factor, configs or {}, replicas, mirror)
+        return self._change(creation)
 
     def check_create_topic(self, name: str, partitions: int) -> None:
         """Raises the errors of `create_topic` without writing (`validate_only`)."""
@@ -209,6 +211,10 @@ class Cluster:
         """Adds partitions to a topic until it has `total`, with the given replicas or replicas assigned to the live
         brokers in turn."""
         self._change(self.node.topics.create_partitions(name, total, replicas))
+
+    def promote_mirror(self, name: str) -> None:
+        """Ends the mirror of a topic; see `TopicChanges.promote`. For the controller."""
+        self._change(self.node.topics.promote(name))
 
     def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
         """Raises the leader epochs of partitions that this broker leads above the epochs in its logs; the new epochs

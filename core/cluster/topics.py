@@ -11,6 +11,7 @@ from uuid import UUID
 from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, ErrorCode
 from ..interfaces.coordination import Create, Delete, NoNodeError, Operation, Set
+from ..mirror.promotion import promoted
 from ..records.partition import TopicPartition, counted
 from ..replication.partition_state import PartitionState
 from . import clock_floors
@@ -58,8 +59,9 @@ class TopicChanges:
         replication_factor: int,
         configs: Mapping[str, str],
         replicas: Replicas | None = None,
+        mirror: str = "",
     ) -> Steps[UUID]:
-        """Creates a topic and returns its id.
+        """Creates a topic and returns its id; with `mirror`, as a mirror topic of this link.
 
         `replicas` is a result of `checked_assignment`; without it the live brokers get replicas in turn. Raises
         `BrokerError` INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR or
@@ -77,13 +79,16 @@ class TopicChanges:
                 Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
                 Create(paths.partitions(name)),
             ]
-            return Plan(self._new_states(image, name, assigned), {name: node}, {name: dict(configs)}, operations)
+            states = self._new_states(image, name, assigned, mirror)
+            return Plan(states, {name: node}, {name: dict(configs)}, operations)
 
         self._controller.epoch()  # not the controller: nothing is read
         yield from self._writer.change(self._controller.guard, plain(plan))
         return topic_id
 
-    def _new_states(self, image: ClusterImage, name: str, assigned: Replicas) -> dict[TopicPartition, PartitionState]:
+    def _new_states(
+        self, image: ClusterImage, name: str, assigned: Replicas, mirror: str
+    ) -> dict[TopicPartition, PartitionState]:
         epoch = self._controller.epoch()
         states = {}
         for number, brokers in assigned.items():
@@ -91,7 +96,8 @@ class TopicChanges:
                 raise BrokerError(
                     ErrorCode.invalid_replica_assignment, f"partition {number}: no broker of {list(brokers)} is live"
                 )
-            states[TopicPartition(name, number)] = new_state(brokers, image.registrations, epoch)
+            state = new_state(brokers, image.registrations, epoch)
+            states[TopicPartition(name, number)] = replace(state, mirror=mirror)
         return states
 
     def check_create(self, image: ClusterImage, name: str, count: int) -> None:
@@ -176,10 +182,30 @@ class TopicChanges:
             node = topic_node(topic)
             grown = node.model_copy(update={"partitions": {**node.partitions, **assigned}})
             operations = [Set(paths.topic(name), grown.encode())]
-            return Plan(self._new_states(image, name, assigned), {name: grown}, {}, operations)
+            mirror = topic.partitions[0].state.mirror
+            return Plan(self._new_states(image, name, assigned, mirror), {name: grown}, {}, operations)
 
         self._controller.epoch()
         yield from self._writer.change(self._controller.guard, plain(plan))
+
+    def promote(self, name: str) -> Steps[None]:
+        """Ends the mirror of a topic: clients write it from now on, in new leader epochs. No-op if it is no mirror."""
+
+        def plan(image: ClusterImage) -> Plan | None:
+            floor = clock_floors.leader_epoch_floor(self._clock())
+            topic = image.topics.get(name)
+            if topic is None or image.restored is not None:
+                return None
+            mirrored = [(number, found.state) for number, found in topic.partitions.items() if found.state.mirror]
+            states = {
+                TopicPartition(name, number): promoted(state, floor - 1)
+                for number, state in mirrored[: self._writer.most_states]
+            }
+            return Plan(states) if states else None
+
+        self._controller.epoch()
+        while (yield from self._writer.change(self._controller.guard, plain(plan))) is not None:
+            pass
 
     def alter_config(self, name: str, changes: Mapping[str, str | None], incarnation: str) -> Steps[None]:
         """Sets configuration keys; `None` resets a key to its default. If the minimum of in-sync replicas becomes

@@ -16,6 +16,7 @@ from .problems import ConfigProblem, Path, nearest, problems_of, unknown, unknow
 from .section import BASE_DIR, definitions
 from .sections.broker import BrokerConfig, kafka_keys_of
 from .sections.consumer import ConsumerConfig
+from .sections.mirror import MirrorConfig
 from .sections.process_log import ProcessLogConfig
 from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings, own_keys
@@ -32,6 +33,7 @@ SECTIONS = (
     "consumer",
     "audit",
     "sinks",
+    "mirrors",
     "serdes",
     "plugins",
     "log",
@@ -73,6 +75,7 @@ class SettingsLoader:
         sections["serdes"] = self._serdes(host)
         sections["topics"] = self._topics(host)
         sections["sinks"] = self._sinks(host)
+        sections["mirrors"] = self._mirrors()
         sections["broker"] = self._broker(host)
         sections["producer"] = self._producer(host)
         sections["consumer"] = self._consumer(host)
@@ -309,6 +312,17 @@ class SettingsLoader:
             sink = self._sink(name, host)
             if sink is not None:
                 found[name] = sink
+        return found
+
+    def _mirrors(self) -> dict[str, MirrorConfig]:
+        found: dict[str, MirrorConfig] = {}
+        for name in self._section(("mirrors",)):
+            path = ("mirrors", name)
+            link = self._model(MirrorConfig, self._section(path), path)
+            if why := name_problem(name):
+                self._found(path, why)
+            elif link is not None:
+                found[name] = link
         return found
 
     def _sink(self, name: str, host: PluginHost) -> SinkSettings | None:

@@ -15,6 +15,7 @@ from .kafka_keys import BROKER_KEYS, TOPIC_KEYS, refusal
 from .section import LONG_MAX, ConfigKey, definitions, to_string
 from .sections.broker import BrokerConfig
 from .sections.consumer import ConsumerConfig
+from .sections.mirror import MirrorConfig
 from .sections.process_log import ProcessLogConfig
 from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings
@@ -52,6 +53,7 @@ def _lines(host: PluginHost) -> Iterator[str]:
     yield from _section("producer", "A producer.", ProducerConfig)
     yield from _section("consumer", "A consumer.", ConsumerConfig)
     yield from _section("sinks.NAME", "A sink: `plugin`, these keys, and the plugin's own.", SinkSettings)
+    yield from _section("mirrors.NAME", "A link to a cluster whose topics this one mirrors.", MirrorConfig)
     for title, providers in _plugin_kinds(host):
         for name in providers.names():
             provider = providers.get(name)

@@ -18,6 +18,7 @@ from .loader import SettingsLoader
 from .problems import without_repetitions
 from .sections.broker import BrokerConfig
 from .sections.consumer import ConsumerConfig
+from .sections.mirror import MirrorConfig
 from .sections.process_log import ProcessLogConfig
 from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings
@@ -52,6 +53,7 @@ class Settings:
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     audit: PluginChoice | None = None
     sinks: dict[str, SinkSettings] = field(default_factory=dict)
+    mirrors: dict[str, MirrorConfig] = field(default_factory=dict)
     serdes: dict[str, PluginChoice] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
     log: ProcessLogConfig = field(default_factory=ProcessLogConfig)

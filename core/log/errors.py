@@ -107,6 +107,12 @@ class FencedLeaderEpochError(KlammError):
     code = ErrorCode.fenced_leader_epoch
 
 
+class MirrorLogError(KlammError):
+    """A client's append to a mirror."""
+
+    code = ErrorCode.policy_violation
+
+
 class InvalidTopicNameError(KlammError):
     """A topic name cannot be the name of a directory."""
 

@@ -39,6 +39,7 @@ from .errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
     LogClosedError,
+    MirrorLogError,
     NoSpaceError,
     OffsetOutOfRangeError,
     WouldBlockError,
@@ -754,6 +755,10 @@ class PartitionLog:
 
     def _check_may_lead(self, leader_epoch: int) -> None:
         self._check_open()
+        if self._role.mirrors == leader_epoch:
+            raise MirrorLogError(
+                f"{self.tp} mirrors a topic of another cluster: write it there, or promote it (klamm mirror promote)"
+            )
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpochError(
                 f"{self.tp}: append under leader epoch {leader_epoch}, but the latest epoch is {self._epochs.latest}"

@@ -60,6 +60,8 @@ class MirrorResult(Enum):
     """Records were stored, or there were none yet: fetch again."""
     CUT = "cut"
     """The log was truncated towards the source's: fetch again."""
+    RESTARTED = "restarted"
+    """The log was empty, and begins at the source's start now: fetch again."""
     STALE = "stale"
     """The answer belongs to an earlier request; it is ignored."""
     REFUSED = "refused"
@@ -118,8 +120,9 @@ class MirrorRules:
 
 
 class PartitionMirror:
-    """One term of the leader of a mirror. All calls on one thread, except that `on_answer` and `on_bounds` may run on
-    another while the caller waits for them.
+    """One term of the leader of a mirror. All calls on one thread, that of `leader`, except that `on_answer` and
+    `on_bounds`, which do not touch `leader`'s followers, may run on another while the caller waits for them. Each of
+    their results is passed to `notice` before the next fetch.
 
     `leader` leads under a state with `mirror`. `set_aside` stores the batches from an offset on beside the log, on the
     disk, and is called before they are removed. `topic_id` is the id of the source's topic at the start of the mirror.
@@ -220,7 +223,6 @@ class PartitionMirror:
         if self._rules.follows_retention:
             self._log.advance_log_start(answer.log_start_offset)
         self.source_end, self.source_start = answer.high_watermark, answer.log_start_offset
-        self.leader.advance_high_watermark()
         self.status = MirrorStatus.COPYING if self.lag else MirrorStatus.FOLLOWING
 
     def _diverged(self, diverging: EpochEndOffset) -> MirrorResult:
@@ -241,11 +243,18 @@ class PartitionMirror:
             log.restart_at(offset, self.leader.epoch, self._term)
         else:
             log.truncate_to(offset, self.leader.epoch, self._term)
-        self.leader.truncated()
         self._skip_to = 0
         if first < end:
             self.cut = Cut(log.log_end_offset, end)
         return MirrorResult.CUT
+
+    def notice(self, result: MirrorResult) -> None:
+        """Applies to the leader what a change of the log means for its followers: after a cut, what they have reported
+        is forgotten (M6)."""
+        if result in (MirrorResult.CUT, MirrorResult.RESTARTED):
+            self.leader.truncated()
+        elif result is MirrorResult.APPENDED:
+            self.leader.advance_high_watermark()
 
     # -- out of range --------------------------------------------------------------------------------------------
 
@@ -264,8 +273,7 @@ class PartitionMirror:
             return MirrorResult.STOPPED
         if log.log_end_offset == 0:
             log.restart_at(log_start_offset, self.leader.epoch, self._term)
-            self.leader.truncated()
-            return MirrorResult.APPENDED
+            return MirrorResult.RESTARTED
         if self._rules.stops_at_gap:
             self.status = MirrorStatus.GAP
             return MirrorResult.STOPPED

@@ -55,24 +55,26 @@ class LinkPlan:
     refused: Mapping[str, str]
 
 
-def selects(link: MirrorConfig, name: str, *, internal: bool) -> bool:
+def selects(config: MirrorConfig, name: str, *, internal: bool) -> bool:
     """Returns True if the link mirrors the source's topic of this name. A pattern never selects internal topics."""
-    if name in link.topics:
+    if name in config.topics:
         return not internal
-    return bool(link.topics_regex) and not internal and not name.startswith("_") and _matches(link.topics_regex, name)
+    return (
+        bool(config.topics_regex) and not internal and not name.startswith("_") and _matches(config.topics_regex, name)
+    )
 
 
 def _matches(pattern: str, name: str) -> bool:
     return re.fullmatch(pattern, name) is not None
 
 
-def selects_group(link: MirrorConfig, group: str) -> bool:
-    return bool(link.groups_regex) and _matches(link.groups_regex, group)
+def selects_group(config: MirrorConfig, group: str) -> bool:
+    return bool(config.groups_regex) and _matches(config.groups_regex, group)
 
 
 def plan_link(
     link_name: str,
-    link: MirrorConfig,
+    config: MirrorConfig,
     own_cluster: str,
     source_cluster: str,
     source: Mapping[str, SourceTopic],
@@ -87,13 +89,13 @@ def plan_link(
     create: dict[str, NewMirror] = {}
     grow: dict[str, int] = {}
     configs: dict[str, dict[str, str | None]] = {}
-    refused: dict[str, str] = {name: "it does not exist at the source" for name in link.topics if name not in source}
+    refused: dict[str, str] = {name: "it does not exist at the source" for name in config.topics if name not in source}
     for name, topic in sorted(source.items()):
-        if not selects(link, name, internal=topic.internal):
-            if name in link.topics:
+        if not selects(config, name, internal=topic.internal):
+            if name in config.topics:
                 refused[name] = "it is an internal topic"
             continue
-        here = link.prefix + name
+        here = config.prefix + name
         found = target.get(here)
         if source_cluster == own_cluster and here == name:
             refused[name] = "the source is this cluster"
@@ -101,7 +103,7 @@ def plan_link(
             loop = topic.mirror_of == own_cluster
             refused[name] = "it is a mirror of " + ("this cluster" if loop else f"cluster {topic.mirror_of}")
         elif found is None:
-            copied = {key: value for key, value in topic.configs.items() if key in link.configs}
+            copied = {key: value for key, value in topic.configs.items() if key in config.configs}
             create[here] = NewMirror(name, topic.topic_id, topic.partitions, copied)
         elif (found.link, found.source) != (link_name, name):
             owner = f"a mirror of link {found.link}" if found.link else "an ordinary topic"
@@ -110,7 +112,9 @@ def plan_link(
             if topic.partitions > found.partitions:
                 grow[here] = topic.partitions
             changed = {
-                key: topic.configs.get(key) for key in link.configs if topic.configs.get(key) != found.configs.get(key)
+                key: topic.configs.get(key)
+                for key in config.configs
+                if topic.configs.get(key) != found.configs.get(key)
             }
             if changed:
                 configs[here] = changed

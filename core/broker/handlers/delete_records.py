@@ -45,6 +45,8 @@ async def _delete(services: Services, name: TopicPartition, offset: int, deadlin
     led = services.led(*name)
     if not isinstance(led, Replica):
         return led, _NO_OFFSET
+    if led.leader is not None and led.leader.state.mirror:  # the source decides what is deleted (docs/mirror.md, M5)
+        return ErrorCode.policy_violation, _NO_OFFSET
     config = led.log.config
     if config.compacts and not config.deletes:  # as in Kafka, records of a compacted topic are not deleted
         return ErrorCode.policy_violation, _NO_OFFSET

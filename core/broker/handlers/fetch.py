@@ -33,6 +33,8 @@ from ..request import FIRST_ALLOWANCE, ConnectionContext, Request
 from ..services import Services
 from .metadata import nodes
 
+_EPOCHS_FROM = 12
+"""The first version that names the epoch of the record before the offset (KIP-595)."""
 _RACKS_FROM = 11
 """The first version that names the consumer's rack: followers answer too (KIP-392)."""
 _TOPIC_IDS_FROM = 13
@@ -60,6 +62,7 @@ class _Asked(NamedTuple):
     offset: int
     max_bytes: int
     leader_epoch: int
+    last_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class _Wanted:
     offset: int
     max_bytes: int
     leader_epoch: int
+    last_epoch: int
     refused: ErrorCode | None = None
 
 
@@ -129,7 +133,8 @@ def _session_request(request: Request) -> FetchSessionRequest[_Key, _Asked]:
         name = _named(topic, by_id)
         for p in topic.partitions:
             epoch = p.current_leader_epoch if has_epochs else -1
-            partitions[name, p.partition] = _Asked(p.fetch_offset, p.partition_max_bytes, epoch)
+            last = p.last_fetched_epoch if request.version >= _EPOCHS_FROM else -1
+            partitions[name, p.partition] = _Asked(p.fetch_offset, p.partition_max_bytes, epoch, last)
     if request.version < _SESSIONS_FROM:
         return FetchSessionRequest(NO_SESSION, FINAL_EPOCH, partitions, (), by_id)
     forgotten = tuple(
@@ -153,11 +158,11 @@ def _wanted(services: Services, request: Request, context: _Context) -> list[_Wa
     both."""
     topics: dict[str | bytes, tuple[str, ErrorCode | None]] = {}
     wanted = []
-    for (asked, number), (offset, max_bytes, leader_epoch) in context:
+    for (asked, number), (offset, max_bytes, leader_epoch, last_epoch) in context:
         found = topics.get(asked)
         if found is None:
             found = topics[asked] = _topic(services, request, asked)
-        wanted.append(_Wanted(asked, found[0], number, offset, max_bytes, leader_epoch, found[1]))
+        wanted.append(_Wanted(asked, found[0], number, offset, max_bytes, leader_epoch, last_epoch, found[1]))
     return wanted
 
 
@@ -270,6 +275,9 @@ def _look(
             answer = _bounds(want, led)
             answer.preferred_read_replica = nearer
             poll.at_once = True  # answered at once
+        elif want.last_epoch >= 0 and (parted := _diverging(want, led)) is not None:
+            answer = parted
+            poll.at_once = True
         else:
             limit = min(want.max_bytes, room - poll.size)
             if limit <= 0 and poll.size:
@@ -286,6 +294,24 @@ def _look(
         if answer.error is not ErrorCode.none and not _is_for_leader(led, answer):
             poll.at_once = True  # other than what a leader decides, who may yet have to learn where this log starts
     return poll
+
+
+def _diverging(want: _Wanted, led: Replica) -> Fetched | None:
+    """Returns the answer if the leader's log is not that of the client up to its offset, as Kafka's
+    `Partition.readRecords` does; None if the client may read on. An epoch that the log does not know is
+    OFFSET_OUT_OF_RANGE. A follower may be behind, and does not judge."""
+    log = led.log
+    if led.leader is None or (want.last_epoch == log.leader_epoch and want.offset <= log.log_end_offset):
+        return None
+    epoch, end = log.end_offset_for_epoch(want.last_epoch)
+    if epoch == want.last_epoch and want.offset <= end:
+        return None
+    answer = _bounds(want, led)
+    if epoch < 0 or want.offset < log.log_start_offset:
+        answer.error = ErrorCode.offset_out_of_range
+    else:
+        answer.diverging_epoch = (epoch, end)
+    return answer
 
 
 def _selects_by_rack(selector: str | None) -> bool:

@@ -252,6 +252,16 @@ class Replica:
         """Counts `size` bytes that this replica has copied from the leader."""
         self.traffic.replication_bytes_in += size
 
+    def mirrored(self, size: int) -> None:
+        """Counts `size` bytes that this replica, a mirror's leader, has copied from the source, and notifies followers
+        and the fetches that can read them."""
+        self.replicated(size)
+        if size:
+            self._uncommitted.append((self.log.log_end_offset, size))
+        self.refresh()
+        for wait in self._followers.values():
+            wait.on_append(self.key)
+
     def when_committed(
         self, leader_epoch: int, end_offset: int, timeout_s: float, completed: Callable[[ErrorCode], None]
     ) -> None:

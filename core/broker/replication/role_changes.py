@@ -228,7 +228,7 @@ class RoleChanges:
                 if over is not None:
                     behind[name] = over
                     continue
-                if assignment.leads:
+                if assignment.leads and not assignment.image.state.mirror:
                     found.begin_leader_epoch(assignment.leader_epoch, durable=False)
                 opened[name] = found
             except KlammError as error:

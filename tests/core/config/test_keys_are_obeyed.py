@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from klamm.core.config.section import dotted
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.consumer import ConsumerConfig
+from klamm.core.config.sections.mirror import MirrorConfig
 from klamm.core.config.sections.producer import ProducerConfig
 from klamm.core.config.sections.sink import SinkSettings
 from klamm.core.config.sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
@@ -24,6 +25,7 @@ READERS = {
     ProducerConfig: ("core/client", "core/config"),
     ConsumerConfig: ("core/client", "core/config"),
     SinkSettings: ("core/client", "core/config", "hadoop"),
+    MirrorConfig: ("core/broker", "core/mirror", "core/cli"),
     TopicConfig: ("core/log", "core/broker", "core/cluster", "core/config"),
 }
 """The modules that read a section: a message's field of the same name elsewhere is not the key."""

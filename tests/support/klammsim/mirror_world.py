@@ -260,6 +260,7 @@ class World:
         except FencedLeaderEpochError:
             self.note("answer in a term that is over")
             return
+        mirror.notice(result)
         self.note(f"source: {result.value}")
         if result is MirrorResult.CUT:
             self._on_cut(broker, before)

@@ -153,6 +153,11 @@ async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
             f"topic {topic.name!r} has {counted(len(known.partitions), 'partition')} already; "
             f"{topic.count} is not more",
         )
+    if known.partitions[0].state.mirror:
+        raise BrokerError(
+            ErrorCode.policy_violation,
+            f"topic {topic.name!r} is a mirror: it gets its partitions from its source",
+        )
     if topic.name == OFFSETS_TOPIC:
         raise BrokerError(
             ErrorCode.invalid_partitions,

@@ -1,0 +1,2 @@
+"""Mirrors in the broker: links to other clusters, and the fetches of the partitions that this broker leads
+(docs/mirror.md)."""

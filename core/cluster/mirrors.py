@@ -1,0 +1,181 @@
+"""What the coordination holds about mirrors: links, their topics, and what brokers report (docs/mirror.md, M12).
+
+    /mirrors/LINK                    the link's definition
+    /mirrors/LINK/topics/TOPIC       one of its mirror topics, with what was found in each partition
+    /mirrors/LINK/reports/BROKER     the state of the partitions that a broker leads
+    /mirrors/LINK/groups/GROUP       the offsets that were copied last
+
+Whether a partition is a mirror is in its state (`PartitionState.mirror`), which changes in the order of the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+from pydantic import Field
+
+from ..interfaces.coordination import (
+    BadVersionError,
+    Coordination,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from .tree.nodes import KafkaUuid, NodeData
+
+__all__ = [
+    "MIRRORS",
+    "CopiedNode",
+    "LinkNode",
+    "MirrorCut",
+    "MirrorTopicNode",
+    "PartitionReport",
+    "ReportNode",
+    "copied_path",
+    "link_path",
+    "read_links",
+    "read_reports",
+    "read_topics",
+    "remove_link",
+    "report_path",
+    "topic_path",
+    "update",
+]
+
+MIRRORS = "/mirrors"
+_ATTEMPTS = 20
+
+
+class LinkNode(NodeData):
+    """`config`: the keys of `MirrorConfig` that are set. `source_cluster_id`: empty until a broker has read it."""
+
+    version: int = 1
+    config: dict[str, Any]
+    source_cluster_id: str = ""
+    paused: bool = False
+
+
+class MirrorCut(NodeData):
+    """Records that a broker has set aside in `path`."""
+
+    partition: int
+    start: int
+    end: int
+    broker: int
+    path: str
+
+
+class MirrorTopicNode(NodeData):
+    """`gaps`: by partition, the offsets from the first up to the second that the source had deleted. `promote`: the
+    mirror is to end."""
+
+    version: int = 1
+    source: str
+    topic_id: KafkaUuid
+    gaps: dict[int, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
+    cuts: tuple[MirrorCut, ...] = ()
+    promote: bool = False
+    paused: bool = False
+
+
+class PartitionReport(NodeData):
+    """`end`: of the mirror's log; `source_end`: the source's high watermark in its last answer, -1 before it."""
+
+    status: str
+    end: int
+    source_end: int
+    lag: int
+
+
+class ReportNode(NodeData):
+    """`partitions` by topic and partition. `refused`: topics that are not mirrored, with the reason. `problem`: why the
+    link does not work at this broker; empty if it does."""
+
+    version: int = 1
+    partitions: dict[str, dict[int, PartitionReport]] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
+    problem: str = ""
+
+
+class CopiedNode(NodeData):
+    """By topic and partition: the (offset, leader epoch) pairs that the mirror has committed, or was about to."""
+
+    version: int = 1
+    offsets: dict[str, dict[int, tuple[tuple[int, int], ...]]] = Field(default_factory=dict)
+
+
+def link_path(link: str) -> str:
+    return f"{MIRRORS}/{link}"
+
+
+def topic_path(link: str, topic: str) -> str:
+    return f"{MIRRORS}/{link}/topics/{topic}"
+
+
+def report_path(link: str, broker_id: int) -> str:
+    return f"{MIRRORS}/{link}/reports/{broker_id}"
+
+
+def copied_path(link: str, group: str) -> str:
+    return f"{MIRRORS}/{link}/groups/{quote(group, safe='') or '%'}"
+
+
+N = TypeVar("N", bound=NodeData)
+
+
+def update(coordination: Coordination, path: str, kind: type[N], change: Callable[[N | None], N | None]) -> N | None:
+    """Changes the data of a path by compare-and-set; `change` gets None if the path does not exist, and returns None to
+    leave it as it is. Returns the data after that. Raises `CoordinationError`."""
+    for _ in range(_ATTEMPTS):
+        try:
+            data, stat = coordination.get(path)
+            before: N | None = kind.decode(path, data)
+            version = stat.version
+        except NoNodeError:
+            before, version = None, -1
+        after = change(before)
+        if after is None or after == before:
+            return before
+        try:
+            if before is None:
+                coordination.create(path, after.encode(), make_parents=True)
+            else:
+                coordination.set(path, after.encode(), version)
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            continue
+        return after
+    raise CoordinationUnavailableError(f"{path} kept changing during {_ATTEMPTS} attempts to change it")
+
+
+def read_links(coordination: Coordination) -> dict[str, LinkNode]:
+    return _read_below(coordination, MIRRORS, LinkNode)
+
+
+def read_topics(coordination: Coordination, link: str) -> dict[str, MirrorTopicNode]:
+    return _read_below(coordination, f"{link_path(link)}/topics", MirrorTopicNode)
+
+
+def read_reports(coordination: Coordination, link: str) -> dict[int, ReportNode]:
+    found = _read_below(coordination, f"{link_path(link)}/reports", ReportNode)
+    return {int(broker): report for broker, report in found.items()}
+
+
+def _read_below(coordination: Coordination, parent: str, kind: type[N]) -> dict[str, N]:
+    try:
+        names = sorted(coordination.children(parent))
+    except NoNodeError:
+        return {}
+    wanted = [f"{parent}/{name}" for name in names]
+    found: Mapping[str, Any] = dict(zip(wanted, coordination.get_many(wanted), strict=True))
+    return {
+        unquote(name): kind.decode(path, found[path][0])
+        for name, path in zip(names, wanted, strict=True)
+        if found[path] is not None
+    }
+
+
+def remove_link(coordination: Coordination, link: str) -> None:
+    """Removes a link with all that is stored of it. Raises `NoNodeError` if there is none."""
+    coordination.delete(link_path(link), recursive=True)

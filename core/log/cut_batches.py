@@ -1,0 +1,48 @@
+"""Keeps a copy of the batches that a mirror's log is about to lose (docs/mirror.md, M6)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from ..records.chain import check_chain
+from .partition_log import PartitionLog, ReadIsolation
+from .segment.file_operations import storage, sync_directory
+from .segment.naming import segment_file, suffixed
+
+__all__ = ["CUT", "set_aside"]
+
+CUT: Final = "cut"
+"""The last part of the name of a directory with such batches."""
+_PIECE: Final = 8 * 1024 * 1024
+_log = logging.getLogger(__name__)
+
+
+def set_aside(log: PartitionLog, offset: int) -> Path:
+    """Writes the batches from the one that contains `offset` on to a segment file in a new directory beside the log's,
+    named `TOPIC-PARTITION.ID-cut`, and returns its path. It is on the disk when this returns. Raises `StorageError`."""
+    target = log.directory.parent / suffixed(log.tp, uuid4(), CUT)
+    path = segment_file(target, offset, ".log")
+    end = log.log_end_offset
+    with storage(f"cannot write {path}"):
+        target.mkdir()
+        with path.open("wb") as file:
+            at = offset
+            while at < end:
+                data = log.read(at, _PIECE, isolation=ReadIsolation.LOG_END).data
+                if not data:
+                    break
+                file.write(data)
+                at = check_chain(data).next_offset
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(target)
+        sync_directory(log.directory.parent)
+    _log.error(
+        "%s: the source has lost the records from offset %d to %d in an unclean election; they are removed here too, "
+        "and were copied to %s", log.tp, offset, end, path,
+    )  # fmt: skip
+    return path

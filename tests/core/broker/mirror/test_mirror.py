@@ -1,0 +1,263 @@
+"""Two clusters of one broker each: what a link copies, refuses and survives (docs/mirror.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from klamm.core.cli.mirror import app
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.core.records.partition import TopicPartition
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.logs import batch
+from klammtest.waiting import eventually
+
+
+class Clusters:
+    """The source, and the target with the link `berlin` to it."""
+
+    def __init__(self, source: RunningBroker, target: RunningBroker, codecs: CodecTable, stack: ExitStack) -> None:
+        self.target_broker = target
+        self.codecs = codecs
+        self.source = stack.enter_context(ClusterClient(source.bootstrap, codecs=codecs))
+        self.target = stack.enter_context(ClusterClient(target.bootstrap, codecs=codecs))
+
+    def mirror(self, *arguments: str, fails: bool = False) -> str:
+        """Runs `klamm mirror`; returns what it prints, or its error."""
+        config = ("--config", str(self.target_broker.config_path))
+        result = CliRunner().invoke(app, [*arguments, *config])
+        if fails:
+            assert result.exception is not None, result.output
+            return str(result.exception)
+        if result.exception is not None:
+            raise result.exception
+        return result.output
+
+    def status(self, topic: str) -> dict[str, Any]:
+        config = ("--config", str(self.target_broker.config_path))
+        found: dict[str, Any] = json.loads(CliRunner().invoke(app, ["status", "berlin", "--json", *config]).stdout)
+        found["partitions"] = [row for row in found["partitions"] if row["topic"] == topic]
+        return found
+
+    def row(self, topic: str, number: int = 0) -> dict[str, Any]:
+        rows = [row for row in self.status(topic)["partitions"] if row["partition"] == number]
+        return rows[0] if rows else {"status": "", "end": -1}
+
+    def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        keys = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in configs.items()}
+        self.source.create_topics({topic: NewTopic(partitions, 1, keys)})
+
+    def write(self, topic: str, *values: bytes, number: int = 0) -> None:
+        for value in values:
+            self.source.produce({TopicPartition(topic, number): batch([value])})
+
+    def follows(self, topic: str, end: int, number: int = 0) -> None:
+        """Waits until the mirror has everything up to `end`."""
+
+        def reached() -> bool:
+            row = self.row(topic, number)
+            return row["status"] == "FOLLOWING" and row["end"] == end
+
+        eventually(reached, f"{topic} follows to {end}")
+
+    def same(self, topic: str, number: int = 0) -> None:
+        assert stored(self.target, topic, number) == stored(self.source, topic, number)
+
+
+def stored(client: ClusterClient, topic: str, number: int = 0, offset: int = 0) -> bytes:
+    """Returns all batches as the broker sends them."""
+    tp = TopicPartition(topic, number)
+    client.metadata([topic])
+    ((node, _),) = client.by_leader([tp]).items()
+    return client.fetch(node, {tp: offset}, max_wait_ms=0, partition_max_bytes=1 << 24)[tp].records
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    folder = tmp_path_factory.mktemp("mirror")
+    with ExitStack() as stack:
+        source = stack.enter_context(running_broker(folder / "source"))
+        link = {
+            "bootstrap.servers": source.bootstrap,
+            "topics.regex": r"trips\..*",
+            "groups.regex": r"load\..*",
+            "groups.interval.ms": 100,
+            "metadata.interval.ms": 100,
+            "fetch.max.wait.ms": 100,
+        }
+        target = stack.enter_context(running_broker(folder / "target", mirrors={"berlin": link}))
+        found = Clusters(source, target, load_settings({}).codec_table(), stack)
+        assert "mirror berlin follows" in found.mirror("create", "berlin")
+        yield found
+
+
+def test_batches_of_every_codec_are_copied_byte_for_byte(clusters: Clusters) -> None:
+    topic = "trips.codecs"
+    clusters.create(topic, retention_ms="9000000000000")
+    tp = TopicPartition(topic, 0)
+    for name in ("gzip", "snappy", "lz4", "zstd"):
+        clusters.source.produce({tp: batch([b"a" * 100, b"b"], codec=clusters.codecs.by_name(name))})
+    clusters.write(topic, b"plain")
+    clusters.follows(topic, 9)
+    clusters.same(topic)
+    assert clusters.target.describe_configs(topic)["retention.ms"].value == "9000000000000"
+
+
+def test_offsets_of_groups_are_copied_and_those_of_a_group_that_has_moved_stay(clusters: Clusters) -> None:
+    topic, group, tp = "trips.groups", "load.groups", TopicPartition("trips.groups", 0)
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b", b"c")
+    clusters.source.commit_offsets(group, {tp: CommittedOffset(2)})
+    clusters.source.commit_offsets("other", {tp: CommittedOffset(1)})
+    clusters.follows(topic, 3)
+    eventually(lambda: clusters.target.fetch_offsets(group).get(tp, CommittedOffset(-1)).offset == 2, "the copy")
+    clusters.target.commit_offsets(group, {tp: CommittedOffset(1)})
+    clusters.source.commit_offsets(group, {tp: CommittedOffset(3)})
+    clusters.source.commit_offsets("load.after", {tp: CommittedOffset(3)})
+    eventually(lambda: tp in clusters.target.fetch_offsets("load.after"), "a later copy")
+    assert clusters.target.fetch_offsets(group)[tp].offset == 1
+    assert tp not in clusters.target.fetch_offsets("other")
+
+
+def test_clients_cannot_change_a_mirror(clusters: Clusters) -> None:
+    topic = "trips.refused"
+    clusters.create(topic)
+    clusters.write(topic, b"a")
+    clusters.follows(topic, 1)
+    for acks in (1, -1):
+        with pytest.raises(BrokerError) as refused:
+            clusters.target.produce({TopicPartition(topic, 0): batch([b"x"])}, acks=acks)
+        assert refused.value.code is ErrorCode.policy_violation
+    with pytest.raises(BrokerError) as refused:
+        clusters.target.create_partitions(topic, 2)
+    assert refused.value.code is ErrorCode.policy_violation
+    with pytest.raises(BrokerError) as refused:
+        clusters.target.delete_records({TopicPartition(topic, 0): 1})
+    assert refused.value.code is ErrorCode.policy_violation
+    clusters.write(topic, b"b")
+    clusters.follows(topic, 2)
+    clusters.same(topic)
+
+
+def test_partitions_and_configurations_follow(clusters: Clusters) -> None:
+    topic = "trips.grows"
+    clusters.create(topic)
+    clusters.follows(topic, 0)
+    clusters.source.create_partitions(topic, 2)
+    clusters.source.alter_configs(topic, {"retention.ms": "9000000000001"})
+    clusters.write(topic, b"a", number=1)
+    clusters.follows(topic, 1, number=1)
+    clusters.same(topic, 1)
+    eventually(
+        lambda: clusters.target.describe_configs(topic)["retention.ms"].value == "9000000000001", "the retention"
+    )
+
+
+def test_a_gap_is_stored_and_copying_goes_on_behind_it(clusters: Clusters) -> None:
+    topic, tp = "trips.gap", TopicPartition("trips.gap", 0)
+    clusters.create(topic)
+    clusters.write(topic, b"a")
+    clusters.follows(topic, 1)
+    clusters.mirror("pause", "berlin", "--topic", topic)
+    eventually(lambda: clusters.row(topic)["status"] == "PAUSED", "the pause")
+    clusters.write(topic, b"b", b"c", b"d")
+    clusters.source.delete_records({tp: 3})
+    clusters.mirror("resume", "berlin", "--topic", topic)
+    clusters.follows(topic, 4)
+    row = clusters.row(topic)
+    # The fetch that was under way at the pause may have taken a record more.
+    assert [gap[1] for gap in row["gaps"]] == [3]
+    assert stored(clusters.target, topic, offset=3) == stored(clusters.source, topic, offset=3)
+
+
+def test_a_topic_that_was_created_again_stops_and_is_copied_anew_once_it_is_deleted_here(clusters: Clusters) -> None:
+    topic = "trips.again"
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2)
+    before = stored(clusters.target, topic)
+    clusters.source.delete_topics([topic])
+    clusters.create(topic)
+    clusters.write(topic, b"x", b"y", b"z")
+    eventually(lambda: clusters.row(topic)["status"] == "SOURCE_REPLACED", "the new topic is noticed")
+    assert stored(clusters.target, topic) == before
+    assert "does not copy everything" in clusters.mirror("status", "berlin", fails=True)
+    clusters.target.delete_topics([topic])
+    clusters.follows(topic, 3)
+    clusters.same(topic)
+
+
+def test_a_promoted_topic_goes_on_where_the_mirror_ended(clusters: Clusters) -> None:
+    topic, tp = "trips.promoted", TopicPartition("trips.promoted", 0)
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2)
+    assert "0 missing" in clusters.mirror("promote", "berlin", "--topic", topic, "--dry-run")
+    assert "1 topic promoted" in clusters.mirror("promote", "berlin", "--topic", topic, "--drain")
+    clusters.write(topic, b"not copied")
+
+    def written() -> bool:
+        try:
+            return clusters.target.produce({tp: batch([b"c"])})[tp].base_offset == 2
+        except BrokerError:  # the leader has not read the change yet
+            return False
+
+    eventually(written, "a client's record")
+    headers = [header for _, header in iter_headers(stored(clusters.target, topic))]
+    assert headers[-1].leader_epoch > headers[0].leader_epoch
+    assert stored(clusters.source, topic).startswith(stored(clusters.target, topic)[: 2 * headers[0].size])
+    eventually(lambda: "an ordinary topic" in clusters.status(topic)["refused"].get(topic, ""), "it is not taken back")
+    clusters.target.delete_records({tp: 1})
+
+
+def test_a_mirroring_broker_that_was_killed_goes_on_without_a_duplicate(clusters: Clusters) -> None:
+    topic = "trips.killed"
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2)
+    clusters.target_broker.kill()
+    clusters.write(topic, b"c")
+    clusters.target_broker.start()
+    clusters.write(topic, b"d")
+    clusters.follows(topic, 4)
+    clusters.same(topic)
+
+
+def test_commands_refuse_what_is_wrong(clusters: Clusters) -> None:
+    assert "there is no such link (there are: berlin)" in clusters.mirror("create", "paris", fails=True)
+    assert "no mirror 'paris'" in clusters.mirror("status", "paris", fails=True)
+    assert "has no topic 'flights'" in clusters.mirror("pause", "berlin", "--topic", "flights", fails=True)
+    clusters.create("trips.kept")
+    clusters.follows("trips.kept", 0)
+    assert "promote them first" in clusters.mirror("drop", "berlin", fails=True)
+    assert "berlin" in clusters.mirror("list")
+
+
+def test_a_diverging_epoch_is_answered_to_clients(clusters: Clusters, tmp_path: Path) -> None:
+    """As Apache Kafka does for a consumer that names the epoch of its last record (Fetch 12)."""
+    from klamm.core.client.cluster_client import Lineage
+
+    topic, tp = "epochs", TopicPartition("epochs", 0)
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    ((node, _),) = clusters.source.by_leader([tp]).items()
+
+    def fetched(offset: int, last_epoch: int) -> Any:
+        lineage = {tp: Lineage(last_epoch=last_epoch)}
+        return clusters.source.fetch(node, {tp: offset}, lineages=lineage, max_wait_ms=0)[tp]
+
+    epoch = BatchHeader.parse(stored(clusters.source, topic)).leader_epoch
+    assert fetched(1, epoch).records
+    assert fetched(5, epoch).diverging == (epoch, 2)
+    assert fetched(1, epoch + 1).error is ErrorCode.offset_out_of_range
