@@ -23,9 +23,9 @@ from ..replication.replica_log import ReplicaLog
 
 __all__ = [
     "Cut",
-    "Gap",
     "MirrorAnswer",
     "MirrorFetch",
+    "MirrorGap",
     "MirrorResult",
     "MirrorRules",
     "MirrorStatus",
@@ -95,7 +95,7 @@ class MirrorAnswer(NamedTuple):
     largest_epoch: int = NO_EPOCH
 
 
-class Gap(NamedTuple):
+class MirrorGap(NamedTuple):
     """Offsets that the source had deleted before they were copied: from `start` up to `end`, which is not in it."""
 
     start: int
@@ -142,7 +142,7 @@ class PartitionMirror:
         self.status = MirrorStatus.COPYING
         self.wanted_epoch = NO_EPOCH
         """The epoch that the partition needs before the next batch is stored; -1 if it needs none."""
-        self.gap: Gap | None = None
+        self.gap: MirrorGap | None = None
         """The gap that was found and is not stored yet."""
         self.cut: Cut | None = None
         """The last cut."""
@@ -277,7 +277,7 @@ class PartitionMirror:
         if self._rules.stops_at_gap:
             self.status = MirrorStatus.GAP
             return MirrorResult.STOPPED
-        self.gap = Gap(fetch.offset, log_start_offset)
+        self.gap = MirrorGap(fetch.offset, log_start_offset)
         return MirrorResult.GAP_FOUND
 
     def skip_gap(self) -> None:

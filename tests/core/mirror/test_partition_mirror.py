@@ -11,9 +11,9 @@ from klamm.core.errors import ErrorCode
 from klamm.core.log.errors import FencedLeaderEpochError, MirrorLogError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.mirror.partition_mirror import (
-    Gap,
     MirrorAnswer,
     MirrorFetch,
+    MirrorGap,
     MirrorResult,
     MirrorRules,
     MirrorStatus,
@@ -125,7 +125,7 @@ def test_a_gap_keeps_the_log(tmp_path: Path) -> None:
     assert fetch is not None
     assert rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range)) is MirrorResult.OUT_OF_RANGE
     assert rig.mirror.on_bounds(fetch, 4) is MirrorResult.GAP_FOUND
-    assert rig.mirror.gap == Gap(2, 4)
+    assert rig.mirror.gap == MirrorGap(2, 4)
     assert rig.mirror.fetch() is None, "before it is stored"
     rig.mirror.skip_gap()
     assert rig.step() is MirrorResult.APPENDED

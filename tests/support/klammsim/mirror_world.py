@@ -19,9 +19,9 @@ from klamm.core.log.errors import FencedLeaderEpochError
 from klamm.core.mirror import group_offsets, promotion
 from klamm.core.mirror.group_offsets import GroupOffset
 from klamm.core.mirror.partition_mirror import (
-    Gap,
     MirrorAnswer,
     MirrorFetch,
+    MirrorGap,
     MirrorResult,
     MirrorRules,
     MirrorStatus,
@@ -56,7 +56,7 @@ class Cluster:
 
     states: list[PartitionState]
     registrations: dict[int, BrokerRegistration] = field(default_factory=dict)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[MirrorGap] = field(default_factory=list)
     copied: dict[TopicPartition, tuple[GroupOffset, ...]] = field(default_factory=dict)
     committed_offsets: dict[TopicPartition, GroupOffset] = field(default_factory=dict)
 
