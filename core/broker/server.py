@@ -319,7 +319,7 @@ class Broker:
             await listener.start()
         services.deletions.start()
         self._stack.push_async_callback(services.deletions.stop)
-        await self._start_background(background, context, lag)
+        await self._start_background(background, services, context, lag)
         self._services = services
         self.state = BrokerState.SERVING
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
@@ -713,7 +713,7 @@ class Broker:
         return lag if self._config.consumer_lag_interval_ms else None
 
     async def _start_background(
-        self, background: BackgroundServices, context: LocalBrokerContext, lag: ConsumerLag | None
+        self, background: BackgroundServices, services: Services, context: LocalBrokerContext, lag: ConsumerLag | None
     ) -> None:
         """Starts the services. The audit's follower starts first, so that it stops last and counts everything."""
         self._stack.push_async_callback(background.stop)
