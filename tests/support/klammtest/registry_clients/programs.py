@@ -36,7 +36,7 @@ class NotBuiltError(ConfigError):
 
 
 def _tool(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/local/go/bin")
+    found = shutil.which(name) or shutil.which(name, path=f"{Path.home()}/.cargo/bin:/usr/local/go/bin")
     if found is None:
         raise NotBuiltError(f"{name} is not installed")
     return found
@@ -88,6 +88,11 @@ def _go() -> Command:
     return [str(_built("go", ["sh", "-c", build], "registry-client") / "registry-client")]
 
 
+def _rust() -> Command:
+    folder = _built("rust", [_tool("cargo"), "build", "-j", "1"], "target/debug/registry-client")
+    return [str(folder / "target" / "debug" / "registry-client")]
+
+
 CLIENTS: Final = {
     client.name: client
     for client in (
@@ -98,5 +103,6 @@ CLIENTS: Final = {
         Client("confluentinc", "JavaScript", _node("confluentinc.js")),
         Client("franz-go", "Go", _go),
         Client("srclient", "Go", _go, ("avro", "json")),
+        Client("rust", "Rust", _rust),
     )
 }
