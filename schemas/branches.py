@@ -69,6 +69,17 @@ def must_be_named(union: AvroType) -> frozenset[int]:
     return frozenset(index for index, branch in enumerate(union.branches) if _ambiguous(union, index, branch))
 
 
+def class_beyond(union: AvroType, index: int) -> type | None:
+    """Returns the class of the stored values that Python has no date, time or UUID for (they are read as they are), if
+    they would be written to another branch; None if they would not, or if there are none."""
+    branch = union.branches[index]
+    if branch.kind not in ("int", "long", "string") or not branch.logical or read_class(branch) is int:
+        return None
+    kind = str if branch.kind == "string" else int
+    others = (one for i, one in enumerate(union.branches) if i != index)
+    return kind if any(_rank(one, kind) is not None for one in others) else None
+
+
 def _ambiguous(union: AvroType, index: int, branch: AvroType) -> bool:
     others = [one for i, one in enumerate(union.branches) if i != index]
     if branch.kind == "record":

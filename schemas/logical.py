@@ -274,7 +274,7 @@ class _Writer:
     def _moment(self, value: Any) -> int:
         """Returns microseconds since 1970."""
         zoned = self._avro.logical in _INSTANTS
-        if not isinstance(value, dt.datetime):
+        if not isinstance(value, dt.datetime) or value != value:  # pandas.NaT is a datetime, too
             raise self.wrong(value, "a datetime")
         if zoned and value.utcoffset() is None:
             raise misfit(

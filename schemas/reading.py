@@ -17,7 +17,7 @@ from fastavro.read import LOGICAL_READERS
 
 from klamm.core.errors import SchemaError
 
-from .branches import NAME_KEY, must_be_named
+from .branches import NAME_KEY, class_beyond, must_be_named
 from .logical import Convert, reader_of
 from .model import NAMED, AvroType, describe
 from .nesting import MAX_NESTING, check_nesting, contains_itself
@@ -178,9 +178,10 @@ class _Compiler:
         branch = union.branches[index]
         records = [one for one in union.branches if one.kind == "record"]
         wanted = self._name_records and branch.kind == "record" and len(records) > 1
-        if not wanted and index not in must_be_named(union):
-            return None
         name = branch.branch_name
+        if not wanted and index not in must_be_named(union):
+            beyond = class_beyond(union, index)
+            return None if beyond is None else lambda value: (name, value) if value.__class__ is beyond else value
         if branch.kind == "record":
             return lambda value: {NAME_KEY: name, **value}
         return lambda value: (name, value)

@@ -146,11 +146,14 @@ def _getter(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 
 def _array(avro: AvroType, item: Encode, at: str) -> Encode:
     def encode(value: Any, put: Put) -> None:
-        items: Sequence[Any] = value
+        items: Sequence[Any] | None = value
         if value.__class__ is not list:
-            if isinstance(value, str | bytes | bytearray | Mapping) or not hasattr(value, "__iter__"):
+            try:
+                items = None if isinstance(value, str | bytes | bytearray | Mapping) else list(value)
+            except TypeError:  # numpy's arrays of no dimension have __iter__, too
+                items = None
+            if items is None:
                 raise misfit(at, f"expected {describe(avro)}, got {value!r:.200}")
-            items = list(value)
         if items:
             put(varint(len(items)))
             for one in items:

@@ -165,6 +165,11 @@ REFUSED = [
     (MILLIS, 1_700_000_000_000_000, "field a: .* is beyond the range of long .timestamp-millis."),
     (MICROS, dt.datetime(2024, 1, 1), "no time zone, so it is no instant, .*local-timestamp-micros takes it"),  # noqa: DTZ001
     (LOCAL, NOON, "has a time zone, and local-timestamp-micros is a local time"),
+    (MICROS, pd.NaT, "field a: expected a datetime, got NaT"),
+    (LOCAL, pd.NaT, "field a: expected a datetime, got NaT"),
+    (NANOS, pd.NaT, "field a: expected a datetime, got NaT"),
+    (DATE, pd.NaT, "field a: expected a date, got NaT"),
+    (TIME_US, pd.NaT, "field a: expected a time without a time zone, got NaT"),
     (NANOS, dt.datetime(3000, 1, 1, tzinfo=UTC), "beyond the range of long .timestamp-nanos."),
     (TEXT_UUID, "not-a-uuid", "field a: expected a UUID, got 'not-a-uuid'"),
     (decimal(5, 2), 1.5, "field a: expected a Decimal for bytes .decimal.5,2.., got 1.5"),
@@ -173,6 +178,7 @@ REFUSED = [
     (decimal(5, 2), Decimal("NaN"), "expected a Decimal"),
     (decimal(5, 2), (1_234_567).to_bytes(4, "big"), "field a: .* has more than the 5 digits of bytes .decimal"),
     ({"type": "array", "items": "int"}, "12", r"field a: expected array, got '12'"),
+    ({"type": "array", "items": "int"}, np.array(3), r"field a: expected array, got array\(3\)"),
     ({"type": "array", "items": record(("n", "int"), name="I")}, [{"n": "x"}], r"field a\[\].n: expected int"),
     ({"type": "map", "values": "int"}, {1: 1}, "the key of a: expected string, got 1"),
     ({"type": "map", "values": "int"}, {"k": None}, r"field a\{\}: expected int, got None"),
@@ -332,6 +338,28 @@ def test_branches_of_unions_and_what_is_read_can_be_sent(union: Any, value: Any,
 def test_a_union_refuses_what_could_be_taken_for_another(union: Any, value: Any, why: str) -> None:
     with pytest.raises(SchemaError, match=why):
         write(record(("a", union)), {"a": value})
+
+
+BEYOND = [  # (union, stored types, stored value, index of the branch, value read)
+    ([DATE, "long"], ["int", "long"], 2**30, 0, ("int", 2**30)),
+    ([MILLIS, "double"], ["long", "double"], 2**62, 0, ("long", 2**62)),
+    ([NANOS, TIME_MS], ["long", "int"], 86_400_000, 1, ("int", 86_400_000)),
+    ([STATE, TEXT_UUID], [STATE, "string"], "NEW", 1, ("string", "NEW")),
+    (["null", MILLIS, "string"], ["null", "long", "string"], 2**62, 1, 2**62),  # no other branch takes a number
+]
+
+
+@pytest.mark.parametrize(("union", "plain", "raw", "index", "back"), BEYOND)
+def test_what_others_have_written_beyond_a_branch_is_not_sent_to_another(
+    union: Any, plain: Any, raw: Any, index: int, back: Any
+) -> None:
+    """A number that Python has no date for went to `long`, and text that is no UUID to an enum."""
+    payload = stored(record(("a", plain)), {"a": (plain[index], raw)})
+    assert payload[0] == 2 * index
+    found = read(record(("a", union)), payload)
+    assert found == {"a": back}
+    with pytest.raises(SchemaError, match="field a: "):
+        write(record(("a", union)), found)
 
 
 @dataclass
