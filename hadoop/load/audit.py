@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,6 +25,7 @@ from klamm.core.interfaces.audit import Audit, AuditIdentity, LoadOrigin, RangeA
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.windows import clock_ms
 
+from ..lake.config import LOCAL_SCHEMES, file_path
 from ..lake.layout import AUDIT, TopicLayout
 from ..lake.manifest import LakeOrigin, first_problem, last_manifest, load_numbers
 from ..publishing.interface import LakeError, LakeReader, Publisher
@@ -207,7 +209,12 @@ class LoadAuditor:
 
 
 def load_origin(number: int, job: str, lake: LakeOrigin) -> LoadOrigin:
-    return LoadOrigin(number, job, lake.id, lake.directory, lake.replaces)
+    """A local directory is told with this host: the same path on another host is another directory, whose lake does not
+    replace this one (R6)."""
+    directory = lake.directory
+    if urlsplit(directory).scheme in LOCAL_SCHEMES:
+        directory = f"file://{socket.gethostname()}{file_path(directory)}"
+    return LoadOrigin(number, job, lake.id, directory, lake.replaces)
 
 
 def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudit:

@@ -250,10 +250,11 @@ def as_json(record: ConsumerRecord) -> str:
 def _json(fields: Mapping[str, Any]) -> str:
     """Returns JSON. Raises `StorageError` for a value that JSON cannot represent."""
     try:
-        return json.dumps(fields, default=_to_json, allow_nan=False)
-    except ValueError:  # the fast case is without NaN and infinities
-        return json.dumps(_finite(fields), allow_nan=False)
-    except TypeError as error:
+        try:
+            return json.dumps(fields, default=_to_json, allow_nan=False)
+        except ValueError:  # the fast case is without NaN and infinities
+            return json.dumps(_finite(fields), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:  # such as an int of more than 4300 digits
         raise StorageError(f"a value cannot be written as JSON: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ from klamm.core.interfaces.audit import AuditIdentity, LoadOrigin, RangeCount, W
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.lake.layout import AUDIT, OFFSETS, TopicLayout
 from klamm.hadoop.lake.manifest import LakeOrigin, Manifest, lake_origin
-from klamm.hadoop.load.audit import LoadAudit, LoadAuditor
+from klamm.hadoop.load.audit import LoadAudit, LoadAuditor, load_origin
 from klamm.hadoop.publishing.local import LocalPublisher
 from klammtest.guarantees import guarantee
 
@@ -107,7 +108,18 @@ def test_a_load_that_was_never_told_is_told_and_those_of_another_directory_are_n
     lake.origin = LakeOrigin(id="two", directory=lake.layout.base, replaces=("one",))
     lake.add(2, (100, 200), "job-2")
     assert lake.send() == [1, 2]
-    assert {(o.lake, o.directory, o.replaces) for o in lake.told.origins} == {("two", lake.layout.base, ("one",))}
+    assert {(o.lake, o.replaces) for o in lake.told.origins} == {("two", ("one",))}
+
+
+def test_a_local_directory_is_told_with_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: with its path alone, a trial on another machine with production's file replaced production's lake there."""
+    shared = LakeOrigin(id="two", directory="hdfs://n:1/lake/t")
+    for host in ("one", "two"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        for path in ("/lake/t", "file:/lake/t", "file:///lake/t"):
+            local = LakeOrigin(id="one", directory=path)
+            assert load_origin(1, "job", local).directory == f"file://{host}/lake/t"
+        assert load_origin(1, "job", shared).directory == "hdfs://n:1/lake/t"
 
 
 def test_a_directory_keeps_its_id_and_one_that_was_moved_or_copied_gets_another(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class History:
             self._begin_group("billing")
             self.expect.add(TierKey("consumer", "billing"))
         if chance.random() < 0.6:
-            self.known.lakes.append(Lake(world, self.files, "/lake", "lake"))
+            self.known.lakes.append(Lake(world, self.files, "hdfs://n/lake", "lake"))
 
     def has(self, trouble: str) -> bool:
         return trouble in self.troubles
@@ -338,11 +338,11 @@ class History:
         kind = chance.choice(("move", "copy", "anew", "remove"))
         self.names += 1
         if lake.loads and kind == "move":
-            lake.move(f"/lake{self.names}")
+            lake.move(f"hdfs://n/lake{self.names}")
         elif lake.loads and kind == "anew":
             lakes.append(lake.begin_anew())
         elif lake.loads and kind == "copy" and len(lakes) < 3:
-            lakes.append(lake.copy(f"/lake{self.names}"))
+            lakes.append(lake.copy(f"hdfs://n/lake{self.names}"))
         elif kind == "remove":
             lake.remove_last(chance.choice((1, 2)))
 
