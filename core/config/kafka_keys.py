@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from .kafka_table import BROKER, TOPIC
 from .section import INT_MAX, LONG_MAX, SHORT_MAX, ConfigType, to_string
+from .units import in_digits
 
 __all__ = ["BROKER_KEYS", "ELSEWHERE", "ONLY_KAFKA_3", "TOPIC_KEYS", "KafkaKey", "accepted", "refusal"]
 
@@ -59,6 +60,8 @@ class KafkaKey:
     def _check_number(self, text: str, value: Any) -> None:
         largest = _LARGEST.get(self.type)
         try:
+            if not in_digits(text):
+                raise ValueError(text)
             number = float(text) if largest is None else int(text)
         except ValueError:
             raise ValueError(f"should be a {'whole ' if largest else ''}number, got {value!r}") from None

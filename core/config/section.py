@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from .limits import INT_MAX, LONG_MAX, SHORT_MAX
+from .units import in_digits
 
 __all__ = [
     "BASE_DIR",
@@ -31,6 +32,7 @@ __all__ = [
     "ConfigPath",
     "ConfigSource",
     "ConfigType",
+    "Double",
     "Int",
     "Long",
     "Names",
@@ -67,6 +69,15 @@ def _whole_number(value: Any) -> Any:
     """Refuses booleans: YAML's `yes` would be taken for 1."""
     if isinstance(value, bool):
         raise ValueError("expected a whole number, got a boolean")
+    if isinstance(value, str) and "." in value:
+        raise ValueError(f"expected a whole number, got {value!r}")
+    return _number(value)
+
+
+def _number(value: Any) -> Any:
+    """Refuses text that is a number in Python alone: Kafka's tools, which are shown it, cannot read it."""
+    if isinstance(value, str) and not in_digits(value):
+        raise ValueError(f"expected a number in the digits 0 to 9, got {value!r}")
     return value
 
 
@@ -99,6 +110,7 @@ def _time_zone(name: str) -> str:
 
 Int = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**31), le=INT_MAX), ConfigType.INT]
 Long = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**63), le=LONG_MAX), ConfigType.LONG]
+Double = Annotated[float, BeforeValidator(_number), ConfigType.DOUBLE]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), ConfigType.LIST]
 """A YAML list, or Kafka's form: one string separated by commas."""
 TimeZone = Annotated[str, AfterValidator(_time_zone), ConfigType.STRING]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-__all__ = ["in_unit_of", "parse_size", "parse_time", "unit_of"]
+__all__ = ["in_digits", "in_unit_of", "parse_size", "parse_time", "unit_of"]
 
 _SIZES: Final = {letter: 1 << 10 * power for power, letter in enumerate(("", "k", "m", "g", "t"))}
 _TIMES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -29,6 +29,11 @@ _KEYS_OF_SIZE: Final = (
 _QUANTITY: Final = re.compile(r"(\d+)\s*([A-Za-z]*)", re.ASCII)
 _SIZE_UNIT: Final = re.compile(r"([kmgt]?)(i?b)?", re.ASCII)
 _MOST_DIGITS: Final = 19
+
+
+def in_digits(text: str) -> bool:
+    """Returns False for what only Python reads as a number: `1_000`, and digits of other scripts."""
+    return text.isascii() and "_" not in text
 
 
 def parse_size(text: str) -> int:

@@ -7,6 +7,7 @@ the first one to be uploaded (KIP-1005, KIP-1023) are unknown, as in a Kafka wit
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError
@@ -29,11 +30,16 @@ _NOT_FOUND = (-1, -1, -1)
 
 
 async def list_offsets(services: Services, request: Request) -> Entity:
-    """Looks up the offsets. A search by time may open batches, so it runs on a worker thread."""
+    """Looks up the offsets. A search by time may open batches, so it runs on a worker thread. A partition that is
+    named more than once has INVALID_REQUEST, as in Kafka."""
     topics = []
+    asked = Counter((topic.name, p.partition_index) for topic in request.message.topics for p in topic.partitions)
     for topic in request.message.topics:
         refused = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
-        parts = [await _partition(services, request, topic.name, p, refused) for p in topic.partitions]
+        parts = []
+        for p in topic.partitions:
+            twice = None if asked[topic.name, p.partition_index] == 1 else ErrorCode.invalid_request
+            parts.append(await _partition(services, request, topic.name, p, refused or twice))
         topics.append(request.part("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(parts)))
     return request.respond(topics=tuple(topics))
 

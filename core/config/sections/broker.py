@@ -18,6 +18,7 @@ from ..section import (
     SHORT_MAX,
     ConfigPath,
     ConfigType,
+    Double,
     Int,
     Long,
     Names,
@@ -198,7 +199,7 @@ class BrokerConfig(Section):
         134_217_728, "Memory for the last offsets of keys, all threads together; a larger log takes several passes.",
         ge=1_048_576,
     )  # fmt: skip
-    log_cleaner_io_max_bytes_per_second: float = key(
+    log_cleaner_io_max_bytes_per_second: Double = key(
         sys.float_info.max, "Most bytes that compaction reads and writes in a second.", ge=1
     )
     log_cleaner_backoff_ms: Long = key(
@@ -227,7 +228,7 @@ class BrokerConfig(Section):
     log_cleaner_max_compaction_lag_ms: Long = key(
         _TOPIC.max_compaction_lag_ms, "Default of max.compaction.lag.ms.", ge=1
     )
-    log_cleaner_min_cleanable_ratio: float = key(0.5, "Default of min.cleanable.dirty.ratio.", ge=0, le=1)
+    log_cleaner_min_cleanable_ratio: Double = key(0.5, "Default of min.cleanable.dirty.ratio.", ge=0, le=1)
     log_cleaner_min_compaction_lag_ms: Long = key(0, "Default of min.compaction.lag.ms.", ge=0)
     log_flush_interval_messages: Long = key(_TOPIC.flush_messages, "Default of flush.messages.", ge=1)
     log_flush_interval_ms: Long = key(_TOPIC.flush_ms, "Default of flush.ms.", ge=0)

@@ -20,6 +20,7 @@ from ..section import (
     LONG_MAX,
     ConfigKey,
     ConfigType,
+    Double,
     Int,
     Long,
     Names,
@@ -151,7 +152,7 @@ class TopicConfig(Section):
     message_timestamp_type: TimestampType = key(
         "CreateTime", "The time in a record: that of its creation, or of its append by the broker."
     )
-    min_cleanable_dirty_ratio: float = key(
+    min_cleanable_dirty_ratio: Double = key(
         0.5, "Fraction of the log not yet compacted at which compaction starts.", ge=0, le=1
     )
     min_compaction_lag_ms: Long = key(0, "Minimum time before a record is compacted.", ge=0)

@@ -85,7 +85,11 @@ def test_numbers_that_json_lacks_have_avros_names() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [{b"a": 1}, object(), [math.nan, object()], {math.nan: 1}, 1 << 20_000], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [{b"a": 1}, object(), [math.nan, object()], {math.nan: 1}, 1 << 20_000],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_has_no_form_in_json_is_one_line(value: Any) -> None:
     with pytest.raises(StorageError, match="cannot be written as JSON"):
         as_json(ConsumerRecord("t", 0, 0, 1, None, value))

@@ -161,3 +161,29 @@ async def asked_of_a_new_leader(log: PartitionLog, timestamp: int, version: int,
     finally:
         workers.close()
     return answer.topics[0].partitions[0]
+
+
+def test_a_partition_that_is_named_twice_is_refused_and_others_are_not(wire: WireClient, topic: str) -> None:
+    version = SERVED[ApiKey.LIST_OFFSETS][1]
+    parts = [
+        part(
+            ApiKey.LIST_OFFSETS,
+            version,
+            "ListOffsetsPartition",
+            partition_index=n,
+            timestamp=at,
+            current_leader_epoch=-1,
+        )
+        for n, at in ((0, EARLIEST), (0, LATEST))
+    ]
+    topics = [
+        part(ApiKey.LIST_OFFSETS, version, "ListOffsetsTopic", name=name, partitions=of)
+        for name, of in ((topic, (parts[0],)), ("events", (parts[0],)), (topic, (parts[1],)))
+    ]
+    answer = wire.call(
+        ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=tuple(topics),
+        timeout=timedelta(seconds=10),
+    )  # fmt: skip
+    codes = [(each.name, one.error_code) for each in answer.topics for one in each.partitions]
+    refused = (topic, ErrorCode.invalid_request)
+    assert codes == [refused, ("events", ErrorCode.none), refused]
