@@ -50,25 +50,40 @@ def _builder(hint: Any) -> Build | None:
         return None
     build = item
     if origin is list:
-        return lambda value: [build(part) for part in value]
-    return lambda value: {name: build(part) for name, part in value.items()}
+        return lambda value: [build(part) for part in value] if value.__class__ is list else value
+    return lambda value: {name: build(part) for name, part in value.items()} if value.__class__ is dict else value
 
 
 def _of_several(hints: tuple[Any, ...]) -> Build | None:
-    """Returns the builder for a union of types: a record that names its type becomes the dataclass of that name."""
-    builders = [build for build in map(_builder, hints) if build is not None]
+    """Returns the builder for a union of types: a record that names its type becomes the dataclass of that name. Avro
+    permits a union one array and one map; a map that may be taken for a record is a pair."""
+    shapes = {get_origin(hint): build for hint in hints if (build := _builder(hint)) is not None}
+    listed, mapped = shapes.get(list), shapes.get(dict)
     classes: dict[str, type] = {
         hint.__name__: hint for hint in hints if isinstance(hint, type) and dataclasses.is_dataclass(hint)
     }
-    only = builders[0] if len(builders) == 1 else None
-    if not classes:
-        return only
+    if not shapes:
+        return None
+    [only, *others] = classes.values() or [None]
+
+    def of_dict(value: dict[str, Any]) -> Any:
+        if not classes:
+            return value if mapped is None else mapped(value)
+        named = NAME_KEY in value
+        kind = classes.get(value[NAME_KEY].rpartition(".")[2]) if named else None
+        if kind is None and not others:
+            kind = only
+        if kind is None:
+            return value
+        return from_plain(kind)({name: part for name, part in value.items() if name != NAME_KEY} if named else value)
 
     def build(value: Any) -> Any:
-        if value.__class__ is not dict or NAME_KEY not in value:
-            return value if only is None else only(value)
-        kind = classes.get(value[NAME_KEY].rpartition(".")[2])
-        made = only if kind is None else from_plain(kind)  # not before: a class may contain itself
-        return value if made is None else made({name: part for name, part in value.items() if name != NAME_KEY})
+        if value.__class__ is dict:
+            return of_dict(value)
+        if value.__class__ is list:
+            return value if listed is None else listed(value)
+        if mapped is not None and value.__class__ is tuple and value[0] == "map":
+            return "map", mapped(value[1])
+        return value
 
     return build

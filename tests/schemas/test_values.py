@@ -397,6 +397,33 @@ def test_a_dataclass_that_contains_itself() -> None:
     assert from_plain(Chained)(read(schema, write(schema, value), name_records=True)) == value
 
 
+@dataclass
+class Several:
+    many: list[Made] | None
+    text: str | list[Made]
+    named: dict[str, Made] | None
+    each: list[Made | None] | dict[str, Lost] | None
+    one: Made | Lost | dict[str, Made] | None
+
+
+def test_dataclasses_in_lists_and_maps_of_unions() -> None:
+    """A null in the place of a list failed, and text became a list of its letters."""
+    made, lost = (record(("id", "int"), name=f"n.{name}") for name in ("Made", "Lost"))
+    schema = record(
+        ("many", ["null", {"type": "array", "items": made}]),
+        ("text", ["string", {"type": "array", "items": "n.Made"}]),
+        ("named", ["null", {"type": "map", "values": "n.Made"}]),
+        ("each", ["null", {"type": "array", "items": ["null", "n.Made"]}, {"type": "map", "values": lost}]),
+        ("one", ["null", "n.Made", "n.Lost", {"type": "map", "values": "n.Made"}]),
+    )
+    for value in (
+        Several(None, "abc", None, None, None),
+        Several([Made(1)], [Made(2)], {"a": Made(3)}, [None, Made(4)], Lost(5)),
+        Several([], [], {}, {"a": Lost(6)}, ("map", {"-type": Made(7)})),  # type: ignore[arg-type]
+    ):
+        assert from_plain(Several)(read(schema, write(schema, value), name_records=True)) == value
+
+
 DEFAULTS = [  # (type, default in JSON, value)
     ("bytes", "\u00ff\u0000", b"\xff\0"),
     (["null", "bytes"], "ÿ", b"\xff"),
