@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Final
@@ -17,6 +18,7 @@ __all__ = ["Address", "listen", "plain_host", "why_not"]
 _ANY: Final = ("", "::")
 """Hosts that mean every interface, of IPv6 and of IPv4."""
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})", re.ASCII)
+_NUMBERS = re.compile(r"[0x.]+")
 _MAPPED: Final = "::ffff:"
 _LAST_PORT: Final = 65_535
 
@@ -30,7 +32,8 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parses `host:port`; the host may be empty, the port 0. Raises `ValueError` for any other text."""
+        """Parses `host:port`; the host may be empty, the port 0. An address of every interface has one form: `[::0]`
+        is `::`, `0` is `0.0.0.0`. Raises `ValueError` for any other text."""
         match = _HOST_PORT.fullmatch(text.strip())
         if match is None and text.count(":") > 1 and re.fullmatch(r"[0-9A-Fa-f:.]+", text.strip()):
             raise ValueError(f"expected host:port with an IPv6 address in brackets, as in [::1]:9092, got {text!r}")
@@ -39,9 +42,13 @@ class Address:
         host = match["host"].strip("[]")
         if match["host"].startswith("["):
             try:
-                IPv6Address(host)
+                unspecified = IPv6Address(host).is_unspecified
             except ValueError as error:
                 raise ValueError(f"expected host:port, got {text!r}: {host} is no IPv6 address") from error
+            host = "::" if unspecified else host
+        elif _NUMBERS.fullmatch(host):
+            with suppress(OSError):
+                host = "0.0.0.0" if not any(socket.inet_aton(host)) else host
         return cls(host, int(match["port"]))
 
     @classmethod

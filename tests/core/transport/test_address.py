@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 
 import pytest
+from pydantic import ValidationError
 
 from klamm.core.config.address import parse_listeners
+from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.transport.address import Address, listen, plain_host
 
 
@@ -25,6 +27,22 @@ def test_an_address_is_the_same_as_text(text: str, host: str, port: int) -> None
     address = Address.parse(text)
     assert address == Address(host, port)
     assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "same_as"),
+    [("[::0]:1", "[::]:1"), ("[0:0:0:0:0:0:0:0]:1", "[::]:1"), ("0:1", "0.0.0.0:1"), ("0.0:1", "0.0.0.0:1")],
+)
+def test_an_address_of_every_interface_has_one_form(text: str, same_as: str) -> None:
+    """`[::0]` took no IPv4, and was given to clients as the broker's address."""
+    assert Address.parse(text) == Address.parse(same_as)
+    assert str(Address.parse(text)) == same_as
+
+
+@pytest.mark.parametrize("host", ["[::0]", "0"])
+def test_an_address_of_every_interface_is_none_for_clients(host: str) -> None:
+    with pytest.raises(ValidationError, match="clients cannot connect to"):
+        BrokerConfig.model_validate({"listeners": f"PLAINTEXT://{host}:9092"})
 
 
 @pytest.mark.parametrize(
