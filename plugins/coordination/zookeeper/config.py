@@ -27,6 +27,9 @@ class ZooKeeperConfig(BaseModel):
         servers, slash, chroot = value.strip().partition("/")
         if "," in chroot:
             raise ValueError(_one_chroot(value))
+        if chroot.split() != [chroot] and chroot:
+            right = servers + slash + "".join(chroot.split())
+            raise ValueError(f"the chroot {slash + chroot!r} has white space: write {right}")
         addresses = [_server(part.strip()) for part in servers.split(",")]
         try:
             check_path(slash + chroot or "/")

@@ -35,6 +35,8 @@ def test_connect(connect: str, hosts: str, chroot: str) -> None:
             "a:2181/k, b:2181/k/x",
             "the chroot follows the last server, once for all of them: write a:2181,b:2181/CHROOT",
         ),
+        ("a:2181,b:2181/ k", "the chroot '/ k' has white space: write a:2181,b:2181/k"),
+        ("a:2181/k\t/x", r"the chroot '/k\t/x' has white space: write a:2181/k/x"),
         ("a:2181,,b:2181/k", "expected host:port with a port up to 65535, got '' in host:port,host:port/chroot"),
         ("a:2181,b:2181,/k", "expected host:port with a port up to 65535, got '' in host:port,host:port/chroot"),
         ("a:2181 b:2181", "expected host:port with a port up to 65535, got 'a:2181 b:2181' in"),
