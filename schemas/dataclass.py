@@ -57,7 +57,7 @@ def _builder(hint: Any) -> Build | None:
 def _of_several(hints: tuple[Any, ...]) -> Build | None:
     """Returns the builder for a union of types: a record that names its type becomes the dataclass of that name. Avro
     permits a union one array and one map; a map that may be taken for a record is a pair."""
-    shapes = {get_origin(hint): build for hint in hints if (build := _builder(hint)) is not None}
+    shapes = {get_origin(hint): made for hint in hints if (made := _builder(hint)) is not None}
     listed, mapped = shapes.get(list), shapes.get(dict)
     classes: dict[str, type] = {
         hint.__name__: hint for hint in hints if isinstance(hint, type) and dataclasses.is_dataclass(hint)
