@@ -31,6 +31,7 @@ from ..cluster.tree.bootstrap import create_base_paths
 from ..cluster.tree.steps import run_steps
 from ..config.address import ListenerAddress
 from ..config.describe import kafka_keys_in
+from ..config.limits import LONG_MAX
 from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig
 from ..config.settings import Settings
@@ -64,6 +65,7 @@ from .dynamic_config.reload import Reloader, ReloadOutcome
 from .handlers.authentication import Authentication
 from .handlers.dispatch import Dispatcher
 from .handlers.fetch import session_weight
+from .handlers.metering import metered
 from .handlers.produce import produce_fast
 from .handlers.table import APIS
 from .internal_topics import ensure_topic
@@ -344,12 +346,16 @@ class Broker:
         self.advertised = advertised(self._config.advertised(), {x.name: x.port for x in self._listeners})
 
     def _dispatch(self, services: Services) -> Dispatch:
-        """Returns the dispatch of new connections."""
+        """Returns the dispatch of new connections. Only that of an authenticated client is metered."""
         dispatcher: Dispatch = Dispatcher(services, APIS, produce_fast)
         if self._around_dispatch is not None:
             dispatcher = self._around_dispatch(dispatcher)
+        rate = self._config.max_connection_bytes_per_second
+        authenticated = dispatcher if rate == LONG_MAX else metered(dispatcher, rate)
         authenticator = self._settings.make_authenticator()
-        return dispatcher if authenticator is None else Authentication(authenticator, APIS, dispatcher)
+        if authenticator is None:
+            return authenticated
+        return Authentication(authenticator, APIS, dispatcher, authenticated)
 
     async def _open_coordination(self, workers: Workers) -> Coordination:
         coordination = self._settings.make_coordination()

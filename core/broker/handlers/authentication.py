@@ -21,16 +21,20 @@ Replied = Reply | DelayedReply | Coroutine[Any, Any, Reply]
 
 
 class Authentication:
-    """The dispatch of every new connection of a broker that has an authenticator. `served` is used once the client is
-    known."""
+    """The dispatch of every new connection of a broker that has an authenticator. `served` serves the few APIs that
+    need no client; `authenticated` is the connection's dispatch once the client is authenticated."""
 
-    def __init__(self, authenticator: Authenticator, apis: Mapping[ApiKey, Api], served: Dispatch) -> None:
+    def __init__(
+        self, authenticator: Authenticator, apis: Mapping[ApiKey, Api], served: Dispatch, authenticated: Dispatch
+    ) -> None:
         self._authenticator = authenticator
         self._apis = apis
         self._served = served
+        self._authenticated = authenticated
 
     def __call__(self, connection: ConnectionContext, frame: bytearray) -> Replied:
-        phase = Unauthenticated(_begun(self._authenticator, connection), self._apis, self._served)
+        exchange = _begun(self._authenticator, connection)
+        phase = Unauthenticated(exchange, self._apis, self._served, self._authenticated)
         connection.dispatch = phase
         outcome = phase.step(connection, b"")
         if isinstance(outcome, Awaitable):
@@ -41,10 +45,13 @@ class Authentication:
 class Unauthenticated:
     """The dispatch of one connection while its exchange lasts."""
 
-    def __init__(self, exchange: Exchange, apis: Mapping[ApiKey, Api], served: Dispatch) -> None:
+    def __init__(
+        self, exchange: Exchange, apis: Mapping[ApiKey, Api], served: Dispatch, authenticated: Dispatch
+    ) -> None:
         self._exchange = exchange
         self._apis = apis
         self._served = served
+        self._authenticated = authenticated
 
     def __call__(self, connection: ConnectionContext, frame: bytearray) -> Replied:
         key = int.from_bytes(frame[:2])
@@ -77,7 +84,7 @@ class Unauthenticated:
     def _taken(self, outcome: Authenticated | Challenge, connection: ConnectionContext) -> Authenticated | Challenge:
         if isinstance(outcome, Authenticated):
             connection.principal = outcome.principal
-            connection.dispatch = self._served
+            connection.dispatch = self._authenticated
         return outcome
 
 

@@ -114,6 +114,12 @@ class BrokerConfig(Section):
     max_connections_per_ip: Int = key(INT_MAX, "Connections from one address at a time.", ge=0)
     max_connections_per_ip_overrides: Names = key((), "Other limits for single addresses: ADDRESS:NUMBER,...")
     max_connection_creation_rate: Int = key(INT_MAX, "Connections accepted per second; others wait (KIP-612).", ge=1)
+    max_connection_bytes_per_second: Long = key(
+        LONG_MAX,
+        "Bytes of requests per second of one connection. A client above it is told how long to wait "
+        "(throttle_time_ms, KIP-219) and not read meanwhile, a minute at most per request. Not in Kafka.",
+        ge=1024,
+    )
     connections_max_idle_ms: Long = key(600_000, "A connection that is idle for this time is closed.", ge=1)
     shutdown_drain_timeout_ms: Long = key(
         5_000,

@@ -10,13 +10,11 @@ import pytest
 
 from klamm.core.broker.delayed_reply import Reply
 from klamm.core.broker.handlers.authentication import Authentication, Unauthenticated
-from klamm.core.broker.handlers.metering import Metered
 from klamm.core.broker.handlers.table import APIS
 from klamm.core.broker.request import ConnectionContext, not_ready
 from klamm.core.errors import KlammError, ProtocolError
 from klamm.core.interfaces.security.authenticator import Authenticated, AuthenticationContext, Challenge
 from klamm.core.protocol.apis import ApiKey
-from klamm.core.token_bucket import TokenBucket
 
 
 def frame(api: ApiKey) -> bytearray:
@@ -66,8 +64,8 @@ def phase_of(connection: ConnectionContext) -> Unauthenticated:
 
 
 def test_until_the_last_step_only_what_needs_no_client_is_served() -> None:
-    served, connection = Served(), ConnectionContext(1, "L", "?")
-    connection.dispatch = Authentication(Password(), APIS, served)
+    served, authenticated, connection = Served(), Served(), ConnectionContext(1, "L", "?")
+    connection.dispatch = Authentication(Password(), APIS, served, authenticated)
     assert connection.dispatch(connection, frame(ApiKey.API_VERSIONS)) == [b"answer"]
     phase = phase_of(connection)
     for api in ApiKey:
@@ -78,18 +76,16 @@ def test_until_the_last_step_only_what_needs_no_client_is_served() -> None:
         phase.step(connection, b"guess")
     assert connection.dispatch is phase
     assert phase.step(connection, b"open") == Authenticated("User:alice", b"welcome")
-    assert connection.dispatch is served, "nothing is tested from now on"
+    assert connection.dispatch is authenticated, "nothing is tested from now on"
     connection.dispatch(connection, frame(ApiKey.METADATA))
-    assert served.frames == [
-        ("User:ANONYMOUS", bytes(frame(ApiKey.API_VERSIONS))),
-        ("User:alice", bytes(frame(ApiKey.METADATA))),
-    ]
+    assert served.frames == [("User:ANONYMOUS", bytes(frame(ApiKey.API_VERSIONS)))]
+    assert authenticated.frames == [("User:alice", bytes(frame(ApiKey.METADATA)))]
 
 
 def test_a_step_may_be_awaited() -> None:
     async def test() -> None:
         served, connection = Served(), ConnectionContext(1, "L", "?")
-        connection.dispatch = Authentication(Password(late=True), APIS, served)
+        connection.dispatch = Authentication(Password(late=True), APIS, served, served)
         first = connection.dispatch(connection, frame(ApiKey.API_VERSIONS))
         assert asyncio.iscoroutine(first)
         assert await first == [b"answer"]
@@ -105,21 +101,5 @@ def test_a_step_may_be_awaited() -> None:
 def test_a_client_may_be_refused_before_its_first_step() -> None:
     connection = ConnectionContext(1, "CLOSED", "?")
     with pytest.raises(ProtocolError, match="not authenticated: nobody comes in here"):
-        Authentication(Password(), APIS, Served())(connection, frame(ApiKey.API_VERSIONS))
+        Authentication(Password(), APIS, Served(), Served())(connection, frame(ApiKey.API_VERSIONS))
     assert connection.dispatch is not_ready
-
-
-def test_a_client_over_its_rate_is_answered_with_the_time_to_wait_and_not_read_meanwhile() -> None:
-    now = [0.0]
-    served, connection, pauses = Served(), ConnectionContext(1, "L", "?"), list[float]()
-    connection.throttle = pauses.append
-    connection.dispatch = Metered(served, TokenBucket(10, clock=lambda: now[0]))
-    waits = []
-    for _ in range(3):
-        assert connection.dispatch(connection, frame(ApiKey.METADATA)) == [b"answer"]
-        waits.append(connection.throttle_ms)
-    assert waits == [100, 1100, 2100]
-    assert pauses == pytest.approx([0.1, 1.1, 2.1])
-    now[0] = 5.0
-    connection.dispatch(connection, frame(ApiKey.METADATA)[:2])
-    assert (connection.throttle_ms, len(pauses)) == (0, 3)
