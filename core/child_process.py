@@ -15,7 +15,7 @@ from typing import Final
 
 from .errors import KlammError
 
-__all__ = ["HOST", "ChildProcess", "check_port"]
+__all__ = ["HOST", "ChildProcess", "check_port", "is_free"]
 
 HOST: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1
@@ -30,6 +30,16 @@ def check_port(port: int, hint: str, error_type: type[KlammError] = KlammError) 
             probe.bind((HOST, port))
         except OSError as error:
             raise error_type(f"cannot listen on {HOST}:{port}: {error.strerror}; {hint}") from error
+
+
+def is_free(port: int) -> bool:
+    """Returns True if no socket is bound to the port of 127.0.0.1, not even one that waits for its last packets."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 class ChildProcess:

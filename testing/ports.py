@@ -11,11 +11,12 @@ import atexit
 import contextlib
 import fcntl
 import os
-import socket
 import tempfile
 import threading
 from pathlib import Path
 from typing import Final
+
+from klamm.core.child_process import is_free
 
 __all__ = ["PORTS", "Reservations", "free_port", "free_ports_in_a_row", "reserve"]
 
@@ -59,20 +60,11 @@ class Reservations:
             return False
         with contextlib.suppress(BlockingIOError):
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-            if _bindable(port):
+            if is_free(port):
                 self._mine.add(port)
                 return True
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, port)
         return False
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 _reservations: Final = Reservations(Path(tempfile.gettempdir()) / f"klamm-testing-ports-{os.getuid()}")

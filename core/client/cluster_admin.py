@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import BrokerError, ErrorCode
 from ..protocol.apis import ApiKey
 from ..protocol.messages import Schema
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, by_topic
 from .cluster_client import ClusterClient
 from .errors import ConnectionFailedError
 from .network.metadata import ClusterView, read_metadata
@@ -87,7 +87,7 @@ class ClusterAdmin:
                         for number, replicas in partitions.items()
                     ),
                 )
-                for topic, partitions in _by_topic(targets).items()
+                for topic, partitions in by_topic(targets).items()
             )
             return schema.build(topics=topics, timeout=self._timeout, allow_replication_factor_change=True)
 
@@ -101,7 +101,7 @@ class ClusterAdmin:
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OngoingReassignment]:
         """Returns the reassignments in progress, of these partitions or of all."""
-        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+        wanted = None if partitions is None else by_topic(dict.fromkeys(partitions))
 
         def build(schema: Schema) -> Any:
             topics = None if wanted is None else tuple(
@@ -126,7 +126,7 @@ class ClusterAdmin:
         """Elects the preferred replica of each partition, or with `unclean` any live replica of partitions without a
         leader, which loses records. Returns the partitions that were refused; a partition that needs no election is
         not among them."""
-        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+        wanted = None if partitions is None else by_topic(dict.fromkeys(partitions))
 
         def build(schema: Schema) -> Any:
             topics = None if wanted is None else tuple(
@@ -148,7 +148,7 @@ class ClusterAdmin:
 
     def log_directory(self, broker_id: int, topics: Collection[TopicPartition] | None = None) -> LogDirectory:
         """Returns a broker's log directory, with these partitions or with all."""
-        wanted = None if topics is None else _by_topic(dict.fromkeys(topics))
+        wanted = None if topics is None else by_topic(dict.fromkeys(topics))
 
         def build(schema: Schema) -> Any:
             named = None if wanted is None else tuple(
@@ -179,13 +179,6 @@ class ClusterAdmin:
 
     def _controller(self, api: ApiKey, build: Any) -> Any:
         return self._client.call_controller(api, build, lambda answer: [getattr(answer, "error_code", ErrorCode.none)])
-
-
-def _by_topic(work: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
-    topics: dict[str, dict[int, Any]] = {}
-    for tp, item in work.items():
-        topics.setdefault(tp.topic, {})[tp.partition] = item
-    return topics
 
 
 def _check(message: Any, what: str) -> None:

@@ -19,7 +19,7 @@ from ..records.aborted import hide_aborted
 from ..records.epoch_end import EpochEnd
 from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.offset_and_epoch import OffsetAndEpoch
-from ..records.partition import TopicPartition
+from ..records.partition import TopicPartition, by_topic
 from .edges import EARLIEST, LATEST
 from .network.metadata import ClusterMetadata, NewLeader, Node
 from .network.request_router import Caller
@@ -677,7 +677,7 @@ class ClusterClient(Caller):
         self, group: str, partitions: Collection[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """Returns the stored offsets; None requests every partition of the group."""
-        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions, 0))
+        wanted = None if partitions is None else by_topic(dict.fromkeys(partitions, 0))
 
         def build(schema: Schema) -> Any:
             batched = schema.root.__version__ >= 8
@@ -755,8 +755,8 @@ def produce_request(
     after: Mapping[TopicPartition, OffsetAndEpoch] | None = None,
 ) -> list[Buffer]:
     """Returns an encoded Produce request with one batch for each partition; `after` as in `ClusterClient.produce`."""
-    ends = None if after is None else _by_topic(after)
-    return write_produce_request(_by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__, ends)
+    ends = None if after is None else by_topic(after)
+    return write_produce_request(by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__, ends)
 
 
 def produced_partitions(message: Any) -> dict[TopicPartition, Any]:
@@ -813,13 +813,6 @@ def _committed(records: bytes, aborted: Any) -> bytes:
     return hide_aborted(records, [AbortedTransaction(each.producer_id, each.first_offset) for each in aborted])
 
 
-def _by_topic(work: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
-    topics: dict[str, dict[int, Any]] = {}
-    for tp, item in work.items():
-        topics.setdefault(tp.topic, {})[tp.partition] = item
-    return topics
-
-
 def _nested(
     schema: Schema,
     topic_part: str,
@@ -836,7 +829,7 @@ def _nested(
             **{name: topic},
             partitions=tuple(schema.part(partition_part, **one(number, item)) for number, item in items.items()),
         )
-        for topic, items in _by_topic(work).items()
+        for topic, items in by_topic(work).items()
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
-__all__ = ["TopicPartition", "counted", "some_of"]
+__all__ = ["TopicPartition", "by_topic", "counted", "some_of"]
 
 _NAMED: Final = 3
+T = TypeVar("T")
 
 
 class TopicPartition(NamedTuple):
@@ -16,6 +17,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(items: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
+    """Returns the items by topic and partition number, in their order."""
+    topics: dict[str, dict[int, T]] = {}
+    for name, item in items.items():
+        topics.setdefault(name.topic, {})[name.partition] = item
+    return topics
 
 
 def counted(number: int, noun: str) -> str:

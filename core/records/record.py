@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-__all__ = ["ConsumerRecord", "Headers", "ProducerRecord", "Record", "RecordMetadata"]
+__all__ = ["LAST_TIMESTAMP_MS", "ConsumerRecord", "Headers", "ProducerRecord", "Record", "RecordMetadata"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: a producer accepts no later timestamp, since no date of Python can represent it."""
 
 
 @dataclass(slots=True)

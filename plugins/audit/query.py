@@ -29,8 +29,8 @@ LOOK_S: Final = 0.1
 
 @dataclass(frozen=True)
 class AuditQuery:
-    """Topics and tiers (all when empty; a tier as `consumer` or `consumer/GROUP`), tiers that must have
-    counted, instants in ms (None: no bound)."""
+    """What is compared. `topics` and `tiers` (`consumer` or `consumer/GROUP`): all when empty. `expect`: tiers that
+    must have counts. `since_ms` and `until_ms`: ms since the epoch; None is no bound."""
 
     topics: tuple[str, ...] = ()
     tiers: tuple[str, ...] = ()

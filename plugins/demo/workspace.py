@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from struct import Struct
 
+from klamm.core.child_process import is_free
 from klamm.plugin import ConfigError
 
 PORTS = range(20_000, 32_000)
@@ -139,7 +139,7 @@ def free_ports(count: int, others: Container[int] = ()) -> tuple[int, ...]:
     as many."""
     found: list[int] = []
     for port in random.sample(PORTS, 200):
-        if port not in others and _is_free(port):
+        if port not in others and is_free(port):
             found.append(port)
         if len(found) == count:
             return tuple(found)
@@ -150,15 +150,6 @@ def free_port_run(count: int) -> int:
     """Returns the first of `count` consecutive ports on which nothing listens. Raises `ConfigError` if there are
     none."""
     for first in random.sample(PORTS, 200):
-        if all(_is_free(port) for port in range(first, first + count)):
+        if all(is_free(port) for port in range(first, first + count)):
             return first
     raise ConfigError(f"no {count} free ports in a row between {PORTS.start} and {PORTS.stop}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

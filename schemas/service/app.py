@@ -39,8 +39,6 @@ _V1: Final = "application/vnd.schemaregistry.v1+json"
 _PRODUCED: Final = (_V1, "application/vnd.schemaregistry+json", "application/json")
 _CONSUMED: Final = (*_PRODUCED, "application/octet-stream")
 _HEALTH: Final = frozenset({"_health", "health", "ready", "master_available"})
-_METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE"})
-LOADING_S: Final = 10.0
 
 
 BODY_S: Final = 30.0

@@ -102,8 +102,8 @@ def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, 
 
 async def offset_fetch(services: Services, request: Request) -> Entity:
     """Returns the offsets of one group up to version 7, of several from version 8 on; null topics (from version 2
-    on) request all stored offsets. The member that requests of version 9 and above name is not checked: as in Kafka,
-    only groups of the newer protocol do that."""
+    on) request all stored offsets. The member id and epoch of a request (from version 9 on) are not checked: Kafka
+    checks them only for groups of the newer protocol (KIP-848)."""
     m = request.message
     if request.version < 8:
         asked, code, found = await _fetch(services, request, m.group_id, m.topics)

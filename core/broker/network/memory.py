@@ -65,7 +65,7 @@ class Memory:
         return False
 
     def done(self, request_of: Waiter) -> None:
-        """Records that a connection's large request is complete, or the connection lost: others may proceed."""
+        """Ends a connection's wait or reservation: its large request is complete, or it is closed. Wakes others."""
         self._waiting.pop(request_of, None)
         if self._first is request_of:
             self._first = None

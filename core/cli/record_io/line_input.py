@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import SchemaError
 from ...interfaces.serde import Serializer
-from ...records.record import Headers
+from ...records.record import LAST_TIMESTAMP_MS, Headers
 from .clients import JsonParser, to_json
 from .interrupts import Interrupts
 from .positions import moment_ms
@@ -39,8 +39,6 @@ __all__ = [
 
 BLOCK_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 18
-_LAST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, after which a producer accepts no timestamp."""
 _CELL_BYTES: Final = 1 << 30
 """The most characters of a CSV cell: `max.request.size` decides how large a record may be."""
 _RECORD_KEYS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "partition", "offset"})
@@ -290,7 +288,7 @@ def _timestamp(value: Any) -> int | None:
         return None
     whole = isinstance(value, int) and not isinstance(value, bool)
     found: int | None = value if whole else moment_ms(value) if isinstance(value, str) else None
-    if found is None or not 0 <= found <= _LAST_MS:
+    if found is None or not 0 <= found <= LAST_TIMESTAMP_MS:
         raise ValueError(
             "timestamp: expected milliseconds from 1970 to the year 9999 or a time such as 2026-11-28T10:00Z, "
             f"got {to_json(value):.60}"

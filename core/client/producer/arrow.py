@@ -26,7 +26,7 @@ from ...interfaces.audit import Counted
 from ...interfaces.serde import ArrowSerializer, Serializer
 from ...records import native
 from ...records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
-from ...records.record import Headers
+from ...records.record import LAST_TIMESTAMP_MS, Headers
 from ..typed import TypedValues
 from .batch import EncodedRows
 from .columns import BatchAppender, place_in_turn
@@ -39,7 +39,6 @@ from .topic_writer import TopicWriter
 if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
     from ...records.fallback import Binary
 
-_LAST_MS: Final = 253_402_300_799_999
 _KINDS: Final = "bytes or text"
 
 
@@ -202,7 +201,7 @@ def _stamps(topic: str, column: pa.Array, name: str, first: int) -> pa.Array:
     elif not pa.types.is_integer(column.type):
         raise SchemaError(f"topic {topic}: column {name} is {column.type}; it takes timestamps, or milliseconds")
     stamps = column.cast(pa.int64())
-    wrong = pc.fill_null(pc.or_(pc.less(stamps, -1), pc.greater(stamps, _LAST_MS)), True)
+    wrong = pc.fill_null(pc.or_(pc.less(stamps, -1), pc.greater(stamps, LAST_TIMESTAMP_MS)), True)
     if pc.any(wrong).as_py():
         row = pc.index(wrong, True).as_py()
         raise SchemaError(

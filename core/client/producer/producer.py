@@ -24,7 +24,7 @@ from ...records.codecs import UnsupportedCodecError
 from ...records.encode import MAX_RECORD_OVERHEAD
 from ...records.header import HEADER_SIZE
 from ...records.partition import TopicPartition
-from ...records.record import Headers, ProducerRecord, RecordMetadata
+from ...records.record import LAST_TIMESTAMP_MS, Headers, ProducerRecord, RecordMetadata
 from ..factory import open_client
 from ..keys import key_bytes
 from ..network.backoff import Backoff
@@ -58,15 +58,12 @@ _AUDIT_S = 10.0
 """The longest time that closing waits for the audit topic."""
 """Estimated upper bound of the overhead per header, in bytes."""
 
-_LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last time that dates of Python, Arrow and Spark can all represent."""
-
 _AT_EXIT_S = 10.0
 
 _MOST = 2**31 - 1
 """The largest count of records, bytes or partitions."""
 
-_MOST_COUNTED: Counted = ((_LAST_MS, _MOST, _MOST),)
+_MOST_COUNTED: Counted = ((LAST_TIMESTAMP_MS, _MOST, _MOST),)
 """The largest counts, with which a batch's mark has its largest size."""
 
 _MARKS = 64
@@ -448,8 +445,8 @@ def _checked_ms(topic: str, given: SupportsIndex) -> int:
     try:
         number = index(given)
     except TypeError:
-        number = _LAST_MS + 1
-    if not -1 <= number <= _LAST_MS:
+        number = LAST_TIMESTAMP_MS + 1
+    if not -1 <= number <= LAST_TIMESTAMP_MS:
         wanted = "a whole number of milliseconds since 1970, at most those of the year 9999, or -1 for none"
         raise SchemaError(f"topic {topic}: timestamp_ms is {wanted}; not {given!r}")
     return number

@@ -230,8 +230,8 @@ class RecordAccumulator:
                 self._flushes -= 1
 
     def close(self, why: str = "the producer is closed") -> None:
-        """Accepts no more records; threads that wait for free memory get an error. The errors start with the first
-        `why`."""
+        """Accepts no more records; threads that wait for free memory get an error. `why` is the beginning of its
+        message; that of a later call has no effect."""
         with self.lock:
             self._closed = self._closed or why
             self._room.notify_all()

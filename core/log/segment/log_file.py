@@ -13,7 +13,7 @@ from .open_files import OpenFiles
 class LogFile:
     """Opens the file on demand. `opened` is None while the file is closed.
 
-    Hold the `OpenFile` while using it, not its number, because `OpenFiles` may close the file here at any time. Only
+    A user keeps the `OpenFile`, not the number of its descriptor: `OpenFiles` may close the file at any time. Only
     `close_file` is thread-safe; the log's lock guards the rest.
     """
 

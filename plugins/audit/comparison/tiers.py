@@ -174,7 +174,7 @@ class Age(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Records of one window. For producers `records` are the acknowledged."""
+    """Counts of one window. In a producer's, `attempted` records were sent and `records` of them acknowledged."""
 
     records: int = 0
     size: int = 0

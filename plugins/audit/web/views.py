@@ -114,8 +114,8 @@ def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit
 
 
 def producers(answer: Answer, name: str, filters: Filters, host: str | None, application: str | None) -> Json:
-    """Returns the producers of the records, by host and application, or those of one of these; and the records of each
-    that the broker stored, according to the records' headers.
+    """Returns the producers of the topic `name`, by host and application, and how many records of each the broker has
+    stored, according to the records' headers. `host` and `application` select some of them; None: all.
     """
     entries = [
         each
