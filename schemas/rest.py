@@ -164,12 +164,11 @@ class RestRegistry(SchemaRegistry):
         subject, version = self._place(found[chosen], query) or (qualified(chosen, _NOWHERE), found[chosen])
         self._add(subject, version, found[chosen], answer)
 
-    def _fetch_version(self, subject: str, number: int, deleted: bool = False) -> SchemaVersion:
+    def _fetch_version(self, subject: str, number: int) -> SchemaVersion:
         known = self._store.version(subject, number, Which.ALL)
         if known is not None:
             return known
-        query = {"deleted": "true"} if deleted else {}
-        answer = self._client.get("subjects", subject, "versions", number, **query)
+        answer = self._client.get("subjects", subject, "versions", number)
         schema_id = _number(answer, "id")
         return self._add(str(answer.get("subject", subject)), number, schema_id, answer)
 

@@ -426,10 +426,10 @@ class SchemaStore:
     def mode(self, scope: str | None) -> Mode | None:
         return self._modes.get(scope)
 
-    def mode_in_scope(self, subject: str | None, default: Mode = Mode.READWRITE) -> Mode:
-        """Returns the mode that holds for a subject: its own, its context's, that of all contexts, or `default`."""
+    def mode_in_scope(self, subject: str | None) -> Mode:
+        """Returns the mode that holds for a subject: its own, its context's, that of all contexts, or READWRITE."""
         own = None if subject is None else self._modes.get(subject)
-        return own or self._modes.get(_scope(subject)) or self._modes.get(GLOBAL) or default
+        return own or self._modes.get(_scope(subject)) or self._modes.get(GLOBAL) or Mode.READWRITE
 
     def modes(self) -> dict[str | None, Mode]:
         return dict(self._modes)
