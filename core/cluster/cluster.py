@@ -52,8 +52,6 @@ OnChange = Callable[[ClusterImage], None]
 OnDisplaced = Callable[[DisplacedError], None]
 T = TypeVar("T")
 _MAX_BACK_OFF_S = 2.0
-_COLD_START_SESSIONS = 2
-"""The number of session time-outs for which a starting cluster waits for brokers that are not back."""
 _log = logging.getLogger(__name__)
 
 

@@ -51,7 +51,6 @@ class SettingsLoader:
     """Validates one document; `problems` are those found so far."""
 
     def __init__(self, document: Document) -> None:
-        self._document = document
         self._context = {BASE_DIR: str(document.base_dir)}
         self.problems = list(document.problems)
         tree = document.tree

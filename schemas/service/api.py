@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 from klamm.core.errors import SchemaError
@@ -48,7 +48,6 @@ from .topic import SchemaTopic
 
 Answer = Any
 """What JSON can hold."""
-R = TypeVar("R")
 LATEST: Final = -1
 
 

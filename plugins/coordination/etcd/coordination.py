@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +30,6 @@ from .nodes import EtcdKeys, EtcdNode, Request
 from .session import EtcdSession
 from .transactions import EtcdPlan, EtcdSnapshot, EtcdTransaction, EtcdWrite
 
-_log = logging.getLogger(__name__)
 _READS_AT_ONCE = 500
 _LEVELS_AT_ONCE = 8
 _LONGEST_PAUSE_S = 0.01

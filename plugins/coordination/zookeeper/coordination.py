@@ -5,7 +5,6 @@ The chroot of `zookeeper.connect` is put before every path, and created at the s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -34,7 +33,6 @@ from .config import ZooKeeperConfig
 from .kazoo_session import KazooSession, PendingResult, read_many
 from .watches import ZooKeeperWatches
 
-_log = logging.getLogger(__name__)
 _DELETE_ROUNDS = 10
 _READS_AT_ONCE = 500
 """Paths in one request of `get_many`."""

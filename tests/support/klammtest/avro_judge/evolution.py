@@ -20,7 +20,6 @@ _WIDER: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-_TIMES: Final = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
 
 
 class Evolution:

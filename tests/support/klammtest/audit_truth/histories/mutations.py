@@ -104,9 +104,7 @@ def _readable(self: KlammRangeAudit, partition: TopicPartition, to: int) -> None
 
 # -- the rules of the comparison ---------------------------------------------------------------------------------
 
-_without_ended: Final = rules.without_ended
 _expected_tiers: Final = rules.expected_tiers
-_newest_lake: Final = rules.newest_lake
 _add_ranges: Final = compare._add_ranges
 _demand_begins: Final = rules.demand_begins
 _difference: Final = rules._difference
