@@ -64,8 +64,8 @@ def _rank(branch: AvroType, kind: type) -> int | None:
 
 
 def must_be_named(union: AvroType) -> frozenset[int]:
-    """Returns the branches whose values, as they are read, would be written to another branch. Numbers, decimals and
-    UUIDs are left out: they are equal in each."""
+    """Returns the indexes of the branches whose values, once read as Python objects, would be written as another
+    branch. Numbers, decimals and UUIDs are not among them, because they are equal in each branch."""
     return frozenset(index for index, branch in enumerate(union.branches) if _ambiguous(union, index, branch))
 
 

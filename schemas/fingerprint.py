@@ -14,8 +14,8 @@ from .store.schema import text_md5
 
 
 def registered(schema_id: int, text: str, references: Sequence[str] = (), guid: bytes = b"") -> RegisteredSchema:
-    """Returns the schema with its names; its text has the types of `references` written out. Raises `SchemaError` if a
-    text is not an Avro schema.
+    """Returns the schema with its id, GUID and fingerprints. The types of `references` are written out in its text.
+    Raises `SchemaError` if a text is not an Avro schema.
     """
     parsed = parse(text, references)
     return RegisteredSchema(schema_id, parsed.text, text_md5(text), _crc(parsed.canonical), guid)

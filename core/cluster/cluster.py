@@ -244,8 +244,9 @@ class Cluster:
         self.run(self.node.report_offline(partitions))
 
     def suspect(self, broker_id: int, incarnation: str) -> None:
-        """Reports that a broker refused this one's connections twice: if it refuses the controller too, that ends its
-        registration and elects. If the suspected broker is the controller, this broker takes its place first."""
+        """Reports a broker that refused this one's connections twice. The controller ends its registration, and elects
+        other leaders, if it is refused too. If the reported broker is the controller, this one becomes controller
+        first."""
         self.run(self.node.suspect(broker_id, incarnation))
 
     def elect(self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False) -> Refusals:

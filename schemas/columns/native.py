@@ -58,9 +58,11 @@ def _names(avro: AvroType) -> list[str]:
 
 
 def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArray | None:
-    """Avro bytes of a schema that `can_decode` has passed, as `target`. Raises `SchemaError` if one of them cannot be
-    read. Returns None if the result does not encode to the same bytes again: pyruhvro ignores bytes after the payload
-    and wraps numbers that are too long, so the caller must check with fastavro; and for a map with a key twice.
+    """Decodes payloads of the schema `text`, which `can_decode` has passed, to the columns `target`.
+
+    Raises `SchemaError` if a payload cannot be read. Returns None if the rows do not encode to the same bytes again;
+    the caller then decodes with fastavro. pyruhvro ignores bytes after the payload and wraps numbers that are too
+    long, and a map may have a key twice.
     """
     try:
         batch = pyruhvro.deserialize_array(payloads.to_pylist(), text)

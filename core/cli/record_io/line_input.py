@@ -207,8 +207,8 @@ def keyed(parse: LineParser, delimiter: bytes) -> LineParser:
 
 
 def json_records(serialize: Serializer | None, parse_json: JsonParser) -> LineParser:
-    """Each line is a record as `klamm consume --json` prints it. `serialize` takes its value's JSON; if it is None
-    the value is text, {"base64": …} or null."""
+    """Returns a parser of lines as `klamm consume --json` prints them. `serialize` gets the JSON of the value; without
+    it the value is text, {"base64": …} or null."""
 
     def parse(line: bytes) -> InputRecord:
         record = _document(line, parse_json, 'a record as JSON, such as {"key":"a","value":"b"}')

@@ -30,8 +30,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Converted(Generic[T]):
-    """The result of converting the first `count` records of some columns; `error`: why the next one could not be
-    converted. If there are fewer records and no error, the next record cannot be in one result with these."""
+    """The result of converting the first `count` records of some columns. `error`: why the next record could not be
+    converted. With fewer records than the columns have and no error, the next record needs a result of its own."""
 
     result: T
     count: int

@@ -116,8 +116,8 @@ class BrokerConfig(Section):
     max_connection_creation_rate: Int = key(INT_MAX, "Connections accepted per second; others wait (KIP-612).", ge=1)
     max_connection_bytes_per_second: Long = key(
         LONG_MAX,
-        "Bytes of requests per second of one connection. A client above it is told how long to wait "
-        "(throttle_time_ms, KIP-219) and not read meanwhile, a minute at most per request. Not in Kafka.",
+        "Bytes of requests per second of one connection. A client above it gets the time to wait (throttle_time_ms, "
+        "KIP-219), and is not read meanwhile, a minute at most per request. Not in Kafka.",
         ge=1024,
     )
     connections_max_idle_ms: Long = key(600_000, "A connection that is idle for this time is closed.", ge=1)

@@ -319,8 +319,8 @@ class EmbeddedTree:
         return [row[0].rpartition("/")[2] for row in rows if row[0] != path]
 
     def has_expired_sessions(self) -> bool:
-        """Returns whether `end_expired_sessions` may find any; a session may have been renewed since the clock was
-        read here."""
+        """Returns True if a session seemed expired when the clock was read; it may have been renewed since, which
+        `end_expired_sessions` checks."""
         with self._read_lock, self._translated():
             now = {"now_ms": self._clocks.now().monotonic_ms}
             return self._reader.execute(f"SELECT 1 FROM sessions WHERE {_IS_OVER} LIMIT 1", now).fetchone() is not None
