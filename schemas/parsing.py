@@ -385,14 +385,17 @@ class _Rendering:
         return made
 
 
-def check_new(text: str) -> ParsedSchema:
-    """Parses a schema that is to be registered. Raises `SchemaError` where Java's Avro refuses it (names, branches of
-    unions, defaults), and for a text that is too long.
+def check_new(text: str, references: Sequence[str] = ()) -> ParsedSchema:
+    """Parses a schema that is to be registered; `references` as in `parse`. Raises `SchemaError` where Java's Avro
+    refuses it (names, branches of unions, defaults), and for a text that is too long.
     """
     if len(text) > MAX_TEXT:
         raise SchemaError(f"a schema of {len(text)} characters; the limit is {MAX_TEXT}")
-    parsed = parse(text)
-    _Parser(strict=True).whole(parse_json(text))
+    parsed = parse(text, references)
+    strict = _Parser(strict=True)
+    for at, other in enumerate(references):
+        strict.refer(parse(other, references[:at]).root)
+    strict.whole(parse_json(text))
     for problem in _problems(parsed.root):
         raise SchemaError(f"not an Avro schema: {problem}")
     return parsed
