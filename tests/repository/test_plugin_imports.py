@@ -12,8 +12,8 @@ PUBLIC = ("klamm", "klamm.errors", "klamm.plugin")
 
 DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.child_process": (
-        "starts a server as the core does",
-        {"coordination/etcd/server.py", "coordination/local_server.py"},
+        "starts a server as the core does, on a port that is free",
+        {"coordination/etcd/server.py", "coordination/local_server.py", "demo/workspace.py"},
     ),
     "klamm.core.cli.foreground": (
         "commands that run until they are stopped treat SIGTERM as Klamm's own do",
