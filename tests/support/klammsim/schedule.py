@@ -311,6 +311,7 @@ class Schedule:
         end = max(world.brokers[member].log.log_end_offset for member in state.members)
         del world.committed[end:]
         world.acknowledged = {value: offset for value, offset in world.acknowledged.items() if offset < end}
+        world.after = {after: value for after, value in world.after.items() if after.offset < end}
 
     def _leave(self, broker: SimBroker) -> None:
         if not broker.up or broker.paused:
