@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_slow(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
     on_jvm = callspec is not None and not {"hdfs", "zookeeper", "ensemble"}.isdisjoint(
-        map(str, callspec.params.values())
+        str(value) for value in callspec.params.values() if not isinstance(value, (int, dict, list))
     )
     jvm = on_jvm or not JVM_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return jvm or item.get_closest_marker("slow") is not None
