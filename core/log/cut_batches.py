@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 from ..records.chain import check_chain
 from .partition_log import PartitionLog, ReadIsolation
-from .segment.file_operations import storage, sync_directory
+from .segment.file_operations import OpenFile, storage, sync_directory
 from .segment.naming import segment_file, suffixed
 
 __all__ = ["CUT", "set_aside"]
@@ -29,16 +28,15 @@ def set_aside(log: PartitionLog, offset: int) -> Path:
     end = log.log_end_offset
     with storage(f"cannot write {path}"):
         target.mkdir()
-        with path.open("wb") as file:
-            at = offset
-            while at < end:
-                data = log.read(at, _PIECE, isolation=ReadIsolation.LOG_END).data
-                if not data:
-                    break
-                file.write(data)
-                at = check_chain(data).next_offset
-            file.flush()
-            os.fsync(file.fileno())
+        file, at, written = OpenFile(path, create=True), offset, 0
+        while at < end:
+            data = log.read(at, _PIECE, isolation=ReadIsolation.LOG_END).data
+            if not data:
+                break
+            file.write(data, written)
+            written += len(data)
+            at = check_chain(data).next_offset
+        file.sync()
         sync_directory(target)
         sync_directory(log.directory.parent)
     _log.error(

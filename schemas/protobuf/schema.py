@@ -227,7 +227,9 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
         return None
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(text, validate=False))
-    except (binascii.Error, DecodeError):
+    except binascii.Error:
         return None
+    except DecodeError as error:
+        raise SchemaError(f"not a Protobuf schema: the base64 is no FileDescriptorProto: {error!s:.200}") from error
     _check_names(file)
     return file
