@@ -1,0 +1,35 @@
+"""Batches that a mirror's log is about to lose are kept beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from klamm.core.errors import StorageError
+from klamm.core.log import cut_batches
+from klamm.core.log.cut_batches import set_aside
+from klamm.core.log.partition_log import ReadIsolation
+from klamm.core.records.header import iter_headers
+from klammtest.logs import append, batch, open_log
+
+
+@pytest.mark.parametrize("piece", [1, 8 * 1024 * 1024])
+def test_the_batches_from_an_offset_on_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(cut_batches, "_PIECE", piece)
+    log = open_log(tmp_path)
+    for n in range(10):
+        append(log, batch([b"%d" % (n * 3 + i) for i in range(3)]))
+    kept = set_aside(log, 13).read_bytes()
+    assert kept == log.read(13, 1 << 20, isolation=ReadIsolation.LOG_END).data
+    assert [header.base_offset for _, header in iter_headers(kept)] == [12, 15, 18, 21, 24, 27]
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_of_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([b"0"]))
+    monkeypatch.setattr(cut_batches, "suffixed", lambda *_: "missing/t-0-cut")
+    with pytest.raises(StorageError, match="cannot write"):
+        set_aside(log, 0)
