@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from ..errors import CoordinationError
 from ..interfaces.coordination import Check, Create, Delete, Operation, Set, Stat
 from ..records.partition import TopicPartition
-from ..replication.partition_state import PartitionState
+from ..replication.partition_state import NO_EPOCH, PartitionState
 from .tree import paths
 from .tree.nodes import MetadataVersionNode, TopicNode
 from .tree.steps import Steps, find, get
@@ -69,7 +69,7 @@ class MetadataChange:
             rows.setdefault(tp.topic, []).append(
                 [
                     tp.partition, path_version, state.leader, state.leader_epoch, state.leader_broker_epoch,
-                    state.controller_epoch, len(state.isr), members, *((state.mirror,) if state.mirror else ()),
+                    state.controller_epoch, len(state.isr), members, *_mirror_columns(state),
                 ]
             )  # fmt: skip
         topics = {name: node and node.model_dump(mode="json") for name, node in self.topics.items()}
@@ -103,13 +103,18 @@ class MetadataChange:
             raise CoordinationError(f"{path} holds no metadata change: {error!r}") from error
 
 
+def _mirror_columns(state: PartitionState) -> tuple[str, int] | tuple[()]:
+    """Returns what the states of few partitions have."""
+    return (state.mirror, state.promoted_epoch) if state.mirror or state.promoted_epoch != NO_EPOCH else ()
+
+
 def _decode_state(row: list[Any], ids: list[str]) -> StoredState:
-    _, path_version, leader, leader_epoch, broker_epoch, controller_epoch, in_sync, found, *mirror = row
+    _, path_version, leader, leader_epoch, broker_epoch, controller_epoch, in_sync, found, *more = row
     members = tuple(int(member) for member, _ in found)
     data_ids = {int(member): ids[index] for member, index in found}
     state = PartitionState(
         int(leader), int(leader_epoch), int(broker_epoch), members[:in_sync], members[in_sync:], data_ids,
-        int(controller_epoch), str(mirror[0]) if mirror else "",
+        int(controller_epoch), *((str(more[0]), int(more[1])) if more else ()),
     )  # fmt: skip
     return StoredState(state, int(path_version))
 

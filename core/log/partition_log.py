@@ -598,6 +598,26 @@ class PartitionLog:
             batch, leader_epoch, origin=AppendOrigin.INTERNAL, commit=commit, raises_epoch=raises_epoch
         )
 
+    def abort_transactions(self, before_epoch: int, leader_epoch: int) -> int:
+        """Ends each open transaction that began before the leader epoch `before_epoch`, by a marker that aborts it;
+        returns their number. For a log that another cluster wrote: its coordinator ends nothing here (docs/mirror.md,
+        M12).
+
+        Raises what `append_marker` raises. May block.
+        """
+        with self._lock:
+            self._check_may_lead(leader_epoch)
+            _, first_own = self._epochs.end_offset(before_epoch - 1, self._end)
+            state = self._producers.state
+            wanted = [
+                (producer_id, *state.last_epochs(producer_id))
+                for producer_id, first in state.transactions.first_offsets.items()
+                if first < first_own
+            ]
+        for producer_id, epoch, coordinator_epoch in wanted:
+            self.append_marker(producer_id, epoch, TransactionMarker(False, max(coordinator_epoch, 0)), leader_epoch)
+        return len(wanted)
+
     def append_as_follower(
         self, records: bytes | bytearray | memoryview, leader_epoch: int, term: int | None = None
     ) -> int:

@@ -37,6 +37,9 @@ class PartitionState:
     """The link whose source the leader copies; empty for a partition that clients write (docs/mirror.md, M3). It
     changes only together with the leader epoch."""
 
+    promoted_epoch: int = NO_EPOCH
+    """The leader epoch that ended the last mirror; -1 if the partition was none. What is older is another cluster's."""
+
     @property
     def members(self) -> tuple[int, ...]:
         return self.isr + self.elr
@@ -53,6 +56,7 @@ class PartitionState:
                 "data_ids": {str(member): data_id for member, data_id in self.data_ids.items()},
                 "controller_epoch": self.controller_epoch,
                 **({"mirror": self.mirror} if self.mirror else {}),
+                **({"promoted_epoch": self.promoted_epoch} if self.promoted_epoch != NO_EPOCH else {}),
             },
             separators=(",", ":"),
         ).encode()
@@ -73,6 +77,7 @@ class PartitionState:
                 data_ids={int(member): str(data_id) for member, data_id in found["data_ids"].items()},
                 controller_epoch=int(found["controller_epoch"]),
                 mirror=str(found.get("mirror", "")),
+                promoted_epoch=int(found.get("promoted_epoch", NO_EPOCH)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CoordinationError(f"{path} holds no partition state: {error!r}") from error

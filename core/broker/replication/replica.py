@@ -258,6 +258,10 @@ class Replica:
         self.replicated(size)
         if size:
             self._uncommitted.append((self.log.log_end_offset, size))
+        self.extended()
+
+    def extended(self) -> None:
+        """Commits what can be after this leader has appended beside its clients, and notifies followers."""
         self.refresh()
         for wait in self._followers.values():
             wait.on_append(self.key)

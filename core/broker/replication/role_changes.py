@@ -20,7 +20,8 @@ from ...config.sections.topic import TopicConfig
 from ...errors import KlammError, NoSpaceError, describe_error
 from ...log.manager import LogManager
 from ...log.partition_log import PartitionLog
-from ...records.partition import TopicPartition
+from ...records.partition import TopicPartition, counted
+from ...replication.partition_state import NO_EPOCH
 from ..workers import Workers
 from .fetchers import Fetchers
 from .partitions import Partitions
@@ -142,6 +143,31 @@ class RoleChanges:
                 self._room_found = False
                 self._roles.try_failed_again()
             await self._carry_out(self._roles.refresh())
+            await self._abort_mirrored()
+
+    async def _abort_mirrored(self) -> None:
+        """Aborts the transactions that a mirror had open when it was promoted (docs/mirror.md, M12). What fails is
+        tried again."""
+        for replica in list(self._partitions):
+            leader = replica.leader
+            if (
+                leader is None
+                or leader.state.promoted_epoch == NO_EPOCH
+                or not replica.log.first_offsets_of_transactions
+            ):
+                continue
+            try:
+                aborted = await self._workers.bulk(
+                    replica.log.abort_transactions, leader.state.promoted_epoch, leader.epoch
+                )
+            except KlammError as error:
+                log.warning("%s: open transactions of the mirror are not aborted yet: %s", replica.name, error)
+                self._refresh_later()
+                continue
+            if aborted:
+                log.info("%s: %s of the mirror aborted", replica.name, counted(aborted, "open transaction"))
+            if replica.leader is leader:
+                replica.extended()
 
     async def use_defaults(self, defaults: TopicConfig) -> None:
         """Sets other defaults for topics, existing ones included."""

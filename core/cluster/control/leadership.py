@@ -90,8 +90,9 @@ def doubted_state(state: PartitionState, replicas: tuple[int, ...], terms: Terms
     """Returns the state as doubted, in a new leader epoch."""
     ids = dict.fromkeys(replicas, DOUBTED)
     after = PartitionState(
-        NO_LEADER, state.leader_epoch + 1, NO_EPOCH, replicas, (), ids, terms.controller_epoch, state.mirror
-    )
+        NO_LEADER, state.leader_epoch + 1, NO_EPOCH, replicas, (), ids, terms.controller_epoch, state.mirror,
+        state.promoted_epoch,
+    )  # fmt: skip
     return above_floor(state, after, terms.epoch_floor)
 
 

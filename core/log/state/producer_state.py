@@ -231,6 +231,11 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         return producer.batches[-1].last_offset if producer is not None and producer.batches else None
 
+    def last_epochs(self, producer_id: int) -> tuple[int, int]:
+        """Returns the epoch of a producer with an open transaction, and its last marker's coordinator epoch."""
+        producer = self._producers[producer_id]
+        return producer.epoch, producer.coordinator_epoch
+
     def last_batches(self) -> dict[int, LastBatch]:
         """Returns the last batch of each producer, whose header compaction must keep."""
         return {

@@ -18,6 +18,7 @@ from klamm.core.log.errors import (
 )
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.recovery.loader import OpenFrom
+from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.control import TransactionMarker, encode_marker, read_marker
 from klamm.core.records.header import BatchHeader, crc_matches, iter_headers
 from klammtest.logs import START_MS, ManualClock, append, batch, clean_start, open_log, records_of
@@ -139,6 +140,25 @@ def test_a_marker_raises_the_epoch_and_begins_the_sequence(log: PartitionLog) ->
         log.append_marker(1, 1, TransactionMarker(True, 0), 0, raises_epoch=True)
     log.append_marker(1, 2, TransactionMarker(True, 0), 0, raises_epoch=True)
     log.append_marker(1, 2, TransactionMarker(True, 0), 0, raises_epoch=True)  # a repeat
+
+
+def test_what_another_cluster_has_left_open_is_aborted_in_the_epoch_of_the_promotion(log: PartitionLog) -> None:
+    add(log, transactional(producer=(1, 0, 0)))
+    end(log, 1, commit=True, coordinator_epoch=7)
+    add(log, transactional([b"open"], producer=(1, 0, 1)))
+    add(log, transactional([b"open too"], producer=(2, 4, 0)))
+    log.begin_leader_epoch(5)
+    log.lead(5)
+    log.append_as_leader(transactional([b"own"], producer=(3, 0, 0)), 5, origin=AppendOrigin.INTERNAL, commit=True)
+    assert log.last_stable_offset == 2
+    assert log.abort_transactions(5, 5) == 2
+    assert log.abort_transactions(5, 5) == 0
+    log.advance_high_watermark(log.log_end_offset)
+    assert log.first_offsets_of_transactions == {3: 4}
+    assert log.last_stable_offset == 4
+    markers = [header for _, header in iter_headers(log.read(5, 1 << 20).data)]
+    assert [(each.producer_id, each.producer_epoch, each.leader_epoch) for each in markers] == [(1, 0, 5), (2, 4, 5)]
+    assert read_committed(log)[0] == [b"value"]
 
 
 def test_a_producer_with_an_open_transaction_neither_expires_nor_is_evicted(

@@ -1,0 +1,200 @@
+"""Compares a mirror with the Apache Kafka that it copies, and continues a consumer's group at the mirror.
+
+`python bench/compare_mirror.py` starts Kafka (from the jars that `bench/install.sh` fetches) and a broker of Klamm with
+a link to it. Kafka gets batches of every codec in several partitions, a topic that it compacts, and transactions that
+commit, abort and stay open; some before the link, some while it copies, and some after Kafka was killed and has begun
+another leader epoch. The batches of both are compared byte for byte. A group of confluent-kafka's consumer reads a part
+at Kafka; then the topics are promoted, and the group goes on at Klamm at the offsets that the link has copied: it must
+read each record once. A reader of committed records must reach the end, though a transaction was open. It prints one
+line for each difference and exits with 1 if there is one. `--seed` makes other transactions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
+
+from compare_transactions import PARTITIONS, create, whole, write
+from klamm.core.cli.mirror import app
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.records.header import iter_headers
+from klamm.core.records.partition import TopicPartition
+from klammbench.systems.base import free_ports
+from klammbench.systems.kafka import TUNED, KafkaNode, kafka_version
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.kafka_transactions import by_librdkafka
+from klammtest.logs import codec_table
+from klammtest.waiting import eventually
+
+GROUP, CODECS = "load.codecs", ("none", "gzip", "snappy", "lz4", "zstd")
+COPIED = [TopicPartition("codecs", number) for number in range(3)]
+LINK = {
+    "topics.regex": ".*",
+    "groups.regex": r"load\..*",
+    "groups.interval.ms": 200,
+    "metadata.interval.ms": 500,
+    "fetch.max.wait.ms": 100,
+}
+
+
+def write_codecs(bootstrap: str, rng: random.Random, first: int, count: int) -> None:
+    """Writes values `first` to `first + count`, in batches of every codec."""
+    for codec in CODECS:
+        settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50, "log_level": 0}
+        producer = confluent_kafka.Producer({**settings, "enable.idempotence": codec != "gzip"})
+        for value in range(first, first + count):
+            if CODECS[value % len(CODECS)] == codec:
+                text = f"{value:08d} " + "x" * rng.randrange(200)
+                producer.produce("codecs", text, partition=rng.randrange(len(COPIED)), headers=[("codec", codec)])
+        producer.flush(60)
+
+
+def read_group(bootstrap: str, count: int) -> list[tuple[int, int, int]]:
+    """Reads `count` records as the group, and commits them: (partition, offset, value)."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": GROUP, "enable.auto.commit": False, "log_level": 0}
+    consumer = confluent_kafka.Consumer({**settings, "auto.offset.reset": "error"})
+    if not consumer.committed([confluent_kafka.TopicPartition("codecs", 0)], 60)[0].offset >= 0:
+        consumer.commit(
+            offsets=[confluent_kafka.TopicPartition(tp.topic, tp.partition, 0) for tp in COPIED], asynchronous=False
+        )
+    consumer.subscribe(["codecs"])
+    found: list[tuple[int, int, int]] = []
+    while len(found) < count:
+        message = consumer.poll(60)
+        assert message is not None, f"{len(found)} of {count} records within 60 s"
+        assert message.error() is None, message.error()
+        found.append((message.partition() or 0, message.offset() or 0, int((message.value() or b"")[:8])))
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return found
+
+
+def settled(client: ClusterClient, tp: TopicPartition) -> bytes:
+    """Returns the log, once Kafka has left it unchanged for a while."""
+    before: list[bytes] = []
+
+    def unchanged() -> bool:
+        before.append(whole(client, tp))
+        return len(before) > 3 and len(set(before[-4:])) == 1
+
+    eventually(unchanged, f"{tp} is compacted")
+    return before[-1]
+
+
+class Mirror:
+    def __init__(self, broker: RunningBroker, source: ClusterClient, target: ClusterClient) -> None:
+        self.broker = broker
+        self.source = source
+        self.target = target
+
+    def command(self, *arguments: str) -> None:
+        result = CliRunner().invoke(app, [*arguments, "--config", str(self.broker.config_path)])
+        if result.exception is not None:
+            raise RuntimeError(f"klamm mirror {' '.join(arguments)}: {result.output}") from result.exception
+
+    def ends(self, client: ClusterClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: client.list_offsets({tp: -1})[tp][0] for tp in partitions}
+
+    def differences(self, partitions: list[TopicPartition], when: str) -> list[str]:
+        """Waits until the mirror has everything, and compares the batches."""
+        end = self.ends(self.source, partitions)
+        eventually(lambda: self.ends(self.target, partitions) == end, f"the mirror has everything {when}")
+        found = []
+        for tp in partitions:
+            here, there = whole(self.target, tp), whole(self.source, tp)
+            if here != there:
+                at = next((n for n, pair in enumerate(zip(here, there, strict=False)) if pair[0] != pair[1]), -1)
+                found.append(f"{tp} {when}: {len(here)} bytes here, {len(there)} at Kafka, equal up to byte {at}")
+        return found
+
+
+def newest(bootstrap: str, tp: TopicPartition) -> dict[str, tuple[int, str]]:
+    return {key: (offset, value) for offset, key, value in by_librdkafka(bootstrap, tp, "read_uncommitted")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--transactions", type=int, default=40)
+    parser.add_argument("--records", type=int, default=3000)
+    options = parser.parse_args()
+    rng, third = random.Random(options.seed), options.records // 3
+    plain, keyed = [*COPIED, *PARTITIONS[:2]], PARTITIONS[2]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        port, controller = free_ports(2)
+        kafka = KafkaNode("kafka", folder / "kafka", folder / "kafka" / "data", TUNED, (port, controller))
+        bootstrap = f"127.0.0.1:{port}"
+        kafka.launch()
+        try:
+            kafka.wait()
+            create(bootstrap)
+            admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+            admin.create_topics([NewTopic("codecs", len(COPIED), 1)])["codecs"].result(60)
+            write_codecs(bootstrap, rng, 0, third)
+            write(bootstrap, options.seed, options.transactions).abort_transaction(60)
+            link = {"berlin": {"bootstrap.servers": bootstrap, **LINK}}
+            with (
+                ClusterClient(bootstrap, codecs=codec_table()) as source,
+                running_broker(folder / "klamm", mirrors=link) as broker,
+                ClusterClient(broker.bootstrap, codecs=codec_table()) as target,
+            ):
+                mirror = Mirror(broker, source, target)
+                settled(source, keyed)
+                mirror.command("create", "berlin")
+                mirror.command("status", "berlin", "--wait", "60s")
+                found = mirror.differences([*plain, keyed], "of what was there before the link")
+                write_codecs(bootstrap, rng, third, third)
+                write(bootstrap, options.seed + 1, options.transactions).abort_transaction(60)
+                found += mirror.differences(plain, "of what was copied at once")
+                kafka.kill()
+                kafka.launch()
+                kafka.wait()
+                write_codecs(bootstrap, rng, 2 * third, third)
+                producer = write(bootstrap, options.seed + 2, options.transactions)
+                found += mirror.differences(plain, "of the next leader epoch")
+                mirror.differences([keyed], "of the compacted topic")
+                if newest(bootstrap, keyed) != newest(broker.bootstrap, keyed):
+                    found.append(f"{keyed}: the newest record of a key is another one than at Kafka")
+                read = read_group(bootstrap, options.records // 2)
+                wanted = source.fetch_offsets(GROUP)
+                eventually(
+                    lambda: (
+                        {tp: each.offset for tp, each in target.fetch_offsets(GROUP).items()}
+                        == {tp: each.offset for tp, each in wanted.items()}
+                    ),
+                    "the group's offsets are copied",
+                )
+                size = sum(len(whole(target, tp)) for tp in [*plain, keyed])
+                epochs = {header.leader_epoch for tp in plain for _, header in iter_headers(whole(target, tp))}
+                mirror.command("promote", "berlin", "--drain")
+                read += read_group(broker.bootstrap, 3 * third - len(read))
+                if len(set(read)) != len(read) or {value for _, _, value in read} != set(range(3 * third)):
+                    found.append(f"the group has read {len(set(read))} records, {len(read) - len(set(read))} twice")
+                for tp in PARTITIONS:
+                    rows = by_librdkafka(broker.bootstrap, tp, "read_committed")
+                    if not any(value == "behind the open one" and row > 0 for row, _, value in rows[-1:]):
+                        found.append(f"{tp}: a reader of committed records ends at {rows[-1:]}")
+                del producer
+        finally:
+            kafka.kill()
+    for line in found:
+        print(line)
+    print(
+        f"Apache Kafka {kafka_version()}: {len(plain) + 1} partitions, {size} bytes in {len(epochs)} leader epochs, "
+        f"the group read {len(read)} records at both: {len(found)} differences"
+    )
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
