@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..cluster.mirrors import LinkNode, MirrorTopicNode
     from ..interfaces.coordination import Coordination
 
+__all__ = ["app"]
+
 app = typer.Typer(add_completion=False, help="Follow topics of another cluster.", no_args_is_help=True)
 Link = Annotated[str, typer.Argument(metavar="LINK", help="The link's name.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable.")]
