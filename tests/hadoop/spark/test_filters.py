@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from klamm.core.client.reader.range_reader import OffsetRange
+from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.spark.filters import PushedFilters
 
@@ -33,7 +34,9 @@ class Times:
     def __init__(self) -> None:
         self.asked: dict[TopicPartition, int] = {}
 
-    def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    def list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, tuple[int, int]]:
         self.asked.update(times)
         return {tp: (-1, -1) if tp == B0 else (time, time) for tp, time in times.items()}
 

@@ -33,7 +33,7 @@ SPREAD: Final = (
     "tests/faults/test_campaign.py",
     "tests/faults/test_load_campaigns.py",
 )
-TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop/lake", "tests/hadoop")
+TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop")
 """Folders that share one Spark each; a file belongs to the first that contains it."""
 
 FAST_UNIT_S: Final = 15.0
