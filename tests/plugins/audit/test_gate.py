@@ -249,7 +249,7 @@ def test_the_command(tmp_path: Path) -> None:
         config.write_text(yaml.safe_dump(sections))
 
         def gate(*options: str) -> Any:
-            return CliRunner().invoke(app, ["audit", "--config", str(config), "--timeout", "1s", *options])
+            return CliRunner().invoke(app, ["audit", "--config", str(config), "--timeout", "3s", *options])
 
         start = parse_instant("2013-01-01")
         assert CliRunner().invoke(app, ["topics", "create", "trips", "-b", servers]).exit_code == 0
@@ -262,7 +262,8 @@ def test_the_command(tmp_path: Path) -> None:
             "topic trips is complete before 2013-01-01T00:15Z: 2 windows; records: producer 20, broker 20\n"
         )
         assert gate("--wait-complete", "trips", "--until", "2013-01-02", "--threshold", "0.9").exit_code == 0
-        late = gate("--wait-complete", "trips", "--until", "2013-01-01", "--tier", "broker", "--since", "2012-01-01")
+        late = gate("--wait-complete", "trips", "--until", "2013-01-01", "--tier", "broker", "--since", "2012-01-01",
+                    "--timeout", "2m")  # fmt: skip
         assert "0 windows" in late.stdout, "nothing was there, and nothing comes any more"
         lake = gate("--wait-complete", "trips", "--until", "2013-01-02", "--tier", "hadoop/lake")
         assert isinstance(lake.exception, NotCompleteError)

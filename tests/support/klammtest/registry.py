@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
@@ -48,7 +48,8 @@ class RunningRegistry:
         given = {"Content-Type": TYPE} if data is not None else {}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         try:
-            connection.request(method, path, data, given)
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused before all of the body was sent
+                connection.request(method, path, data, given)
             response = connection.getresponse()
             text = response.read().decode()
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,8 +53,13 @@ class Away:
         return call(*args)
 
 
+class NoneLed(SimpleNamespace):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
 def made(away: Away) -> RoleChanges:
-    partitions = SimpleNamespace(replicas=lambda: [OFFLINE], replica=lambda _: None)
+    partitions = NoneLed(replicas=lambda: [OFFLINE], replica=lambda _: None)
     return RoleChanges(
         lambda: BrokerConfig(broker_id=0), cast(Any, away), cast(Any, None), cast(Any, partitions), cast(Any, None),
         cast(Any, away), lambda *_: False,
