@@ -53,7 +53,9 @@ class AuditConfig(Section):
         ge=-1,
     )
     allowed_lateness_ms: Int = key(
-        600_000, "How much later than its timestamp a record may be sent; the watermark stays so far behind.", ge=0
+        600_000,
+        "How much later than its timestamp a record may be acknowledged; the watermark stays so far behind.",
+        ge=0,
     )
     partitions: Int = key(1, "Partitions of the audit topic at creation.", ge=1)
     retention_ms: Long = key(-1, "How long the audit topic keeps events; -1: without limit.", ge=-1)

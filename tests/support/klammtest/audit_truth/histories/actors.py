@@ -22,7 +22,7 @@ from klamm.plugins.audit.counting.origins import mark
 from klamm.plugins.audit.counting.producer import KlammProducerAudit
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 
-from .world import TOPIC, WINDOW_MS, Crash, Part, Row, World, window_of
+from .world import LATENESS_MS, TOPIC, WINDOW_MS, Crash, Part, Row, World, window_of
 
 INTERVAL_S: Final = 240
 FOREIGN: Final = ""
@@ -31,10 +31,12 @@ Offset = tuple[UUID, int, int]
 
 
 class Sender:
-    """An application with `klamm.Producer`. `acknowledged` are its records by window, whatever it has told."""
+    """An application with `klamm.Producer`. `acknowledged` are its records by window, whatever it has told;
+    `too_late` gets the windows of those that were acknowledged later than the lateness allows."""
 
-    def __init__(self, world: World, name: str, ahead_ms: int = 0) -> None:
+    def __init__(self, world: World, name: str, too_late: set[int], ahead_ms: int = 0) -> None:
         self.world = world
+        self.too_late = too_late
         self.name = name
         self.ahead_ms = ahead_ms
         self.alive = True
@@ -42,8 +44,8 @@ class Sender:
         self.acknowledged: Counter[int] = Counter()
         self.died_ms = -1
         self.sent: set[int] = set()
-        self.in_flight: list[tuple[tuple[tuple[int, int, int], ...], bool]] = []
-        """Batches whose outcome the application has not got yet: (counts, whether they are acknowledged)."""
+        self.in_flight: list[tuple[tuple[tuple[int, int, int], ...], bool, Sequence[int]]] = []
+        """Batches whose outcome the application has not got yet: (counts, are they acknowledged, timestamps)."""
         self.identity = AuditIdentity("producer", name, "host", "app")
         self.audit = KlammProducerAudit(
             self.identity, world.audit.publish, window_ms=WINDOW_MS, interval_s=INTERVAL_S,
@@ -89,14 +91,16 @@ class Sender:
             self.world.append(part, rows, headers)
         self.sent |= windows.keys()
         self.audit.end(TOPIC)
-        self.in_flight.append((counted, acknowledged))
+        self.in_flight.append((counted, acknowledged, stamps))
         if not slow:
             self.hear()
         return True
 
     def hear(self) -> None:
-        """The application gets the outcomes."""
-        for counted, acknowledged in self.in_flight:
+        """The application gets the outcomes. A record that is acknowledged after the lateness is too late."""
+        for counted, acknowledged, stamps in self.in_flight:
+            allowed_ms = self.world.now_ms - LATENESS_MS
+            self.too_late |= {window_of(stamp) for stamp in stamps if 0 <= stamp < allowed_ms}
             for start, count, size in counted:
                 if acknowledged:
                     self.acknowledged[start] += count

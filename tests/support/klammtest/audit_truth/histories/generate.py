@@ -183,7 +183,7 @@ class History:
     def _begin_producer(self) -> None:
         self.names += 1
         ahead = self.chance.choice((-1, 1)) * 2 * LATENESS_MS if self.has("wrong clocks") else 0
-        self.known.senders.append(Sender(self.world, f"p{self.names}", ahead))
+        self.known.senders.append(Sender(self.world, f"p{self.names}", self.known.too_late, ahead))
 
     def _begin_group(self, name: str, *, latest: bool = False, commits: bool = True) -> None:
         group = Group(self.world, name, latest=latest)
