@@ -24,6 +24,9 @@ _AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_WAIT_S: Final = 0.05
 _LONGEST_WAIT_S: Final = 2.0
 _SHOWN: Final = 2000
+MAX_ANSWER: Final = 64 * 1024 * 1024
+"""Bytes of an answer."""
+_PIECE: Final = 64 * 1024
 
 
 class NotRegisteredError(SchemaError):
@@ -99,7 +102,10 @@ class RestClient:
         if data is not None:
             headers["Content-Type"] = MEDIA_TYPE
         try:
-            response = self._pool.request(method, url + path, body=data, headers=headers, redirect=False)
+            response = self._pool.request(
+                method, url + path, body=data, headers=headers, redirect=False, preload_content=False
+            )
+            received = self._received(response)
         except LocationParseError as error:
             raise ConfigError(f"{PREFIX}url: {url}: {error}") from error
         except HTTPError as error:
@@ -107,8 +113,26 @@ class RestClient:
                 raise RegistryUnavailableError(f"schema registry {url}: {_reason(error)}") from error
             raise _NoAnswerError(_reason(error)) from error
         if response.status in _AGAIN:
-            raise _NoAnswerError(f"status {response.status}: {_message(response.data)[1]}")
-        return _answer(response.status, response.data, url, f"{method} {path}")
+            raise _NoAnswerError(f"status {response.status}: {_message(received)[1]}")
+        return _answer(response.status, received, url, f"{method} {path}")
+
+    def _received(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        """Returns the body, which urllib3 bounds neither in size nor, if it arrives piece by piece, in time."""
+        most_s = self._access.schema_registry_request_timeout_ms / 1000
+        end, data, whole = self._clock() + most_s, bytearray(), False
+        try:
+            while piece := response.read1(_PIECE):
+                data += piece
+                if len(data) > MAX_ANSWER:
+                    raise _NoAnswerError(f"the answer is longer than {MAX_ANSWER} bytes")
+                if self._clock() > end:
+                    raise _NoAnswerError(f"the answer did not arrive within {most_s:g} s")
+            whole = True
+        finally:
+            if not whole:  # the rest of it would be read as the next answer
+                response.close()
+            response.release_conn()
+        return bytes(data)
 
 
 class _NoAnswerError(Exception):
@@ -119,7 +143,7 @@ def _answer(status: int, data: bytes, url: str, request: str) -> Any:
     if 200 <= status < 300:
         try:
             return json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _NoAnswerError(f"{request}: the answer is not JSON: {data[:80]!r}") from None
     code, message = _message(data)
     where = f"schema registry {url}"
@@ -139,7 +163,7 @@ def _message(data: bytes) -> tuple[int | None, str]:
     try:
         found = json.loads(data)
         return found.get("error_code"), " ".join(str(found["message"]).split())[:_SHOWN]
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, RecursionError):
         return None, " ".join(data.decode(errors="replace").split())[:80] or "no reason is given"
 
 

@@ -337,7 +337,7 @@ class RegistryApi:
         sent = _schema({"metadata": body.get("metadata"), "ruleSet": body.get("ruleSet")})
         merged = _schema({"ruleSet": body.get("rulesToMerge")}).rule_set
         removed = body.get("rulesToRemove")
-        if not isinstance(removed, list | None):
+        if not isinstance(removed, list | None) or not all(isinstance(one, str) for one in removed or ()):
             raise RefusedError(422, "rulesToRemove is a list of names")
         if sent.rule_set is not None and (merged is not None or removed is not None):
             raise RefusedError(42210, "ruleSet should be omitted if specifying rulesToMerge or rulesToRemove")
@@ -728,14 +728,22 @@ def version_number(text: str) -> int:
     """Returns the number, -1 for the newest."""
     if text in ("latest", "-1"):
         return LATEST
-    if text.isascii() and text.isdigit() and 1 <= int(text[:12]) < 2**31:
-        return int(text)
+    number = _digits(text)
+    if number is not None and number > 0:
+        return number
     raise refusals.invalid_version(text)
 
 
+def _digits(text: str) -> int | None:
+    digits = text.lstrip("0") or text[:1]
+    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 11 else 2**31
+    return number if number < 2**31 else None
+
+
 def _id(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text[:12]) < 2**31:
-        return int(text)
+    number = _digits(text)
+    if number is not None:
+        return number
     raise RefusedError(404, "HTTP 404 Not Found")
 
 

@@ -319,11 +319,10 @@ def import_command(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Take over all schemas of another registry, or of a dump, with their ids. It may be repeated."""
-    from .transfer import dumped, import_records, of_registry
+    from .transfer import import_store, of_registry, read_dump
 
     with _opened(config, bootstrap) as (_, topic):
-        if source.startswith(("http://", "https://")):
-            appended, there = import_records(topic, of_registry(source))
-        else:
-            appended, there = import_records(topic, dumped(_read(Path(source)).splitlines(), source))
+        is_url = source.startswith(("http://", "https://"))
+        given = of_registry(source) if is_url else read_dump(_read(Path(source)).split("\n"), source)
+        appended, there = import_store(topic, given)
     say(f"{appended} records imported, {there} were there")

@@ -180,6 +180,11 @@ class SchemaTopic:
                 self._read()
             return
 
+    def keep_last_ids(self) -> None:
+        """Keeps the highest ids of what was read outside the topic."""
+        with self._reading:
+            self._keep(self._store.last_ids())
+
     def _keep(self, ids: dict[str, int]) -> None:
         if self._last_ids is not None:
             self._kept = dict(self._last_ids(ids))

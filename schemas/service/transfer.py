@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from http.client import HTTPException
 from itertools import islice
 from typing import Any, Final, TextIO
 from urllib.error import HTTPError, URLError
@@ -13,22 +14,33 @@ from urllib.request import Request, urlopen
 from klamm.core.errors import SchemaError
 
 from ..store.config import Config, Mode
-from ..store.records import ConfigRecord, ModeRecord, Record, SchemaRecord, decode, encode
+from ..store.records import (
+    ConfigRecord,
+    ContextRecord,
+    ModeRecord,
+    Record,
+    SchemaRecord,
+    SchemaTombstone,
+    decode,
+    encode,
+)
 from ..store.schema import Metadata, Reference, RuleSet, SchemaText
 from ..store.schema_store import SchemaStore, Which
-from ..store.subjects import ALL_CONTEXTS
+from ..store.subjects import ALL_CONTEXTS, DEFAULT_CONTEXT, GLOBAL, context_of, qualified
 from .topic import SchemaTopic
 
-__all__ = ["dump", "dumped", "import_records", "of_registry"]
+__all__ = ["dump", "import_store", "of_registry", "read_dump"]
 
 AT_ONCE: Final = 200
 """Records of one append."""
 _TIMEOUT_S: Final = 30.0
+_LAST_ID: Final = "klamm-last-id"
+"""The subject whose version, removed at once, has the highest id of a context if no schema has it any more."""
 
 
 def dump(store: SchemaStore, into: TextIO) -> int:
     """Writes the records of a store, a JSON object with the text of `key` and `value` in a line; returns how many."""
-    records = list(_records(store))
+    records = [*_removed_ids(store), *_records(store)]
     for record in records:
         key, value = encode(record)
         text = {"key": key.decode(), "value": None if value is None else value.decode()}
@@ -36,7 +48,22 @@ def dump(store: SchemaStore, into: TextIO) -> int:
     return len(records)
 
 
+def _removed_ids(store: SchemaStore) -> Iterator[SchemaRecord | SchemaTombstone]:
+    """Yields what makes the highest id of each context known where no schema has it any more."""
+    for context, last in store.last_ids().items():
+        if last and store.schema(last, context) is None:
+            yield from _with_last_id(context, last)
+
+
+def _with_last_id(context: str, last: int) -> tuple[SchemaRecord, SchemaTombstone]:
+    subject = qualified(context, _LAST_ID)
+    return SchemaRecord(subject, 1, last, SchemaText('"null"')), SchemaTombstone(subject, 1)
+
+
 def _records(store: SchemaStore) -> Iterator[Record]:
+    for context in store.contexts():
+        if context != DEFAULT_CONTEXT:
+            yield ContextRecord(context)
     for scope, config in store.configs().items():
         yield ConfigRecord(scope, config)
     for scope, mode in store.modes().items():
@@ -46,48 +73,88 @@ def _records(store: SchemaStore) -> Iterator[Record]:
         yield SchemaRecord(one.subject, one.version, one.schema_id, one.schema, one.deleted)
 
 
-def dumped(lines: Iterable[str], name: str) -> Iterator[Record]:
-    """Yields the records of a dump: as `dump` writes it, or of any tool that prints a record's `key` and `value` in a
-    line. Raises `SchemaError`, with the line."""
+def read_dump(lines: Iterable[str], name: str) -> SchemaStore:
+    """Returns what the records of a dump amount to. A line has an object with a record's `key` and `value`, as `dump`
+    writes it, or `payload`, as kcat's `-J` does; or the two texts with a tab between, as Kafka's console consumer
+    prints them. Raises `SchemaError`, with the line."""
+    store = SchemaStore()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            given = json.loads(line)
-            key, value = given["key"], given["value"]
-            yield decode(_bytes(key), None if value is None else _bytes(value))
-        except (ValueError, KeyError, TypeError, SchemaError) as error:
+            key, value = _key_and_value(line)
+            _add(store, decode(key, value))
+        except (ValueError, KeyError, TypeError, RecursionError, SchemaError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise SchemaError(f"{name}, line {number}: no record of a schemas topic: {why}") from error
+    return store
+
+
+def _key_and_value(line: str) -> tuple[bytes, bytes | None]:
+    key, tab, value = line.partition("\t")
+    if tab and line.lstrip().startswith("{") and "keytype" in json.loads(key):
+        return key.encode(), None if value.strip() == "null" else value.encode()
+    given = json.loads(line)
+    value = given["payload"] if "value" not in given and "payload" in given else given["value"]
+    return _bytes(given["key"]), None if value is None else _bytes(value)
 
 
 def _bytes(part: Any) -> bytes:
     return part.encode() if isinstance(part, str) else json.dumps(part).encode()
 
 
-def of_registry(url: str) -> Iterator[Record]:
-    """Yields the records of a registry that runs at `url`: versions by id, deleted ones too, what is set for all and
-    for each subject. Raises `SchemaError` if it does not answer."""
-    base = url.rstrip("/")
-    level = _get(f"{base}/config") or {}
+def _add(store: SchemaStore, record: Record) -> None:
+    """Raises `SchemaError` if its id is that of another schema."""
+    _check_id(store, record, "")
+    store.apply(store.position, 0, *encode(record))
+
+
+def of_registry(url: str) -> SchemaStore:
+    """Returns the schemas of a registry that runs at `url`: versions by id, deleted ones too, what is set for all, for
+    each context and for each subject. Raises `SchemaError` if it does not answer as a registry does."""
+    store = SchemaStore()
+    try:
+        for record in _of_registry(url.rstrip("/")):
+            _add(store, record)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise SchemaError(f"{url}: it does not answer as a schema registry: {why}"[:500]) from error
+    return store
+
+
+def _of_registry(base: str) -> Iterator[Record]:
+    level = _get(f"{base}/config")
+    if not isinstance(level, dict):
+        raise ValueError("it has no /config")
     yield ConfigRecord(None, _config(level))
-    rows: list[SchemaRecord] = []
+    contexts = [context for context in _get(f"{base}/contexts") or () if context != DEFAULT_CONTEXT]
+    for context in contexts:
+        yield ContextRecord(context)
     subjects = _get(f"{base}/subjects?deleted=true&subjectPrefix=:*:") or []
+    for scope in (GLOBAL, *(qualified(context, "") for context in contexts), *subjects):
+        own = _get(f"{base}/config/{quote(scope, safe='')}")
+        if own is not None:
+            yield ConfigRecord(scope, _config(own))
+        mode = _get(f"{base}/mode/{quote(scope, safe='')}")
+        if mode is not None:
+            yield ModeRecord(scope, Mode(mode["mode"]))
+    rows: list[SchemaRecord] = []
     for subject in subjects:
         at = f"{base}/subjects/{quote(subject, safe='')}/versions"
         live = set(_get(at) or ())
         for number in _get(f"{at}?deleted=true") or ():
             found = _get(f"{at}/{number}?deleted=true")
             if found is not None:
-                rows.append(SchemaRecord(subject, number, found["id"], _schema(found), number not in live))
-    yield from sorted(rows, key=lambda row: row.schema_id)
-    for subject in subjects:
-        own = _get(f"{base}/config/{quote(subject, safe='')}")
-        if own is not None:
-            yield ConfigRecord(subject, _config(own))
-        mode = _get(f"{base}/mode/{quote(subject, safe='')}")
-        if mode is not None:
-            yield ModeRecord(subject, Mode(mode["mode"]))
+                rows.append(SchemaRecord(found["subject"], number, found["id"], _schema(found), number not in live))
+    rows.sort(key=lambda row: row.schema_id)
+    yield from rows
+    for context, newest in {row.context: row for row in rows}.items():
+        query = f"fetchMaxId=true&subject={quote(qualified(context, ''), safe='')}"
+        last = (_get(f"{base}/schemas/ids/{newest.schema_id}?{query}") or {}).get("maxId") or 0
+        if last > newest.schema_id:
+            yield from _with_last_id(context, last)
 
 
 def _config(given: dict[str, Any]) -> Config:
@@ -117,44 +184,60 @@ def _get(url: str) -> Any:
         if error.code == 404:
             return None
         raise SchemaError(f"{url}: the registry answers with status {error.code}") from error
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, RecursionError, HTTPException) as error:
         raise SchemaError(f"{url}: no registry answers: {getattr(error, 'reason', error)}") from error
 
 
-def import_records(topic: SchemaTopic, records: Iterable[Record]) -> tuple[int, int]:
-    """Appends records as they are; those that are there already are passed over. Returns how many were appended, and
-    how many were there. Raises `SchemaError` if an id or a version is that of another schema here; what was appended
-    before stays."""
-    appended = there = 0
-    source = iter(records)
-    while part := list(islice(source, AT_ONCE)):
-        missing: list[Record] = []
+def import_store(topic: SchemaTopic, given: SchemaStore) -> tuple[int, int]:
+    """Appends the records that `given` amounts to; those that are there already are passed over. Returns how many were
+    appended, and how many were there. Raises `SchemaError` if an id or a version is that of another schema here; what
+    was appended before stays. Ids that `given` has removed are not given here either."""
+    removed, records = list(_removed_ids(given)), _records(given)
+    missing: list[Record] = []
+
+    def of_ids(store: SchemaStore) -> Sequence[Record]:
+        known = {context for context, last in given.last_ids().items() if store.last_id(context) >= last}
+        missing[:] = [record for record in removed if context_of(record.subject) not in known]
+        return missing
+
+    topic.write(of_ids)
+    appended, there = len(missing), len(removed) - len(missing)
+    while part := list(islice(records, AT_ONCE)):
 
         def decide(store: SchemaStore) -> Sequence[Record]:
-            missing[:] = [record for record in part if not _is_there(store, record)]  # noqa: B023
-            return missing  # noqa: B023
+            missing[:] = [record for record in part if not _is_there(store, record)]
+            return missing
 
         topic.write(decide)
         appended += len(missing)
         there += len(part) - len(missing)
+    topic.keep_last_ids()
     return appended, there
 
 
 def _is_there(store: SchemaStore, record: Record) -> bool:
     match record:
         case SchemaRecord(subject, number, schema_id, schema, deleted):
-            other = store.schema(schema_id, record.context)
-            if other is not None and other.schema.text != schema.text:
-                raise SchemaError(
-                    f"{subject}, version {number}: its id {schema_id} is that of another schema here, version "
-                    f"{other.version} of {other.subject}; import into a topic without it"
-                )
+            _check_id(store, record, " here")
             found = store.version(subject, number, Which.ALL)
             if found is not None and found.schema_id != schema_id:
                 raise SchemaError(f"{subject}, version {number}: it is schema {found.schema_id} here, not {schema_id}")
             return found is not None and (found.schema, found.deleted) == (schema, deleted)
+        case ContextRecord(context):
+            return context in store.contexts()
         case ConfigRecord(scope, config):
             return store.config(scope) == config
         case ModeRecord(scope, mode):
             return store.mode(scope) == mode
     return False
+
+
+def _check_id(store: SchemaStore, record: Record, where: str) -> None:
+    if not isinstance(record, SchemaRecord):
+        return
+    other = store.schema(record.schema_id, record.context)
+    if other is not None and other.schema.text != record.schema.text:
+        raise SchemaError(
+            f"{record.subject}, version {record.version}: its id {record.schema_id} is that of another schema{where}, "
+            f"version {other.version} of {other.subject}" + ("; import into a topic without it" if where else "")
+        )

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from klamm.core.errors import ConfigError, KlammError, RegistryUnavailableError, SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
+from klamm.schemas import rest_client
 from klamm.schemas.options import AvroOptions, RegistryAccess
 from klamm.schemas.rest import RestRegistry
 from klamm.schemas.rest_client import NotRegisteredError, RestClient
@@ -78,7 +79,13 @@ def test_a_refusal_is_one_line_and_not_asked_again(answer: Answer, kind: type[Kl
         asking.close()
 
 
-@pytest.mark.parametrize("answer", [(503, b"starting"), error(500, 50002), error(429), (200, b"<html>"), (502, b"")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (503, b"starting"), error(500, 50002), error(429), (200, b"<html>"), (502, b""), (200, b"[" * 10**5),
+        (503, b"[" * 10**5),
+    ],
+)  # fmt: skip
 def test_an_address_that_cannot_serve_is_passed_over(answer: Answer) -> None:
     with registry_front(lambda *_: answer) as bad, registry_front(lambda *_: (200, {"id": 7})) as good:
         clock = Clock()
@@ -102,6 +109,28 @@ def test_addresses_are_asked_again_until_the_time_is_over() -> None:
         assert clock.now == pytest.approx(10)
         assert max(clock.waits) <= 3
         assert {*front.requests} == {("GET", "/subjects/a%2Fb%20c/versions/1?deleted=true")}
+        asking.close()
+
+
+def test_a_body_without_an_end_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_client, "MAX_ANSWER", 100_000)
+    with registry_front(lambda *_: (200, b" " * 100_001)) as front:
+        asking = client(front.url, clock=Clock())
+        with pytest.raises(RegistryUnavailableError, match=f"{front.url}: the answer is longer than 100000 bytes"):
+            asking.get("a")
+        asking.close()
+
+
+def test_a_body_that_arrives_too_slowly_is_no_answer() -> None:
+    class Slow(Clock):
+        def __call__(self) -> float:
+            self.now += 4
+            return self.now
+
+    with registry_front(lambda *_: (200, b" " * 10**6)) as front:
+        asking = client(front.url, clock=Slow())
+        with pytest.raises(RegistryUnavailableError, match=f"{front.url}: the answer did not arrive within 10 s"):
+            asking.get("a")
         asking.close()
 
 
