@@ -536,9 +536,11 @@ class Broker:
             self._config.decompressed_max_bytes,
             self._connections.worth_saying,
         )
+        producer_ids = ProducerIds(cluster.allocate_producer_ids, workers)
         leadership = RoleChanges(
-            lambda: self._config, cluster, logs, partitions, fetchers, workers, validation.applies_to
-        )
+            lambda: self._config, cluster, logs, partitions, fetchers, workers, validation.applies_to,
+            producer_ids.forget_block,
+        )  # fmt: skip
         isr_changes = IsrChanges(
             cluster, partitions, leadership, workers, self.metrics, lambda: self._config.replica_lag_time_max_ms
         )
@@ -591,7 +593,7 @@ class Broker:
             groups=groups,
             deletions=TopicDeletions(cluster, workers, groups.cleanup.forget_topics),
             refused_batches=RefusedBatches(),
-            producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
+            producer_ids=producer_ids,
             validation=validation,
             access=AccessControl(self._settings.make_authorizer(), self._connections.worth_saying),
             codecs=self._codecs,

@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import ConfigError, KlammError
 from ..records.partition import counted
-from .options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s, settings_of
+from .mirror_links import (
+    POLL_S,
+    DryRun,
+    Link,
+    Topics,
+    change_topics,
+    link_of,
+    mirror_coordination,
+    partitions_of,
+    reaches_end,
+    topics_of,
+)
+from .mirror_promotion import fail_over, promote
+from .mirror_resolve import STOPPED, resolve
+from .options import DEFAULT_CONFIG, ConfigFile, interval_s, settings_of
 from .output import Json, say, say_json, say_rows
-
-if TYPE_CHECKING:
-    from ..cluster.mirrors import LinkNode, MirrorTopicNode
-    from ..interfaces.coordination import Coordination
 
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, help="Follow topics of another cluster.", no_args_is_help=True)
-Link = Annotated[str, typer.Argument(metavar="LINK", help="The link's name.")]
-Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-_POLL_S: Final = 0.1
-_WAIT_S: Final = 60.0
-
-
-@contextmanager
-def _coordination(config: Path) -> Iterator[Coordination]:
-    found = settings_of(config, None).make_coordination()
-    found.start(TIMEOUT_S)
-    try:
-        yield found
-    finally:
-        found.close()
 
 
 @app.command()
-def create(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CONFIG) -> None:
+def create(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """Store the link that the file defines under `mirrors`; brokers begin to follow it within seconds. A link that is
     stored already gets the file's definition."""
     from ..cluster.mirrors import LinkNode, link_path, update
@@ -56,9 +50,20 @@ def create(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CON
         return LinkNode(config=keys) if node is None else node.model_copy(update={"config": keys})
 
     if not dry_run:
-        with _coordination(config) as coordination:
+        with mirror_coordination(config) as coordination:
             update(coordination, link_path(link), LinkNode, define)
-    say(f"mirror {link} {'would follow' if dry_run else 'follows'} {','.join(section.bootstrap_servers)}")
+    source = ",".join(section.bootstrap_servers)
+    _say(
+        f"mirror {link} {'would follow' if dry_run else 'follows'} {source}",
+        {"link": link, "source": source, "created": not dry_run}, as_json=as_json,
+    )  # fmt: skip
+
+
+def _say(line: str, values: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        say_json(values)
+    else:
+        say(line)
 
 
 @app.command("list")
@@ -66,7 +71,7 @@ def list_(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """List the links."""
     from ..cluster.mirrors import read_links, read_topics
 
-    with _coordination(config) as coordination:
+    with mirror_coordination(config) as coordination:
         rows = [
             {
                 "link": name,
@@ -100,60 +105,23 @@ def status(
     one is not FOLLOWING when the time is over.
     """
     limit_s = None if wait is None else interval_s("--wait", wait)
-    with _coordination(config) as coordination:
+    with mirror_coordination(config) as coordination:
         until = time.monotonic() + (limit_s or 0)
-        found = _status(coordination, link, topic)
-        while limit_s is not None and not _follows(found) and time.monotonic() < until:
-            time.sleep(_POLL_S)
-            found = _status(coordination, link, topic)
+        found = partitions_of(coordination, link, topic)
+        while limit_s is not None and not reaches_end(found) and time.monotonic() < until:
+            time.sleep(POLL_S)
+            found = partitions_of(coordination, link, topic)
     if as_json:
         say_json(found)
     else:
         say_rows(("topic", "partition", "status", "end", "source_end", "lag", "broker"), iter(found["partitions"]))
         for line in _findings(found):
             say(line)
-    stopped = [row for row in found["partitions"] if row["status"] in ("DIVERGED", "GAP", "SOURCE_REPLACED")]
+    stopped = [row for row in found["partitions"] if row["status"] in STOPPED]
     if stopped or found["refused"] or found["problems"]:
         raise KlammError(f"mirror {link} does not copy everything; see above")
-    if limit_s is not None and not _follows(found):
+    if limit_s is not None and not reaches_end(found):
         raise KlammError(f"mirror {link} has not caught up after {wait}")
-
-
-def _follows(found: dict[str, Any]) -> bool:
-    rows = found["partitions"]
-    return bool(rows) and len(rows) == found["expected"] and all(row["status"] == "FOLLOWING" for row in rows)
-
-
-def _status(coordination: Coordination, link: str, only: list[str] | None) -> dict[str, Any]:
-    from ..cluster.image_reader import read_image
-    from ..cluster.mirrors import read_reports, read_topics
-
-    _link(coordination, link)
-    image, topics, reports = read_image(coordination), read_topics(coordination, link), read_reports(coordination, link)
-    rows, expected = [], 0
-    for name, node in topics.items():
-        known = image.topics.get(name)
-        if known is None or (only and name not in only):
-            continue
-        for number, partition in sorted(known.partitions.items()):
-            if partition.state.mirror != link:
-                continue
-            expected += 1
-            report = (
-                reports[partition.leader].partitions.get(name, {}).get(number) if partition.leader in reports else None
-            )
-            if report is not None:
-                rows.append(
-                    {
-                        "topic": name, "partition": number, "status": report.status, "end": report.end,
-                        "source_end": report.source_end, "lag": report.lag, "broker": partition.leader,
-                        "gaps": [list(gap) for gap in node.gaps.get(number, ())],
-                        "cuts": [cut.model_dump() for cut in node.cuts if cut.partition == number],
-                    }
-                )  # fmt: skip
-    refused = {topic: why for report in reports.values() for topic, why in report.refused.items()}
-    problems = {broker: report.problem for broker, report in reports.items() if report.problem}
-    return {"link": link, "expected": expected, "partitions": rows, "refused": refused, "problems": problems}
 
 
 def _findings(found: dict[str, Any]) -> Iterator[str]:
@@ -167,7 +135,9 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
                 f"them in {cut['path']}"
             )
         if row["status"] == "SOURCE_REPLACED":
-            yield f"{name}: the source's topic is another one; delete {row['topic']} here to copy it, or promote it"
+            yield f"{name}: the source's topic is another one: --take-new of `klamm mirror resolve` copies it"
+        elif row["status"] in STOPPED:
+            yield f"{name}: {row['status']} at offset {row['end']}: `klamm mirror resolve --continue` goes on"
     for topic, why in found["refused"].items():
         yield f"topic {topic} is not mirrored: {why}"
     for broker, problem in found["problems"].items():
@@ -175,81 +145,60 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
 
 
 @app.command()
-def pause(link: Link, topic: Topics = None, config: ConfigFile = DEFAULT_CONFIG) -> None:
+def pause(
+    link: Link,
+    topic: Topics = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
     """Stop copying, of the whole link or of topics."""
-    _set_paused(link, topic, config, paused=True)
+    _set_paused(link, topic, config, paused=True, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
-def resume(link: Link, topic: Topics = None, config: ConfigFile = DEFAULT_CONFIG) -> None:
+def resume(
+    link: Link,
+    topic: Topics = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
     """Copy again what was paused."""
-    _set_paused(link, topic, config, paused=False)
+    _set_paused(link, topic, config, paused=False, dry_run=dry_run, as_json=as_json)
 
 
-def _set_paused(link: str, topics: list[str] | None, config: Path, *, paused: bool) -> None:
+def _set_paused(
+    link: str, topics: list[str] | None, config: Path, *, paused: bool, dry_run: bool, as_json: bool
+) -> None:
     from ..cluster.mirrors import LinkNode, link_path, update
 
-    with _coordination(config) as coordination:
-        _link(coordination, link)
-        if topics:
-            _change_topics(coordination, link, topics, {"paused": paused})
+    with mirror_coordination(config) as coordination:
+        link_of(coordination, link)
+        names = list(topics_of(coordination, link, topics))
+        if dry_run:
+            pass
+        elif topics:
+            change_topics(coordination, link, topics, {"paused": paused})
         else:
             update(
                 coordination, link_path(link), LinkNode,
                 lambda node: None if node is None else node.model_copy(update={"paused": paused}),
             )  # fmt: skip
     what = ", ".join(topics) if topics else "all topics"
-    say(f"mirror {link}: {what} {'paused' if paused else 'resumed'}")
+    verb = f"{'would be ' if dry_run else ''}{'paused' if paused else 'resumed'}"
+    values = {"link": link, "topics": names, "paused": paused, "changed": not dry_run}
+    _say(f"mirror {link}: {what} {verb}", values, as_json=as_json)
 
 
 @app.command()
-def promote(
-    link: Link,
-    topic: Topics = None,
-    drain: Annotated[
-        bool, typer.Option("--drain", help="Wait first until every partition has all that the source has committed.")
-    ] = False,
-    dry_run: DryRun = False,
-    config: ConfigFile = DEFAULT_CONFIG,
-) -> None:
-    """End the mirror of topics, of all without --topic, so that clients write them here. This cannot be undone: the
-    topics go on as ordinary ones.
-
-    With --drain stop the writers at the source first. Without it, the records that were not copied are missing here.
-    """
-    from ..cluster.image_reader import read_image
-    from ..cluster.mirrors import read_topics
-
-    with _coordination(config) as coordination:
-        _link(coordination, link)
-        names = topic or sorted(read_topics(coordination, link))
-        if drain and not dry_run:
-            _until(lambda: _follows(_status(coordination, link, names)), f"mirror {link} has not caught up")
-        for row in _status(coordination, link, names)["partitions"]:
-            say(
-                f"{row['topic']}-{row['partition']}: ends at {row['end']}, the source at {row['source_end']} when it "
-                f"last answered: {max(row['lag'], 0)} missing"
-            )
-        if dry_run:
-            return
-        _change_topics(coordination, link, names, {"promote": True})
-
-        def done() -> bool:
-            found = read_image(coordination).topics
-            return not any(p.state.mirror for name in names if name in found for p in found[name].partitions.values())
-
-        _until(done, "the controller has not promoted them; is a broker of this cluster up?")
-    say(f"mirror {link}: {counted(len(names), 'topic')} promoted")
-
-
-@app.command()
-def drop(link: Link, config: ConfigFile = DEFAULT_CONFIG) -> None:
+def drop(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """Remove a link that has no mirror topics any more: promote or delete them first."""
     from ..cluster.image_reader import read_image
     from ..cluster.mirrors import remove_link
 
-    with _coordination(config) as coordination:
-        _link(coordination, link)
+    with mirror_coordination(config) as coordination:
+        link_of(coordination, link)
         topics = read_image(coordination).topics.values()
         left = [each.name for each in topics if any(p.state.mirror == link for p in each.partitions.values())]
         if left:
@@ -257,37 +206,14 @@ def drop(link: Link, config: ConfigFile = DEFAULT_CONFIG) -> None:
                 f"mirror {link} has {counted(len(left), 'topic')} ({', '.join(left[:5])}): promote them first, or "
                 "pause the link and delete them"
             )
-        remove_link(coordination, link)
-    say(f"mirror {link} dropped")
+        if not dry_run:
+            remove_link(coordination, link)
+    _say(
+        f"mirror {link} {'would be dropped' if dry_run else 'dropped'}", {"link": link, "dropped": not dry_run},
+        as_json=as_json,
+    )  # fmt: skip
 
 
-def _link(coordination: Coordination, link: str) -> LinkNode:
-    from ..cluster.mirrors import read_links
-
-    links = read_links(coordination)
-    if link not in links:
-        raise ConfigError(f"there is no mirror {link!r} (there are: {', '.join(links) or 'none'})")
-    return links[link]
-
-
-def _change_topics(coordination: Coordination, link: str, topics: list[str], changes: dict[str, Any]) -> None:
-    from ..cluster.mirrors import MirrorTopicNode, read_topics, topic_path, update
-
-    known = read_topics(coordination, link)
-    for name in topics:
-        if name not in known:
-            raise ConfigError(f"mirror {link} has no topic {name!r} (it has: {', '.join(known) or 'none'})")
-
-    def change(node: MirrorTopicNode | None) -> MirrorTopicNode | None:
-        return None if node is None else node.model_copy(update=changes)
-
-    for name in topics:
-        update(coordination, topic_path(link, name), MirrorTopicNode, change)
-
-
-def _until(reached: Callable[[], bool], otherwise: str) -> None:
-    until = time.monotonic() + _WAIT_S
-    while not reached():
-        if time.monotonic() > until:
-            raise KlammError(f"{otherwise} after {_WAIT_S:g} s")
-        time.sleep(_POLL_S)
+app.command()(promote)
+app.command("fail-over")(fail_over)
+app.command()(resolve)

@@ -69,7 +69,7 @@ class MirrorCut(NodeData):
 
 class MirrorTopicNode(NodeData):
     """`gaps`: by partition, the offsets from the first up to the second that the source had deleted. `promote`: the
-    mirror is to end."""
+    mirror is to end. `decisions`: by partition, the operator's last `MirrorDecision` (status, end, last epoch)."""
 
     version: int = 1
     source: str
@@ -77,26 +77,31 @@ class MirrorTopicNode(NodeData):
     gaps: dict[int, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
     cuts: tuple[MirrorCut, ...] = ()
     promote: bool = False
+    decisions: dict[int, tuple[str, int, int]] = Field(default_factory=dict)
     paused: bool = False
 
 
 class PartitionReport(NodeData):
-    """`end`: of the mirror's log; `source_end`: the source's high watermark in its last answer, -1 before it."""
+    """`end`: of the mirror's log; `last_epoch`: of its last record, -1 if there is none; `source_end`: the source's
+    high watermark in its last answer, -1 before it."""
 
     status: str
     end: int
     source_end: int
     lag: int
+    last_epoch: int = -1
 
 
 class ReportNode(NodeData):
     """`partitions` by topic and partition. `refused`: topics that are not mirrored, with the reason. `problem`: why the
-    link does not work at this broker; empty if it does."""
+    link does not work at this broker; empty if it does. `source_ends`: the source's high watermark in its last answer
+    to this broker, also of partitions that it led before: the source may not answer the next leader any more."""
 
     version: int = 1
     partitions: dict[str, dict[int, PartitionReport]] = Field(default_factory=dict)
     refused: dict[str, str] = Field(default_factory=dict)
     problem: str = ""
+    source_ends: dict[str, dict[int, int]] = Field(default_factory=dict)
 
 
 class CopiedNode(NodeData):

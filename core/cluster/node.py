@@ -429,6 +429,10 @@ class ClusterNode:
         self._note_producer_id(self._allocated)
         return block
 
+    def skip_used_producer_ids(self) -> Steps[None]:
+        """Makes the next block of any broker start above the ids in this broker's logs."""
+        yield from skip_used(self.broker_id, self._highest_used())
+
     def _highest_used(self) -> int:
         """Returns the highest producer id in this broker's logs, or allocated by it to a producer that may not have
         written yet."""

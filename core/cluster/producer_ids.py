@@ -4,6 +4,9 @@ A coordination that was restored from an older backup would allocate ids that ar
 would take the new producers' batches for retries. So a broker that allocates a block passes the highest id that it
 knows to be in use, and the block starts above it. If logs and coordination were restored together, both lack the later
 ids: so no block starts below the clock's floor (`clock_floors`).
+
+Logs that were mirrored have ids that another cluster has allocated. Clients write such a log only after the next block
+starts above them (`skip_used`).
 """
 
 from __future__ import annotations
@@ -61,8 +64,8 @@ def _above(last: int, highest_used: int) -> int:
         return last
     skipped_to = highest_used + SKIPPED
     _log.warning(
-        "%s: the last allocated producer id is %d, but the log directory has %d: the coordination is older than "
-        "the logs (restored from a backup?); the next id is %d",
+        "%s: the last allocated producer id is %d, but the log directory has %d: a topic was mirrored from another "
+        "cluster, or the coordination is older than the logs (restored from a backup?); the next id is %d",
         paths.PRODUCER_ID_BLOCK, last, highest_used, skipped_to + 1,
     )  # fmt: skip
     return skipped_to

@@ -24,6 +24,7 @@ from ..replication.replica_log import ReplicaLog
 __all__ = [
     "Cut",
     "MirrorAnswer",
+    "MirrorDecision",
     "MirrorFetch",
     "MirrorGap",
     "MirrorResult",
@@ -109,6 +110,15 @@ class Cut(NamedTuple):
     end: int
 
 
+class MirrorDecision(NamedTuple):
+    """The operator's decision to continue over the gap or the divergence (`status`) at which a partition has stopped.
+    `end` and `last_epoch` are those of its log, and name the record after which it stopped."""
+
+    status: MirrorStatus
+    end: int
+    last_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorRules:
     """`follows_retention`: the log start follows the source's (`retention: source`). The others are `on.gap: stop` and
@@ -157,6 +167,8 @@ class PartitionMirror:
         self._sent: MirrorFetch | None = None
         self._skip_to = 0
         """The source's log start behind a gap, which the next batch may begin at."""
+        self._accepted: MirrorStatus | None = None
+        """What the operator has decided to continue over, until records are stored again."""
 
     @property
     def stopped(self) -> bool:
@@ -192,6 +204,18 @@ class PartitionMirror:
         self.status = MirrorStatus.SOURCE_REPLACED
         return False
 
+    def accept(self, decision: MirrorDecision) -> bool:
+        """Continues over the gap or the divergence that the decision is about, as without `on.gap: stop` or
+        `on.divergence: stop`, until records are stored again. Returns False, and changes nothing, if the partition has
+        not stopped there."""
+        log = self._log
+        if decision != (self.status, log.log_end_offset, log.last_record_epoch):
+            return False
+        if decision.status not in (MirrorStatus.GAP, MirrorStatus.DIVERGED):
+            return False
+        self._accepted, self.status = decision.status, MirrorStatus.COPYING
+        return True
+
     # -- answers -------------------------------------------------------------------------------------------------
 
     def on_answer(self, fetch: MirrorFetch, answer: MirrorAnswer) -> MirrorResult:
@@ -210,6 +234,7 @@ class PartitionMirror:
             return MirrorResult.EPOCH_TOO_LOW
         if answer.records:
             self._log.append_as_follower(answer.records, self.leader.epoch, self._term)
+            self._accepted = None
         self._take_bounds(answer)
         return MirrorResult.APPENDED
 
@@ -231,7 +256,7 @@ class PartitionMirror:
         log = self._log
         if diverging.end_offset < 0:
             return MirrorResult.REFUSED
-        if self._rules.stops_at_divergence:
+        if self._rules.stops_at_divergence and self._accepted is not MirrorStatus.DIVERGED:
             self.status = MirrorStatus.DIVERGED
             return MirrorResult.STOPPED
         offset = max(truncation_offset(log, diverging), 0)
@@ -274,7 +299,7 @@ class PartitionMirror:
         if log.log_end_offset == 0:
             log.restart_at(log_start_offset, self.leader.epoch, self._term)
             return MirrorResult.RESTARTED
-        if self._rules.stops_at_gap:
+        if self._rules.stops_at_gap and self._accepted is not MirrorStatus.GAP:
             self.status = MirrorStatus.GAP
             return MirrorResult.STOPPED
         self.gap = MirrorGap(fetch.offset, log_start_offset)

@@ -19,6 +19,7 @@ PAGES = [
     "docs/consumer.md",
     "docs/coordination.md",
     "docs/load.md",
+    "docs/mirror.md",
     "docs/offsets.md",
     "docs/operations.md",
     "docs/plugins.md",

@@ -25,6 +25,8 @@ def test_random_schedules_violate_nothing() -> None:
         "promoted",
         "fall back",
         "epoch raised",
+        "decided: GAP",
+        "decided: DIVERGED",
         "follower truncated",
         "source: cut",
         "source: gap found",

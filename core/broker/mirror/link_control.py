@@ -24,6 +24,7 @@ from ...cluster.mirrors import (
     ReportNode,
     copied_path,
     link_path,
+    read_reports,
     read_topics,
     report_path,
     topic_path,
@@ -156,9 +157,19 @@ class LinkControl:
         """Ends the mirrors that are to be promoted."""
         for name, node in self._topics.items():
             if node.promote and self._controls:
+                self._copy_groups_again()
                 self._services.cluster.promote_mirror(name)
                 log.info("mirror %s: topic %s was promoted; clients write it now", self.name, name)
                 self._coordination.delete(topic_path(self.name, name))
+
+    def _copy_groups_again(self) -> None:
+        """Copies the groups' offsets once more, unless the source is lost."""
+        if self.problem or self.fetches.problem:
+            return
+        try:
+            self._copy_groups()
+        except KlammError as error:
+            log.warning("mirror %s: offsets of groups were not copied again: %s", self.name, describe_failure(error))
 
     # -- topics --------------------------------------------------------------------------------------------------
 
@@ -318,12 +329,18 @@ class LinkControl:
         partitions: dict[str, dict[int, PartitionReport]] = {}
         for tp, report in self.fetches.reports().items():
             partitions.setdefault(tp.topic, {})[tp.partition] = report
+        path = report_path(self.name, self._services.broker_id)
+        before = self._reported or read_reports(self._coordination, self.name).get(self._services.broker_id)
+        ends = {topic: dict(known) for topic, known in before.source_ends.items()} if before is not None else {}
+        for topic, reports in partitions.items():
+            known = {number: report.source_end for number, report in reports.items() if report.source_end >= 0}
+            ends.setdefault(topic, {}).update(known)
         found = ReportNode(
             partitions=partitions, refused=self._refused if self._controls else {},
             problem=self.problem or self.fetches.problem,
+            source_ends={topic: known for topic, known in ends.items() if topic in self._topics},
         )  # fmt: skip
         if found != self._reported:
-            path = report_path(self.name, self._services.broker_id)
             update(self._coordination, path, ReportNode, lambda _: found)
             self._reported = found
 

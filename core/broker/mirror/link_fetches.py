@@ -26,9 +26,11 @@ from ...log.cut_batches import set_aside
 from ...log.errors import FencedLeaderEpochError
 from ...mirror.partition_mirror import (
     MirrorAnswer,
+    MirrorDecision,
     MirrorFetch,
     MirrorResult,
     MirrorRules,
+    MirrorStatus,
     PartitionMirror,
 )
 from ...protocol.replica_fetch import PartitionKey
@@ -125,7 +127,10 @@ class LinkFetches:
                 status = "COPYING" if mirror is None else mirror.status.value
             source_end = -1 if mirror is None else mirror.source_end
             lag = -1 if mirror is None else mirror.lag
-            found[replica.name] = PartitionReport(status=status, end=end, source_end=source_end, lag=lag)
+            last_epoch = replica.log.last_record_epoch
+            found[replica.name] = PartitionReport(
+                status=status, end=end, source_end=source_end, lag=lag, last_epoch=last_epoch
+            )
         return found
 
     def lags_s(self) -> dict[TopicPartition, float]:
@@ -239,6 +244,10 @@ class LinkFetches:
                 self._caught_up.setdefault(replica.key, time.monotonic())
             if self._is_paused(replica.name.topic):
                 continue
+            if mirror.stopped and (decision := topic.decisions.get(replica.name.partition)) is not None:
+                status, *position = decision
+                if mirror.accept(MirrorDecision(MirrorStatus(status), *position)):
+                    log.info("%s: continues over %s at offset %d", replica.name, status, position[0])
             fetch = mirror.fetch()
             if fetch is not None:
                 source = TopicPartition(topic.source, replica.name.partition)

@@ -45,8 +45,10 @@ class RoleChanges:
         fetchers: Fetchers,
         workers: Workers,
         validated: Callable[[str, TopicConfig], bool],
+        mirrors_ended: Callable[[], None],
     ) -> None:
-        """`config` returns the configuration in force; `validated` whether a topic has validators."""
+        """`config` returns the configuration in force; `validated` whether a topic has validators. `mirrors_ended` is
+        called before clients write topics that were mirrors."""
         self._broker_id = config().broker_id
         self._cluster = cluster
         self._logs = logs
@@ -54,6 +56,7 @@ class RoleChanges:
         self._fetchers = fetchers
         self._workers = workers
         self._validated = validated
+        self._mirrors_ended = mirrors_ended
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -217,6 +220,9 @@ class RoleChanges:
 
     def stop_fetching(self, replica: Replica) -> None:
         self._fetchers.remove(replica.key)
+
+    def mirrors_ended(self) -> None:
+        self._mirrors_ended()
 
     def has_former_config(self, name: TopicPartition, assignment: Assignment) -> bool:
         known = self._partitions.replica(name)

@@ -153,6 +153,10 @@ class Host(Protocol[R]):
 
     def stop_fetching(self, replica: R) -> None: ...
 
+    def mirrors_ended(self) -> None:
+        """Called before an image is applied in which mirrors were promoted."""
+        ...
+
     def has_former_config(self, name: TopicPartition, assignment: Assignment) -> bool: ...
 
     def settle(
@@ -179,6 +183,8 @@ class Member(Reporter, Protocol):
     def own_registration(self) -> BrokerRegistration | None: ...
 
     def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> Steps[None]: ...
+
+    def skip_used_producer_ids(self) -> Steps[None]: ...
 
 
 class Roles(Generic[R]):
@@ -209,6 +215,8 @@ class Roles(Generic[R]):
         self._topics: dict[str, tuple[TopicImage, dict[TopicPartition, Assignment]]] = {}
         """The assignments of each topic whose image and `_basis` have not changed."""
         self._basis: tuple[object, ...] = ()
+        self._promoted: dict[str, int] = {}
+        """The last promotion of each topic that was a mirror: a leader epoch."""
         self._taken: dict[TopicPartition, Assignment] = {}
         """The assignments whose roles are applied, so that the cost of an image follows what it changes."""
         self.image: ClusterImage = EMPTY_IMAGE
@@ -316,17 +324,31 @@ class Roles(Generic[R]):
             self._known = {topic.name: topic.topic_id for topic in image.topics.values()}
             for name, opened in settled.opened.items():
                 self._host.put(name, opened, wanted[name])
-        for name, assignment in changed.items():
-            replica_or_none = self._host.replica(name)
-            if replica_or_none is not None and name not in self._over and name not in self._host.refused:
-                self._take(replica_or_none, assignment)
-                self._taken[name] = assignment
+        ready = {
+            name: each for name, each in changed.items() if name not in self._over and name not in self._host.refused
+        }
+        former_mirrors = {
+            name: assignment
+            for name, assignment in ready.items()
+            if assignment.leads and assignment.image.state.promoted_epoch != NO_EPOCH
+        }
+        self._take_all({name: assignment for name, assignment in ready.items() if name not in former_mirrors})
+        if former_mirrors:  # no client of theirs may get a producer id that the mirror's source has given out
+            yield InCluster(self._member.skip_used_producer_ids())
+            self._take_all(former_mirrors)
         for replica in self._host.led():
             replica.look_at_deletes()  # a follower may be live no more
             if replica.leader is not None and replica.leader.has_proposals and replica.name in self._taken:
                 replica.leader.at_version(image.version)  # an open proposal may have been refuted
                 replica.refresh()
         self.unfinished = False
+
+    def _take_all(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
+        for name, assignment in assignments.items():
+            replica = self._host.replica(name)
+            if replica is not None:
+                self._take(replica, assignment)
+                self._taken[name] = assignment
 
     def _must_settle(self, name: TopicPartition, assignment: Assignment) -> bool:
         """True if the log must be opened or reconfigured, or its next leader epoch written."""
@@ -370,10 +392,18 @@ class Roles(Generic[R]):
         found: dict[TopicPartition, Assignment] = {}
         for topic in image.topics.values():
             before = known.get(topic.name)
+            if before is None or before[0] is not topic:
+                self._note_promotion(topic)
             here = before[1] if before is not None and before[0] is topic else self._assignments_of(topic, own)
             self._topics[topic.name] = (topic, here)
             found.update(here)
         return found
+
+    def _note_promotion(self, topic: TopicImage) -> None:
+        last = max((each.state.promoted_epoch for each in topic.partitions.values()), default=NO_EPOCH)
+        if last > self._promoted.get(topic.name, NO_EPOCH):
+            self._promoted[topic.name] = last
+            self._host.mirrors_ended()
 
     def _assignments_of(self, topic: TopicImage, own: BrokerRegistration | None) -> dict[TopicPartition, Assignment]:
         here = {number: found for number, found in topic.partitions.items() if self._member.broker_id in found.replicas}

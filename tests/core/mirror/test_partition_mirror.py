@@ -12,6 +12,7 @@ from klamm.core.log.errors import FencedLeaderEpochError, MirrorLogError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.mirror.partition_mirror import (
     MirrorAnswer,
+    MirrorDecision,
     MirrorFetch,
     MirrorGap,
     MirrorResult,
@@ -151,3 +152,31 @@ def test_another_topic_stops_the_partition(tmp_path: Path) -> None:
     assert not rig.mirror.on_topic(UUID(int=8))
     assert rig.mirror.status is MirrorStatus.SOURCE_REPLACED
     assert rig.mirror.fetch() is None
+
+
+def test_a_decision_counts_once_and_only_where_the_partition_has_stopped(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, rules=MirrorRules(stops_at_divergence=True))
+    rig.write(b"a", b"b")
+    rig.step()
+    diverging = MirrorAnswer(diverging_epoch=EpochEndOffset(3, 1))
+
+    def diverge() -> MirrorResult:
+        fetch = rig.mirror.fetch()
+        assert fetch is not None
+        return rig.mirror.on_answer(fetch, diverging)
+
+    assert diverge() is MirrorResult.STOPPED
+    assert not rig.mirror.accept(MirrorDecision(MirrorStatus.DIVERGED, 1, 3))
+    assert not rig.mirror.accept(MirrorDecision(MirrorStatus.GAP, 2, 3))
+    assert rig.mirror.accept(MirrorDecision(MirrorStatus.DIVERGED, 2, 3))
+    assert diverge() is MirrorResult.CUT
+    assert rig.log.log_end_offset == 1
+    assert rig.step() is MirrorResult.APPENDED
+    assert diverge() is MirrorResult.STOPPED
+
+
+def test_another_topic_cannot_be_accepted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.mirror.on_topic(UUID(int=8))
+    assert not rig.mirror.accept(MirrorDecision(MirrorStatus.SOURCE_REPLACED, 0, -1))
+    assert rig.mirror.stopped

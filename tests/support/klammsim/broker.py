@@ -499,6 +499,9 @@ class SimBroker:
     def stop_fetching(self, _: SimReplica) -> None:
         """The answers to the Fetch that is sent are stale: see `_follows`."""
 
+    def mirrors_ended(self) -> None:
+        """Nothing is mirrored."""
+
     def has_former_config(self, _: TopicPartition, __: Assignment) -> bool:
         return False
 

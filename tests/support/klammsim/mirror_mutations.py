@@ -10,6 +10,7 @@ from klamm.core.mirror import group_offsets, promotion
 from klamm.core.mirror.group_offsets import GroupOffset, GroupPlan
 from klamm.core.mirror.partition_mirror import (
     MirrorAnswer,
+    MirrorDecision,
     MirrorFetch,
     MirrorResult,
     PartitionMirror,
@@ -24,6 +25,7 @@ from .mirror_log import MirrorLog
 from .mirror_source import Source
 from .mutations import Mutation
 
+_accept: Final = PartitionMirror.accept
 _on_answer: Final = PartitionMirror.on_answer
 _on_bounds: Final = PartitionMirror.on_bounds
 _take_bounds: Final = PartitionMirror._take_bounds
@@ -79,6 +81,11 @@ def _restarts_at_a_gap(self: PartitionMirror, fetch: MirrorFetch, log_start_offs
         self._log.restart_at(log_start_offset, self.leader.epoch, self._term)
         return MirrorResult.APPENDED
     return _on_bounds(self, fetch, log_start_offset)
+
+
+def _accepts_anywhere(self: PartitionMirror, decision: MirrorDecision) -> bool:
+    log = self._log
+    return _accept(self, decision._replace(end=log.log_end_offset, last_epoch=log.last_record_epoch))
 
 
 def _is_always_current(self: PartitionMirror, _: MirrorFetch) -> bool:
@@ -177,6 +184,8 @@ MIRROR_MUTATIONS: Final = {
                  ((PartitionMirror, "on_bounds", _restarts_at_a_gap),)),
         Mutation("gap-skips-too-much", "M7", "more is skipped than the source has deleted",
                  ((PartitionMirror, "skip_gap", _raises_only_the_gap),)),
+        Mutation("decision-anywhere", "M7", "what was decided about one gap counts for the next",
+                 ((PartitionMirror, "accept", _accepts_anywhere),)),
         Mutation("topic-by-name", "M8", "the fetch takes whatever topic has the name",
                  ((Source, "answer", _any_topic),
                   (PartitionMirror, "on_topic", lambda self, _: True))),

@@ -20,6 +20,7 @@ from klamm.core.mirror import group_offsets, promotion
 from klamm.core.mirror.group_offsets import GroupOffset
 from klamm.core.mirror.partition_mirror import (
     MirrorAnswer,
+    MirrorDecision,
     MirrorFetch,
     MirrorGap,
     MirrorResult,
@@ -59,6 +60,7 @@ class Cluster:
     gaps: list[MirrorGap] = field(default_factory=list)
     copied: dict[TopicPartition, tuple[GroupOffset, ...]] = field(default_factory=dict)
     committed_offsets: dict[TopicPartition, GroupOffset] = field(default_factory=dict)
+    decision: MirrorDecision | None = None
 
     @property
     def state(self) -> PartitionState:
@@ -151,6 +153,8 @@ class World:
         self.moved: GroupOffset | None = None
         """What the group itself has committed at the target last, if the mirror had not copied that."""
         self._next_value = -1
+        self.decided: set[int] = set()
+        """Where a gap was decided upon: ends of the mirror's log."""
         epoch = random.choice([0, 3, 2000])
         ids = {number: f"{number}-0" for number in BROKERS}
         self.cluster = Cluster([PartitionState(NO_LEADER, epoch, -1, BROKERS, (), ids, 1, LINK)])
@@ -183,6 +187,7 @@ class World:
             (4, self.elect),
             (10, self._raise_epoch),
             (4, self._store_gap),
+            (2, self._decide),
             (2, self._kill),
             (6, self._restart),
             (2, self._expire),
@@ -236,6 +241,8 @@ class World:
         if self.source.away:
             mirror.source_is_away()
             return
+        if mirror.stopped and self.cluster.decision is not None and mirror.accept(self.cluster.decision):
+            self.note(f"decided: {self.cluster.decision.status.value}")
         if self.random.random() < 0.2:
             mirror.on_topic(self.source.topic_id)
         if broker.from_source and self.random.random() < 0.9:
@@ -262,6 +269,8 @@ class World:
             return
         mirror.notice(result)
         self.note(f"source: {result.value}")
+        if result is MirrorResult.GAP_FOUND and self.rules.stops_at_gap and before not in self.decided:
+            raise ViolationError(f"{broker.log.name} goes on behind a gap at {before}, which nobody has decided")
         if result is MirrorResult.CUT:
             self._on_cut(broker, before)
 
@@ -271,6 +280,16 @@ class World:
         if mirror is not None and mirror.gap is not None:
             self.cluster.gaps.append(mirror.gap)
             mirror.skip_gap()
+
+    def _decide(self) -> None:
+        """What `klamm mirror resolve --continue` writes, from a report that may be late."""
+        broker = self._broker(mirroring=True)
+        mirror = broker.mirror
+        if mirror is not None and mirror.stopped:
+            log = broker.log
+            self.cluster.decision = MirrorDecision(mirror.status, log.log_end_offset, log.last_record_epoch)
+            if mirror.status is MirrorStatus.GAP:
+                self.decided.add(log.log_end_offset)
 
     def _on_cut(self, broker: Broker, before: int) -> None:
         """A record that was shown may vanish if it was set aside."""

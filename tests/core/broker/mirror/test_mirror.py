@@ -2,85 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from klamm.core.cli.mirror import app
-from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
-from klammtest.broker import RunningBroker, running_broker
+from klammtest.broker import running_broker
 from klammtest.logs import batch
+from klammtest.mirrored import Clusters, stored
 from klammtest.waiting import eventually
-
-
-class Clusters:
-    """The source, and the target with the link `berlin` to it."""
-
-    def __init__(self, source: RunningBroker, target: RunningBroker, codecs: CodecTable, stack: ExitStack) -> None:
-        self.target_broker = target
-        self.codecs = codecs
-        self.source = stack.enter_context(ClusterClient(source.bootstrap, codecs=codecs))
-        self.target = stack.enter_context(ClusterClient(target.bootstrap, codecs=codecs))
-
-    def mirror(self, *arguments: str, fails: bool = False) -> str:
-        """Runs `klamm mirror`; returns what it prints, or its error."""
-        config = ("--config", str(self.target_broker.config_path))
-        result = CliRunner().invoke(app, [*arguments, *config])
-        if fails:
-            assert result.exception is not None, result.output
-            return str(result.exception)
-        if result.exception is not None:
-            raise result.exception
-        return result.output
-
-    def status(self, topic: str) -> dict[str, Any]:
-        config = ("--config", str(self.target_broker.config_path))
-        found: dict[str, Any] = json.loads(CliRunner().invoke(app, ["status", "berlin", "--json", *config]).stdout)
-        found["partitions"] = [row for row in found["partitions"] if row["topic"] == topic]
-        return found
-
-    def row(self, topic: str, number: int = 0) -> dict[str, Any]:
-        rows = [row for row in self.status(topic)["partitions"] if row["partition"] == number]
-        return rows[0] if rows else {"status": "", "end": -1}
-
-    def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        keys = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in configs.items()}
-        self.source.create_topics({topic: NewTopic(partitions, 1, keys)})
-
-    def write(self, topic: str, *values: bytes, number: int = 0) -> None:
-        for value in values:
-            self.source.produce({TopicPartition(topic, number): batch([value])})
-
-    def follows(self, topic: str, end: int, number: int = 0) -> None:
-        """Waits until the mirror has everything up to `end`."""
-
-        def reached() -> bool:
-            row = self.row(topic, number)
-            return row["status"] == "FOLLOWING" and row["end"] == end
-
-        eventually(reached, f"{topic} follows to {end}")
-
-    def same(self, topic: str, number: int = 0) -> None:
-        assert stored(self.target, topic, number) == stored(self.source, topic, number)
-
-
-def stored(client: ClusterClient, topic: str, number: int = 0, offset: int = 0) -> bytes:
-    """Returns all batches as the broker sends them."""
-    tp = TopicPartition(topic, number)
-    client.metadata([topic])
-    ((node, _),) = client.by_leader([tp]).items()
-    return client.fetch(node, {tp: offset}, max_wait_ms=0, partition_max_bytes=1 << 24)[tp].records
 
 
 @pytest.fixture(scope="module")
@@ -196,29 +133,6 @@ def test_a_topic_that_was_created_again_stops_and_is_copied_anew_once_it_is_dele
     clusters.target.delete_topics([topic])
     clusters.follows(topic, 3)
     clusters.same(topic)
-
-
-def test_a_promoted_topic_goes_on_where_the_mirror_ended(clusters: Clusters) -> None:
-    topic, tp = "trips.promoted", TopicPartition("trips.promoted", 0)
-    clusters.create(topic)
-    clusters.write(topic, b"a", b"b")
-    clusters.follows(topic, 2)
-    assert "0 missing" in clusters.mirror("promote", "berlin", "--topic", topic, "--dry-run")
-    assert "1 topic promoted" in clusters.mirror("promote", "berlin", "--topic", topic, "--drain")
-    clusters.write(topic, b"not copied")
-
-    def written() -> bool:
-        try:
-            return clusters.target.produce({tp: batch([b"c"])})[tp].base_offset == 2
-        except BrokerError:  # the leader has not read the change yet
-            return False
-
-    eventually(written, "a client's record")
-    headers = [header for _, header in iter_headers(stored(clusters.target, topic))]
-    assert headers[-1].leader_epoch > headers[0].leader_epoch
-    assert stored(clusters.source, topic).startswith(stored(clusters.target, topic)[: 2 * headers[0].size])
-    eventually(lambda: "an ordinary topic" in clusters.status(topic)["refused"].get(topic, ""), "it is not taken back")
-    clusters.target.delete_records({tp: 1})
 
 
 def test_a_mirroring_broker_that_was_killed_goes_on_without_a_duplicate(clusters: Clusters) -> None:

@@ -62,7 +62,7 @@ def made(away: Away) -> RoleChanges:
     partitions = NoneLed(replicas=lambda: [OFFLINE], replica=lambda _: None)
     return RoleChanges(
         lambda: BrokerConfig(broker_id=0), cast(Any, away), cast(Any, None), cast(Any, partitions), cast(Any, None),
-        cast(Any, away), lambda *_: False,
+        cast(Any, away), lambda *_: False, lambda: None,
     )  # fmt: skip
 
 

@@ -1,0 +1,138 @@
+"""What the commands of `klamm mirror` share: the coordination, links, topics, and the state of their partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ..errors import ConfigError, KlammError
+from ..records.partition import TopicPartition
+from .options import TIMEOUT_S, settings_of
+
+if TYPE_CHECKING:
+    from ..cluster.mirrors import LinkNode, MirrorTopicNode, ReportNode
+    from ..interfaces.coordination import Coordination
+
+__all__ = [
+    "POLL_S",
+    "DryRun",
+    "Link",
+    "Topics",
+    "change_topics",
+    "link_of",
+    "mirror_coordination",
+    "partitions_of",
+    "reaches_end",
+    "topics_of",
+    "wait_until",
+]
+
+Link = Annotated[str, typer.Argument(metavar="LINK", help="The link's name.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+POLL_S: Final = 0.1
+_WAIT_S: Final = 60.0
+
+
+@contextmanager
+def mirror_coordination(config: Path) -> Iterator[Coordination]:
+    """Yields the coordination that the file names."""
+    found = settings_of(config, None).make_coordination()
+    found.start(TIMEOUT_S)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def link_of(coordination: Coordination, link: str) -> LinkNode:
+    """Returns the link. Raises `ConfigError` if there is none of this name."""
+    from ..cluster.mirrors import read_links
+
+    links = read_links(coordination)
+    if link not in links:
+        raise ConfigError(f"there is no mirror {link!r} (there are: {', '.join(links) or 'none'})")
+    return links[link]
+
+
+def topics_of(coordination: Coordination, link: str, names: list[str] | None) -> dict[str, MirrorTopicNode]:
+    """Returns the link's topics of these names; all without `names`. Raises `ConfigError` for one that it has not."""
+    from ..cluster.mirrors import read_topics
+
+    known = read_topics(coordination, link)
+    for name in names or ():
+        if name not in known:
+            raise ConfigError(f"mirror {link} has no topic {name!r} (it has: {', '.join(known) or 'none'})")
+    return {name: node for name, node in known.items() if not names or name in names}
+
+
+def change_topics(coordination: Coordination, link: str, topics: list[str], changes: dict[str, Any]) -> None:
+    """Sets fields of topics of the link. Raises `ConfigError` for a topic that it has not, before any change."""
+    from ..cluster.mirrors import MirrorTopicNode, topic_path, update
+
+    topics_of(coordination, link, topics)
+
+    def change(node: MirrorTopicNode | None) -> MirrorTopicNode | None:
+        return None if node is None else node.model_copy(update=changes)
+
+    for name in topics:
+        update(coordination, topic_path(link, name), MirrorTopicNode, change)
+
+
+def partitions_of(coordination: Coordination, link: str, only: list[str] | None) -> dict[str, Any]:
+    """Returns the state of the link: its `partitions` as rows, topics that are `refused`, and `problems` by broker."""
+    from ..cluster.image_reader import read_image
+    from ..cluster.mirrors import read_reports, read_topics
+
+    link_of(coordination, link)
+    image, topics, reports = read_image(coordination), read_topics(coordination, link), read_reports(coordination, link)
+    rows = [
+        _row(TopicPartition(name, number), partition.leader, reports, node)
+        for name, node in topics.items()
+        if (known := image.topics.get(name)) is not None and (not only or name in only)
+        for number, partition in sorted(known.partitions.items())
+        if partition.state.mirror == link
+    ]
+    refused = {topic: why for report in reports.values() for topic, why in report.refused.items()}
+    problems = {broker: report.problem for broker, report in reports.items() if report.problem}
+    return {"link": link, "partitions": rows, "refused": refused, "problems": problems}
+
+
+def _row(tp: TopicPartition, leader: int, reports: Mapping[int, ReportNode], node: MirrorTopicNode) -> dict[str, Any]:
+    """Returns the state of a partition as its leader has reported it. The source's end is that of the last answer to
+    any broker: it may not answer the present leader any more."""
+    report = reports[leader].partitions.get(tp.topic, {}).get(tp.partition) if leader in reports else None
+    known = [found.source_ends.get(tp.topic, {}).get(tp.partition, -1) for found in reports.values()]
+    source_end = -1 if report is None else report.source_end
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "status": "NO_REPORT" if report is None else report.status,
+        "end": -1 if report is None else report.end,
+        "source_end": source_end if source_end >= 0 else max(known, default=-1),
+        "lag": -1 if report is None else report.lag,
+        "last_epoch": -1 if report is None else report.last_epoch,
+        "broker": leader,
+        "gaps": [list(gap) for gap in node.gaps.get(tp.partition, ())],
+        "cuts": [cut.model_dump() for cut in node.cuts if cut.partition == tp.partition],
+    }
+
+
+def reaches_end(found: Mapping[str, Any]) -> bool:
+    """Returns True if every partition of `partitions_of` is at its source's end."""
+    rows = found["partitions"]
+    return bool(rows) and all(row["status"] == "FOLLOWING" for row in rows)
+
+
+def wait_until(reached: Callable[[], bool], otherwise: str) -> None:
+    """Waits until `reached`. Raises `KlammError` with `otherwise` after a minute."""
+    until = time.monotonic() + _WAIT_S
+    while not reached():
+        if time.monotonic() > until:
+            raise KlammError(f"{otherwise} after {_WAIT_S:g} s")
+        time.sleep(POLL_S)

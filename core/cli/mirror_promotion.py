@@ -1,0 +1,241 @@
+"""`klamm mirror promote` and `fail-over`: both ways to end a mirror, with what each may lose (docs/mirror.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ..errors import KlammError
+from ..records.partition import TopicPartition, counted
+from .mirror_links import (
+    POLL_S,
+    DryRun,
+    Link,
+    Topics,
+    change_topics,
+    link_of,
+    mirror_coordination,
+    partitions_of,
+    reaches_end,
+    topics_of,
+    wait_until,
+)
+from .options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s, settings_and_client
+from .output import Json, say, say_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..client.cluster_client import ClusterClient
+    from ..interfaces.coordination import Coordination
+
+__all__ = ["fail_over", "promote"]
+
+_LARGEST_TIMESTAMP: Final = -3
+"""ListOffsets: the first record with the largest timestamp (KIP-734)."""
+
+
+def promote(
+    link: Link,
+    topic: Topics = None,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="Wait first until every partition has all that the source has committed."),
+    ] = False,
+    quiet: Annotated[
+        str,
+        typer.Option("--quiet", metavar="TIME", help="With --drain: for how long nothing may have arrived."),
+    ] = "30s",
+    dry_run: DryRun = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """End the mirror of topics, of all without --topic, so that clients write them here. This cannot be undone: the
+    topics go on as ordinary ones.
+
+    Stop the writers at the source first. Refused while records are missing: --drain waits for them, and `fail-over`
+    goes on without them.
+    """
+    quiet_s = interval_s("--quiet", quiet)
+    with _ends_of(link, topic, config) as ends:
+        if drain and not dry_run:
+            ends.drain(quiet_s)
+        ends.describe(as_json=as_json and dry_run, silent=as_json)
+        if dry_run:
+            return
+        if not ends.complete:
+            raise KlammError(
+                f"mirror {link} lacks records of its source, or the source does not answer: --drain waits for them, "
+                "`klamm mirror fail-over` goes on without them"
+            )
+        ends.end(as_json=as_json)
+
+
+def fail_over(
+    link: Link,
+    topic: Topics = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """End the mirror of topics, of all without --topic, without waiting for the source, which is lost. This cannot be
+    undone.
+
+    Prints for each partition what the source had beyond the mirror when it last answered: these records are missing
+    here. What the source has committed since then is not known.
+    """
+    with _ends_of(link, topic, config) as ends:
+        ends.describe(as_json=as_json and dry_run, silent=as_json)
+        if not dry_run:
+            ends.end(as_json=as_json)
+
+
+class _Ends:
+    """The ends of the mirrors of some topics of a link."""
+
+    def __init__(self, coordination: Coordination, client: ClusterClient, link: str, names: list[str]) -> None:
+        self._coordination = coordination
+        self._client = client
+        self._link = link
+        self._names = names
+        self.rows: list[dict[str, Any]] = []
+        self.complete = False
+
+    def _read(self) -> dict[str, Any]:
+        return partitions_of(self._coordination, self._link, self._names)
+
+    def drain(self, quiet_s: float) -> None:
+        """Waits until nothing is missing, and nothing arrives for `quiet_s`."""
+        while True:
+            wait_until(lambda: reaches_end(self._read()), f"mirror {self._link} has not caught up")
+            before, until = self._positions(), time.monotonic() + quiet_s
+            while before is not None and time.monotonic() < until and self._positions() == before:
+                time.sleep(POLL_S)
+            if before is not None and self._positions() == before:
+                return
+
+    def _positions(self) -> list[tuple[str, int, int]] | None:
+        """Returns where the partitions end; None if one is behind its source."""
+        found = self._read()
+        rows = found["partitions"]
+        return [(row["topic"], row["partition"], row["end"]) for row in rows] if reaches_end(found) else None
+
+    def describe(self, *, as_json: bool, silent: bool) -> None:
+        """Reads what the source had beyond the mirror, and prints it unless `silent`."""
+        found = self._read()
+        self.complete = reaches_end(found)
+        times = self._last_times([_name(row) for row in found["partitions"]])
+        self.rows = [
+            {
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "status": row["status"],
+                "end": row["end"] if row["end"] >= 0 else None,
+                "source_end": row["source_end"] if row["source_end"] >= 0 else None,
+                "missing": _missing(row),
+                "last_copied_ms": times.get(_name(row)),
+            }
+            for row in found["partitions"]
+        ]
+        if as_json:
+            say_rows((), self.rows, as_json=True)
+        for row in () if silent else self.rows:
+            say(f"{_name(row)}: {_described(row)}")
+
+    def _last_times(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Returns the largest timestamps of the partitions that are led, in milliseconds."""
+        asked = dict.fromkeys(names, _LARGEST_TIMESTAMP)
+        if not asked:
+            return {}
+        self._client.metadata({tp.topic for tp in asked})
+        found, _ = self._client.try_list_offsets(asked, timeout_s=TIMEOUT_S)
+        return {tp: listed.timestamp for tp, listed in found.items() if listed.timestamp >= 0}
+
+    def end(self, *, as_json: bool) -> None:
+        """Ends the mirrors, and prints where clients continue."""
+        from ..cluster.image_reader import read_image
+
+        change_topics(self._coordination, self._link, self._names, {"promote": True})
+
+        def done() -> bool:
+            topics = read_image(self._coordination).topics
+            return not any(
+                each.state.mirror for name in self._names if name in topics for each in topics[name].partitions.values()
+            )
+
+        wait_until(done, "the controller has not promoted them; is a broker of this cluster up?")
+        self._continue()
+        if as_json:
+            say_rows((), self.rows, as_json=True)
+            return
+        for row in self.rows:
+            if row["begins"] is None:
+                say(f"{_name(row)}: promoted, but no broker leads it yet")
+            else:
+                lost = "" if not row["missing"] else f"; {counted(row['missing'], 'record')} of the source missing"
+                say(f"{_name(row)}: clients write from offset {row['begins']} on{lost}")
+        say(f"mirror {self._link}: {counted(len(self._names), 'topic')} promoted")
+
+    def _continue(self) -> None:
+        """Adds to the rows where the promotion has begun in the logs, and what is missing there. The last answer of the
+        source may have been stored since the rows were read."""
+        from ..cluster.image_reader import read_image
+
+        image = read_image(self._coordination)
+        begins: dict[TopicPartition, int] = {}
+        epochs = {_name(row): image.topics[row["topic"]].partitions[row["partition"]].state for row in self.rows}
+        until = time.monotonic() + TIMEOUT_S
+        while (left := {tp: state for tp, state in epochs.items() if tp not in begins}) and time.monotonic() < until:
+            self._client.metadata({tp.topic for tp in left})
+            asked = {tp: state.promoted_epoch - 1 for tp, state in left.items()}
+            led = {tp for tp, state in left.items() if self._client.cluster.leader_epoch(tp) >= state.promoted_epoch}
+            found, _ = self._client.try_leader_epoch_ends(
+                {tp: epoch for tp, epoch in asked.items() if tp in led}, timeout_s=TIMEOUT_S
+            )
+            begins |= {tp: end.end_offset for tp, end in found.items() if end.end_offset >= 0}
+            if len(begins) < len(epochs):
+                time.sleep(POLL_S)
+        for row in self.rows:
+            row["begins"] = begins.get(_name(row))
+            row["leader_epoch"] = epochs[_name(row)].promoted_epoch
+            if row["begins"] is not None and row["end"] is not None and row["missing"]:
+                row["missing"] = max(row["missing"] - (row["begins"] - row["end"]), 0)
+
+
+@contextmanager
+def _ends_of(link: str, topics: list[str] | None, config: Path) -> Iterator[_Ends]:
+    with settings_and_client(config, None) as (_, client), mirror_coordination(config) as coordination:
+        link_of(coordination, link)
+        yield _Ends(coordination, client, link, sorted(topics_of(coordination, link, topics)))
+
+
+def _name(row: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(row["topic"], row["partition"])
+
+
+def _missing(row: Mapping[str, Any]) -> int | None:
+    """Returns the offsets that the source had beyond the mirror; None if that is not known."""
+    end, source_end, lag = int(row["end"]), int(row["source_end"]), int(row["lag"])
+    if source_end < 0 or end < 0:
+        return None
+    return lag if lag >= 0 else max(source_end - end, 0)
+
+
+def _described(row: Mapping[str, Any]) -> str:
+    if row["end"] is None:
+        return "no broker leads it"
+    copied = "" if row["last_copied_ms"] is None else f" (newest record of {_time(row['last_copied_ms'])})"
+    if row["source_end"] is None:
+        return f"ends at {row['end']}{copied}, the source has never answered: what is missing is not known"
+    there = f"the source at {row['source_end']} when it last answered: {row['missing']} missing"
+    return f"ends at {row['end']}{copied}, {there}"
+
+
+def _time(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

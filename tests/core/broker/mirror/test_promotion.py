@@ -1,0 +1,175 @@
+"""Both ways to end a mirror, and what each prints that it may lose (docs/mirror.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import ProducerIdBlockNode
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import BrokerError
+from klamm.core.records.header import iter_headers
+from klamm.core.records.partition import TopicPartition
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.logs import batch
+from klammtest.mirrored import Clusters, stored
+from klammtest.waiting import eventually
+
+LARGE_ID = 2**55
+"""Above every producer id that the target allocates before the promotion."""
+
+
+class Pair(Clusters):
+    source_broker: RunningBroker
+
+    def writes(self, topic: str, value: bytes) -> int:
+        """Writes a record at the target; returns its offset."""
+        tp, offsets = TopicPartition(topic, 0), []
+
+        def written() -> bool:
+            try:
+                offsets.append(self.target.produce({tp: batch([value])})[tp].base_offset)
+            except BrokerError:  # the leader has not read the change yet
+                return False
+            return True
+
+        eventually(written, "a client's record")
+        return offsets[0]
+
+    def last_allocated(self) -> int:
+        """Returns the last producer id of the target's blocks."""
+        coordination = load_settings(self.target_broker.config_path).make_coordination()
+        coordination.start(10)
+        try:
+            data, _ = coordination.get(paths.PRODUCER_ID_BLOCK)
+        finally:
+            coordination.close()
+        return ProducerIdBlockNode.decode(paths.PRODUCER_ID_BLOCK, data).block_end
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("promotion")
+    with ExitStack() as stack:
+        source = stack.enter_context(running_broker(folder / "source"))
+        often = {
+            "bootstrap.servers": source.bootstrap,
+            "groups.regex": r"load\..*",
+            "groups.interval.ms": 100,
+            "metadata.interval.ms": 100,
+            "fetch.max.wait.ms": 100,
+        }
+        links = {
+            "berlin": {**often, "topics.regex": r"trips\..*"},
+            "careful": {**often, "topics.regex": r"care\..*", "on.gap": "stop", "on.divergence": "stop"},
+            "slow": {
+                **often,
+                "topics.regex": r"slow\..*",
+                "throttle.bytes.per.second": 10,
+                "max.partition.fetch.bytes": 1,
+            },
+        }
+        target = stack.enter_context(running_broker(folder / "target", mirrors=links))
+        found = Pair(source, target, load_settings({}).codec_table(), stack)
+        found.source_broker = source
+        for link in links:
+            found.mirror("create", link)
+        yield found
+
+
+def test_a_planned_promotion_waits_and_continues_where_the_source_ends(clusters: Pair) -> None:
+    topic = "trips.planned"
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2)
+    assert "ends at 2 (newest record of " in clusters.mirror("promote", "berlin", "--topic", topic, "--dry-run")
+    done = clusters.mirror("promote", "berlin", "--topic", topic, "--drain", "--quiet", "1s")
+    assert f"{topic}-0: clients write from offset 2 on\n" in done
+    assert clusters.writes(topic, b"c") == 2
+    headers = [header for _, header in iter_headers(stored(clusters.target, topic))]
+    assert headers[-1].leader_epoch > headers[0].leader_epoch
+    eventually(lambda: "an ordinary topic" in clusters.status(topic)["refused"].get(topic, ""), "it is not taken back")
+    clusters.target.delete_records({TopicPartition(topic, 0): 1})
+
+
+def test_producer_ids_of_the_source_are_not_given_out_again(clusters: Pair) -> None:
+    topic, tp = "trips.ids", TopicPartition("trips.ids", 0)
+    clusters.create(topic)
+    held, _ = clusters.target.init_producer_id()
+    assert held < LARGE_ID, "the rest of its block is below it, too"
+    clusters.source.produce({tp: batch([b"a"], producer=(LARGE_ID, 0, 0))})
+    clusters.follows(topic, 1)
+    clusters.mirror("promote", "berlin", "--topic", topic)
+    assert clusters.writes(topic, b"b") == 1
+    assert clusters.last_allocated() >= LARGE_ID, "before a client writes"
+    new, _ = clusters.target.init_producer_id()
+    assert new > LARGE_ID
+
+
+def test_a_fail_over_prints_what_the_source_had_beyond_the_mirror(clusters: Pair) -> None:
+    topic = "slow.lost"
+    clusters.create(topic)
+    clusters.write(topic, *[b"x" * 100] * 30)
+    eventually(lambda: clusters.row(topic, link="slow")["status"] == "COPYING", "the copy of a part")
+    eventually(lambda: clusters.row(topic, link="slow")["source_end"] == 30, "the source's end is known")
+    assert "--drain waits for them" in clusters.mirror("promote", "slow", "--topic", topic, fails=True)
+    clusters.source_broker.kill()
+    clusters.target_broker.restart()  # what the source has is still known
+    eventually(lambda: clusters.row(topic, link="slow")["end"] > 0, "the mirror's new leader")
+    before = clusters.mirror("fail-over", "slow", "--topic", topic, "--dry-run")
+    end = clusters.row(topic, link="slow")["end"]
+    assert f"ends at {end} (newest record of 20" in before
+    assert f"the source at 30 when it last answered: {30 - end} missing" in before
+    (line,) = clusters.mirror("fail-over", "slow", "--topic", topic, "--json").splitlines()
+    done = json.loads(line)
+    assert (done["begins"], done["missing"], done["end"]) == (end, 30 - end, end)
+    assert clusters.writes(topic, b"after") == end
+    clusters.source_broker.start()
+
+
+def test_a_gap_waits_for_the_decision(clusters: Pair) -> None:
+    topic = "care.gap"
+    clusters.create(topic)
+    clusters.write(topic, b"a")
+    clusters.follows(topic, 1, link="careful")
+    assert "no partition of 'care.gap' has stopped (FOLLOWING)" in resolved(clusters, topic, "--continue", fails=True)
+    clusters.mirror("pause", "careful", "--topic", topic)
+    eventually(lambda: clusters.row(topic, link="careful")["status"] == "PAUSED", "the pause")
+    clusters.write(topic, *[b"b"] * 4)
+    clusters.source.delete_records({TopicPartition(topic, 0): 4})
+    clusters.mirror("resume", "careful", "--topic", topic)
+    eventually(lambda: clusters.row(topic, link="careful")["status"] == "GAP", "it stops at the gap")
+    assert "resolve --continue" in clusters.printed("status", "careful")
+    end = clusters.row(topic, link="careful")["end"]
+    assert f"goes on behind the gap at offset {end}" in resolved(clusters, topic, "--continue", "--dry-run")
+    assert clusters.row(topic, link="careful")["status"] == "GAP"
+    resolved(clusters, topic, "--continue", "--partition", "0")
+    clusters.follows(topic, 5, link="careful")
+    assert clusters.row(topic, link="careful")["gaps"] == [[end, 4]]
+
+
+def test_a_topic_that_was_created_again_is_taken(clusters: Pair) -> None:
+    topic = "care.again"
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2, link="careful")
+    clusters.source.delete_topics([topic])
+    clusters.create(topic)
+    clusters.write(topic, b"x", b"y", b"z")
+    eventually(lambda: clusters.row(topic, link="careful")["status"] == "SOURCE_REPLACED", "the new topic is noticed")
+    assert "fail-over careful --topic care.again" in resolved(clusters, topic, "--continue", fails=True)
+    assert "add --yes" in resolved(clusters, topic, "--take-new", fails=True)
+    assert f"{topic}-0: offsets 0 to 2 (not in it) are deleted here" in resolved(
+        clusters, topic, "--take-new", "--dry-run"
+    )
+    assert "is copied from the source's start" in resolved(clusters, topic, "--take-new", "--yes")
+    clusters.follows(topic, 3, link="careful")
+    clusters.same(topic)
+
+
+def resolved(clusters: Pair, topic: str, *options: str, fails: bool = False) -> str:
+    return clusters.mirror("resolve", "careful", "--topic", topic, *options, fails=fails)
