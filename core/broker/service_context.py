@@ -11,10 +11,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from ..cluster.mirrors import read_topics
 from ..errors import BrokerError, ErrorCode
 from ..interfaces.coordination import Coordination
 from ..interfaces.offsets import CommittedOffset, OffsetStore
-from ..interfaces.service import AppendListener, ServiceRead, SharedResource
+from ..interfaces.service import AppendListener, MirrorSource, ServiceRead, SharedResource
 from ..log.errors import OffsetOutOfRangeError
 from ..log.partition_log import LogRead, ReadIsolation
 from ..records.aborted import hide_aborted
@@ -60,6 +61,20 @@ class LocalBrokerContext:
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         replicas = self._services.partitions.replicas()
         return {replica.name: replica.log.topic_id for replica in replicas if _knows_the_end(replica)}
+
+    def mirrored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
+        wanted = set(partitions)
+        links = {
+            replica.name: replica.leader.state.mirror
+            for replica in self._services.partitions.replicas()
+            if replica.name in wanted and replica.leader is not None and replica.leader.state.mirror
+        }
+        topics = {link: read_topics(self.coordination, link) for link in set(links.values())}
+        found: dict[TopicPartition, MirrorSource | None] = {}
+        for partition, link in links.items():
+            node = topics[link].get(partition.topic)
+            found[partition] = MirrorSource(node.topic_id, node.gaps.get(partition.partition, ())) if node else None
+        return found
 
     def read(
         self,

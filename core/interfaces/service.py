@@ -68,6 +68,15 @@ class AppendListener(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorSource:
+    """`topic_id`: of the topic at the source. `gaps`: the offsets, from the first up to the second, that the source had
+    deleted before they were copied."""
+
+    topic_id: UUID
+    gaps: tuple[tuple[int, int], ...] = ()
+
+
 class BrokerContext(Protocol):
     """The parts of a broker that its services may use. Blocking, thread-safe."""
 
@@ -90,6 +99,11 @@ class BrokerContext(Protocol):
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         """Returns the partitions that this broker leads now, with the ids of their topics. A partition that another
         broker has led is included once all records that were committed there are committed here."""
+        ...
+
+    def mirrored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
+        """Returns those of the partitions that this broker leads as mirrors of another cluster's (docs/mirror.md);
+        None where the source is not stored. Raises `CoordinationError`."""
         ...
 
     def read(

@@ -317,7 +317,7 @@ def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, ti
 
 def _known(text: str) -> str:
     if text.partition("/")[0] not in TIERS:
-        known = "producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK"
+        known = "producer, broker, mirror, consumer, consumer/GROUP, hadoop or hadoop/SINK"
         raise ConfigError(f"--tier: expected {known}, got {text!r}")
     return text
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from klamm.core.config.sections.topic_settings import check_names, name_problem
 from klamm.plugin import Int, Long, Names, Section, key
 
-from .event import CONSUMER, HADOOP
+from .event import CONSUMER, HADOOP, MIRROR
 
 
 def _topic(name: str) -> str:
@@ -26,10 +26,12 @@ def _expected(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def expected_tier(text: str) -> tuple[str, str]:
-    """Returns (tier, owner) of `consumer/GROUP` or `hadoop/SINK`; raises `ValueError` if it is neither."""
+    """Returns (tier, owner) of `consumer/GROUP`, `hadoop/SINK` or `mirror`; raises `ValueError` if it is none."""
+    if text == MIRROR:
+        return MIRROR, ""
     tier, _, owner = text.partition("/")
     if tier not in (CONSUMER, HADOOP) or not owner:
-        raise ValueError(f"expected consumer/GROUP or hadoop/SINK, got {text!r}")
+        raise ValueError(f"expected consumer/GROUP, hadoop/SINK or mirror, got {text!r}")
     return tier, owner
 
 
@@ -42,7 +44,10 @@ class AuditConfig(Section):
     )
     window_minutes: Int = key(10, "The length of a window of record time.", ge=1, le=1440)
     expect: Annotated[Names, AfterValidator(_expected)] = key(
-        (), "Tiers that must have counted besides producer and broker: consumer/GROUP, hadoop/SINK."
+        (), "Tiers that must have counted besides producer and broker: consumer/GROUP, hadoop/SINK, mirror."
+    )
+    mirrored_topics: Annotated[Names, AfterValidator(check_names)] = key(
+        (), "Mirrors, here, of the audit topics of other clusters: their events are read too. They are not audited."
     )
     publish_interval_ms: Int = key(10_000, "Time between two events of a producer.", ge=10)
     broker_interval_ms: Int = key(1_000, "Pause of the broker tier after it has caught up.", ge=10)
@@ -73,7 +78,7 @@ class AuditConfig(Section):
     )
 
     def audits(self, topic: str) -> bool:
-        if topic == self.topic:
+        if topic == self.topic or topic in self.mirrored_topics:
             return False
         return topic in self.topics if self.topics else not topic.startswith("_")  # excludes _schemas, too
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from klamm.plugin import AuditIdentity, LoadOrigin, SchemaError
 
-PRODUCER, BROKER, CONSUMER, HADOOP = TIERS = ("producer", "broker", "consumer", "hadoop")
+PRODUCER, BROKER, MIRROR, CONSUMER, HADOOP = TIERS = ("producer", "broker", "mirror", "consumer", "hadoop")
 SETTLEMENT = "settlement"
 """The `tier` of an event by which a user settles counts that cannot be proved."""
 
@@ -35,7 +35,7 @@ UNATTRIBUTED = "?"
 
 class EventWindow(NamedTuple):
     """Records of one window; `size` in bytes. For producers `records` are the acknowledged. `source`: at the broker
-    tier, the producer of these records."""
+    and the mirror tier, the producer of these records."""
 
     start_ms: int
     records: int
@@ -79,6 +79,7 @@ class AuditEvent:
     topic_id: str = ""
     epoch: int = -1
     quiet: bool = False
+    origin: str = ""
     note: str = ""
     lake: str = ""
     directory: str = ""
@@ -151,14 +152,15 @@ class EventSource:
         final: bool = False,
         quiet: bool = False,
         interval_ms: int = 0,
+        origin: str = "",
         note: str = "",
         lake: str = "",
         load: LoadOrigin | None = None,
     ) -> AuditEvent:
-        """Returns an event. `place`: topic and partition; `span`: [from, to)."""
+        """Returns an event. `place`: topic and partition; `span`: [from, to). With an `origin` its tier is `mirror`."""
         self._made += 1
         return AuditEvent(
-            tier=self.who.tier,
+            tier=MIRROR if origin else self.who.tier,
             owner=self.who.owner,
             host=self.who.host,
             application=self.who.application,
@@ -176,6 +178,7 @@ class EventSource:
             topic_id=topic_id,
             epoch=epoch,
             interval_ms=interval_ms,
+            origin=origin,
             note=note,
             lake=lake if load is None else load.lake,
             directory="" if load is None else load.directory,
@@ -190,7 +193,8 @@ class EventSource:
 _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes", "source")
 _SAME_NAMES = (
     "tier", "owner", "host", "application", "topic", "topic_id", "partition", "window_ms", "replay", "reset", "lossy",
-    "final", "quiet", "epoch", "note", "lake", "directory", "replaces", "load", "job", "interval_ms", "sequence",
+    "final", "quiet", "epoch", "origin", "note", "lake", "directory", "replaces", "load", "job", "interval_ms",
+    "sequence",
 )  # fmt: skip
 
 

@@ -16,10 +16,11 @@ from klamm.plugin import AuditIdentity, ConfigError
 
 from .comparison import rules
 from .comparison.compare import TopicAudit, compare, settlement_counts
+from .comparison.mirrors import at_source
 from .comparison.tiers import LogEnd, Place, TierKey
 from .config import AuditConfig, expected_tier
 from .counting.ranges import KlammRangeAudit
-from .event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
+from .event import BROKER, CONSUMER, HADOOP, MIRROR, SETTLEMENT, AuditEvent, EventWindow
 from .reader import AuditReader, read_log_ends, with_counted, with_kept
 from .windows import clock_ms
 
@@ -71,7 +72,7 @@ class AuditQueryRunner:
         self._client = client
         self._deadline_s = deadline_s
         self._config = config
-        self._reader = AuditReader(client, config.topic) if reader is None else reader
+        self._reader = AuditReader(client, config.topic, mirrored=config.mirrored_topics) if reader is None else reader
 
     def ask(self, query: AuditQuery, more: Iterable[AuditEvent] = (), *, wait: bool = True) -> Answer:
         """Reads new events and compares; raises `KlammError` when the topic cannot be read, and the next query
@@ -93,7 +94,9 @@ class AuditQueryRunner:
             reader.read(self._deadline_s)
         logs = with_kept(self._client, logs, reader.events, REACH_S)
         wanted = query.topics or config.topics
-        told = (*reader.events, *more)
+        told, logs = at_source((*reader.events, *more), logs)
+        if config.mirrored_topics:  # the other cluster audits topics that are not mirrored here, too
+            told = [event for event in told if config.audits(event.topic)]
         events = [event for event in told if not query.topics or event.topic in query.topics]
         expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *query.expect)
         audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs, retained_ms)
@@ -143,7 +146,7 @@ def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditE
     """
     by_topic: dict[str, list[AuditEvent]] = {}
     for event in events:
-        if event.tier == BROKER:
+        if event.tier in (BROKER, MIRROR):
             by_topic.setdefault(event.topic, []).append(event)
     counted: dict[str, dict[Place, int]] = {}
     for topic, told in by_topic.items():
@@ -219,7 +222,7 @@ def retire(
 
     Raises `ConfigError` if it has counted none of them.
     """
-    reader = AuditReader(client, config.topic)
+    reader = AuditReader(client, config.topic, mirrored=config.mirrored_topics)
     reader.read()
     counted = [each for each in reader.events if (each.tier, each.owner) == tier and not each.ends]
     there = sorted({each.topic for each in counted if lake in ("", each.lake)})

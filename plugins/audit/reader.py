@@ -1,10 +1,12 @@
-"""Reads the audit topic from its beginning to its present end, and the ends of the audited logs."""
+"""Reads the audit topic, and mirrors of those of other clusters, from the beginning to the present end, and the ends of
+the audited logs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from klamm import ClusterClient
@@ -32,7 +34,8 @@ class AuditLog:
 
 class AuditReader:
     """Keeps the events of the audit topic; each `read` adds those stored since. `keep` returns True for events to be
-    kept, and `max_events` is their maximum number (None: no limit).
+    kept, and `max_events` is their maximum number in a topic (None: no limit). `mirrored`: mirrors of other clusters'
+    audit topics, which are read too.
     """
 
     def __init__(
@@ -41,33 +44,35 @@ class AuditReader:
         topic: str,
         keep: Callable[[AuditEvent], bool] = lambda _event: True,
         max_events: int | None = None,
+        *,
+        mirrored: Iterable[str] = (),
     ) -> None:
         self._client = client
-        self._topic = topic
-        self._kept = _Events(topic, keep, max_events)
-        self._table = TopicTable(client, self._kept, timeout_s=TIMEOUT_S)
+        self._kept = {each: _Events(each, keep, max_events) for each in (topic, *mirrored)}
+        self._tables = {each: TopicTable(client, kept, timeout_s=TIMEOUT_S) for each, kept in self._kept.items()}
 
     @property
     def events(self) -> list[AuditEvent]:
-        return self._kept.events
+        return list(chain.from_iterable(kept.events for kept in self._kept.values()))
 
     @property
     def unreadable(self) -> list[str]:
-        return self._kept.unreadable
+        return list(chain.from_iterable(kept.unreadable for kept in self._kept.values()))
 
     def read(self, deadline_s: float | None = None) -> None:
         """Reads up to the present end. Raises `KlammError` if the topic does not exist or a partition cannot be read
         by `deadline_s` (monotonic clock); the next call continues after what was read. A topic that was cut or
         created again is read from its beginning.
         """
-        self._table.catch_up(self._client.partitions(self._topic), deadline_s=deadline_s)
+        for topic, table in self._tables.items():
+            table.catch_up(self._client.partitions(topic), deadline_s=deadline_s)
 
     def retained_ms(self, now_ms: int, retention_ms: int) -> float:
         """Returns when the audit topic stored its first remaining event, in ms since the epoch: earlier events were
         deleted; -inf if none was. Of a partition without a remaining event it is only known that its events are
         older than the retention."""
-        first = self._kept.first
-        others = [p for p in self._client.partitions(self._topic) if p not in first]
+        first = {partition: stored for kept in self._kept.values() for partition, stored in kept.first.items()}
+        others = [p for topic in self._kept for p in self._client.partitions(topic) if p not in first]
         starts = self._client.list_offsets(dict.fromkeys(others, EARLIEST)) if others else {}
         oldest = float(now_ms - max(retention_ms, 0))
         stored = [oldest for start, *_ in starts.values() if start > 0]

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from klamm.core.interfaces.service import (
         AppendListener,
         BrokerContext,
+        MirrorSource,
         Service,
         ServiceMetric,
         ServiceRead,
@@ -182,6 +183,7 @@ __all__ = [
     "LoadOrigin",
     "LogCut",
     "Long",
+    "MirrorSource",
     "Names",
     "NoConfig",
     "NoNodeError",
@@ -338,6 +340,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
             "klamm.core.interfaces.service": (
                 "AppendListener",
                 "BrokerContext",
+                "MirrorSource",
                 "Service",
                 "ServiceMetric",
                 "ServiceRead",

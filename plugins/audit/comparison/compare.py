@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from ..event import BROKER, CONSUMER, HADOOP, PRODUCER, SETTLEMENT, TIERS, AuditEvent
+from ..event import BROKER, CONSUMER, HADOOP, MIRROR, PRODUCER, SETTLEMENT, TIERS, AuditEvent
 from ..windows import iso
 from . import rules
 from .tiers import (
@@ -265,7 +265,7 @@ def tier_counts(
             _add_producers(counts, own, window_ms, now_ms)
         else:
             _add_ranges(counts, own, window_ms, retained=retained)
-    ids = rules.topic_ids(every, logs)
+    ids = rules.topic_ids(every, () if TierKey(MIRROR) in found else logs)
     rules.Problems(topic, found, window_ms, now_ms, lateness_ms, ids, retained=retained).find(logs)
     if ended is not None:
         ended += sorted(gone, key=lambda each: each.time_ms)
@@ -297,7 +297,7 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
             if not event.begins or counts.tier.tier != HADOOP:  # else a lake is announced
                 versions.setdefault(event.from_offset, []).append(event)
         chosen = rules.chosen(counts.tier, versions)
-        tiles = list(rules.not_cut(chosen) if counts.tier.tier == BROKER else chosen)
+        tiles = list(rules.not_cut(chosen) if counts.tier.tier in (BROKER, MIRROR) else chosen)
         if tiles:
             counts.tiles[place] = tiles
         for event in tiles:
@@ -342,7 +342,7 @@ def _compare_topic(
     problems = [problem for tier in order for problem in found[tier].problems]
     expected = rules.expected_tiers(order, expect)
     settlements = [_settlement(event) for event in events if event.tier == SETTLEMENT and event.window_ms == window_ms]
-    ids = tuple(rules.topic_ids(events, logs))
+    ids = tuple(rules.topic_ids(events, () if TierKey(MIRROR) in found else logs))
     measured = _windows(sorted(kept), order, found, expected, ids, window_ms)
     windows, settled = _settled(measured, settlements)
     closed = [problem for problem in problems if rules.closes(problem, windows)]
@@ -378,7 +378,9 @@ def _windows(
 ) -> Iterator[WindowAudit]:
     broker = found[next(tier for tier in order if tier.tier == BROKER)]
     demands = {
-        tier: rules.Demand(broker, found[tier], ids, window_ms) for tier in order if tier.tier in (CONSUMER, HADOOP)
+        tier: rules.Demand(broker, found[tier], ids, window_ms)
+        for tier in order
+        if tier.tier in (MIRROR, CONSUMER, HADOOP)
     }
     for start in starts:
         stored = rules.broker_cell(start, broker, found[PRODUCERS])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from ..event import BROKER, CONSUMER, FOREIGN, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent, EventKey
+from ..event import BROKER, CONSUMER, FOREIGN, HADOOP, MIRROR, PRODUCER, UNATTRIBUTED, AuditEvent, EventKey
 from .tiers import (
     PATIENCE,
     PRODUCERS,
@@ -39,14 +39,14 @@ from .tiers import (
 
 
 def tier_of(event: AuditEvent) -> TierKey:
-    """R1: a producer's owner is not a tier of its own; any other owner is."""
-    return TierKey(event.tier, "" if event.tier == PRODUCER else event.owner)
+    """R1: a producer's owner is not a tier of its own, nor is the mirror's; any other owner is."""
+    return TierKey(event.tier, "" if event.tier in (PRODUCER, MIRROR) else event.owner)
 
 
 def expected_tiers(found: Iterable[TierKey], named: Collection[TierKey]) -> frozenset[TierKey]:
-    """R2: producers, broker, the named tiers, and every lake unless one is named."""
+    """R2: producers, broker, mirror, the named tiers, and every lake unless one is named."""
     any_lake = not any(tier.tier == HADOOP for tier in named)
-    known = (tier for tier in found if tier.tier in (PRODUCER, BROKER) or (tier.tier == HADOOP and any_lake))
+    known = (tier for tier in found if tier.tier in (PRODUCER, BROKER, MIRROR) or (tier.tier == HADOOP and any_lake))
     return frozenset({*known, *named})
 
 
@@ -130,11 +130,11 @@ def newest_lake(
 
 
 def demand_begins(counts: TierCounts, place: Place, events: Iterable[AuditEvent], retained: bool) -> None:
-    """R3, R4, R22: notes where a reader's demand begins in a partition in which it has an event: a group's with the
-    first of these, a lake's with everything that the broker counted; but where earlier events are void, or were deleted
-    (`retained` False), with the first event left.
+    """R3, R4, R22: notes where a reader's demand begins in a partition in which it has an event: a group's and a
+    mirror's with the first of these, a lake's with everything that the broker counted; but where earlier events are
+    void, or were deleted (`retained` False), with the first event left.
     """
-    if counts.tier.tier == CONSUMER or (counts.tier.tier == HADOOP and (counts.restarted or not retained)):
+    if counts.tier.tier in (CONSUMER, MIRROR) or (counts.tier.tier == HADOOP and (counts.restarted or not retained)):
         counts.begins[place] = min(event.from_offset for event in events)
 
 
@@ -190,7 +190,7 @@ def chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Itera
         ranked = [event for _, event in sorted(enumerate(versions[begin]), key=_rank, reverse=True)]
         committed = (event for event in ranked if event.to_offset == following)
         fits = (event for event in ranked if following is None or event.to_offset <= following)
-        yield ranked[0] if tier.tier == BROKER else next(chain(committed, fits), ranked[0])
+        yield ranked[0] if tier.tier in (BROKER, MIRROR) else next(chain(committed, fits), ranked[0])
 
 
 def _rank(item: tuple[int, AuditEvent]) -> tuple[int, int]:
@@ -524,7 +524,8 @@ class Problems:
                 counts.problems += self._given_again(counts, place, span)
         if self._broker is not None:
             self._broker.problems += self._behind(self._broker, logs)
-            self._broker.problems += self._deleted(self._broker, {place.topic_id for place in logs})
+            present = set() if TierKey(MIRROR) in self._found else {place.topic_id for place in logs}
+            self._broker.problems += self._deleted(self._broker, present)
         producers = self._found.get(PRODUCERS)
         if producers is None:
             return

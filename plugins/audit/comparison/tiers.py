@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from ..event import PRODUCER, AuditEvent, EventWindow
+from ..event import BROKER, MIRROR, PRODUCER, AuditEvent, EventWindow
 
 PATIENCE: Final = 3
 """A producer that was silent for this number of its intervals, without a final event, was killed or cut off."""
@@ -57,7 +57,7 @@ class TierKey(NamedTuple):
     owner: str = ""
 
     def __str__(self) -> str:
-        return f"{self.tier}/{self.owner}" if self.owner and self.tier != "broker" else self.tier
+        return f"{self.tier}/{self.owner}" if self.owner and self.tier not in (BROKER, MIRROR) else self.tier
 
 
 PRODUCERS: Final = TierKey(PRODUCER)

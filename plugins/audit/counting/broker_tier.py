@@ -17,6 +17,9 @@ Rules:
   batch that could exceed them. A batch that exceeds them alone is not counted, and makes its range lossy.
 - After a pass that could not publish or commit, nothing more is counted: the next one starts by publishing the same
   again.
+- A mirror's partition is counted in the same way, and its events are of the tier `mirror`, with the id of the topic at
+  the source. A gap of the mirror is a part of the range without records. The log of a mirror may be cut without a new
+  leader epoch of this cluster, so each read compares the epoch that was counted last.
 - A batch that cannot be opened makes its range lossy, and is skipped; its CRC was checked on Produce, so the client
   wrote invalid content, or the disk is damaged. Records that retention deleted before they were counted make the range
   lossy too.
@@ -177,13 +180,14 @@ class BrokerTier:
 class _Followed:
     """The tier's position in a partition. `known`: the partition was seen or counted before, so that records deleted
     from then on are missing from the counts. `counted` is the leader epoch of the last batch counted. `epoch`, the
-    owner epoch of events, is None until the log was read."""
+    owner epoch of events, is None until the log was read. `origin`: of a mirror, its topic's id at the source."""
 
     topic_id: UUID | None
     position: int
     known: bool
     counted: int = -1
     epoch: int | None = None
+    origin: UUID | None = None
 
 
 class Follower:
@@ -239,6 +243,12 @@ class Follower:
         self._follow({partition: led[partition] for partition in sorted(led.keys() - self._followed.keys())})
 
     def _follow(self, new: Mapping[TopicPartition, UUID | None]) -> None:
+        sources = self._logs.mirrored(new) if new else {}
+        new = {
+            partition: topic_id
+            for partition, topic_id in new.items()
+            if partition not in sources or sources[partition] is not None
+        }
         self._appends.follow(new)  # first: what is appended from here on is counted there
         stored = self._logs.committed(GROUP, new) if new else {}
         for partition, topic_id in new.items():
@@ -246,10 +256,12 @@ class Follower:
             if found is not None and None not in (found.topic_id, topic_id) and found.topic_id != topic_id:
                 log.info("broker audit: %s was created again: it is counted from its beginning", partition)
                 found = None
-            if found is None:
-                self._followed[partition] = _Followed(topic_id, 0, known=False)
-            else:
-                self._followed[partition] = _Followed(topic_id, found.offset, True, found.leader_epoch)
+            followed = _Followed(topic_id, 0, known=False)
+            if found is not None:
+                followed = _Followed(topic_id, found.offset, True, found.leader_epoch)
+            source = sources.get(partition)
+            followed.origin = None if source is None else source.topic_id
+            self._followed[partition] = followed
 
     def _leave(self, partitions: Iterable[TopicPartition]) -> None:
         """Drops the counts that were not committed: the leader continues where this tier committed last."""
@@ -277,6 +289,9 @@ class Follower:
             return True
         if followed.epoch is None:
             self._begin(partition, followed, read)
+        elif followed.origin is not None and (cut := self._cut(partition, followed)) is not None:
+            followed.position = cut
+            self._start(partition, followed)
         if read.log_start_offset > followed.position or read.high_watermark < followed.position:
             self._jump(partition, followed, read)
             return False
@@ -328,18 +343,32 @@ class Follower:
             followed.position = read.log_start_offset
             followed.known = True
         elif 0 <= followed.counted < read.leader_epoch:
-            cut = EpochEnd(followed.counted, self._logs.epoch_end(partition, followed.counted)).cut(followed.position)
-            if cut is not None:
-                log.error(
-                    "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
-                    partition, cut, followed.position,
-                )  # fmt: skip
-                followed.position = cut
+            cut = self._cut(partition, followed)
+            followed.position = followed.position if cut is None else cut
         followed.epoch = read.leader_epoch
-        self._ranges.start(partition, followed.position, topic_id=followed.topic_id, epoch=read.leader_epoch)
-        if read.leader_epoch > 0 and read.high_watermark == followed.position:
+        self._start(partition, followed)
+        untouched = followed.origin is not None and followed.counted < 0  # may begin at a later offset of the source
+        if read.leader_epoch > 0 and read.high_watermark == followed.position and not untouched:
             self._uncommitted[partition] = followed.position
             self._ranges.cut(partition)
+
+    def _start(self, partition: TopicPartition, followed: _Followed) -> None:
+        epoch = -1 if followed.epoch is None else followed.epoch
+        self._ranges.start(
+            partition, followed.position, topic_id=followed.topic_id, epoch=epoch, origin=followed.origin
+        )
+
+    def _cut(self, partition: TopicPartition, followed: _Followed) -> int | None:
+        """Returns where the log was cut below the position; None if it was not."""
+        if followed.counted < 0:
+            return None
+        cut = EpochEnd(followed.counted, self._logs.epoch_end(partition, followed.counted)).cut(followed.position)
+        if cut is not None:
+            log.error(
+                "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
+                partition, cut, followed.position,
+            )  # fmt: skip
+        return cut
 
     def _jump(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """Handles a position outside of the log. If retention was faster, the range that was not counted becomes
@@ -348,9 +377,16 @@ class Follower:
         before the coordination has accepted its position."""
         start = read.log_start_offset
         self.behind = True
+        if followed.origin is not None and followed.counted < 0 and start > followed.position:
+            followed.position = start  # a mirror begins at the source's log start
+            self._start(partition, followed)
+            return
         log.warning("broker audit: %s: offset %d was deleted, continuing at %d", partition, followed.position, start)
         if start > followed.position:
-            self._ranges.uncountable(partition, start)
+            if followed.origin is not None and self._in_gap(partition, followed.position, start):
+                self._ranges.count_windows(partition, start, ())  # none of these records is here
+            else:
+                self._ranges.uncountable(partition, start)
             followed.position = self._uncommitted[partition] = start
         elif self._logs.commit(
             GROUP,
@@ -362,7 +398,11 @@ class Follower:
         else:
             followed.position = start
             self._uncommitted.pop(partition, None)
-            self._ranges.start(partition, start, topic_id=followed.topic_id, epoch=read.leader_epoch)
+            self._start(partition, followed)
+
+    def _in_gap(self, partition: TopicPartition, begin: int, end: int) -> bool:
+        source = self._logs.mirrored([partition]).get(partition)
+        return source is not None and any(first <= begin and end <= last for first, last in source.gaps)
 
     def _count(self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int) -> bool:
         """Counts a batch. Returns False if it does not fit into the range, which must then end before it."""

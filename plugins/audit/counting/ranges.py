@@ -155,11 +155,14 @@ class _Partition:
     `published` the end of the event stored last, `replay` the offset from which records are read again (None: none);
     records below `lossy` were not all counted. `tells`: an event must report `begin`, even if nothing follows: the
     log was cut there, or the owner starts there. `before`: what it had committed before it was moved there (None: it
-    was not); `reset`: no commit is there."""
+    was not); `reset`: no commit is there. `origin`: of a mirror, the id of its topic at the source."""
 
-    def __init__(self, committed: int, topic_id: UUID | None, epoch: int, before: int | None, reset: bool) -> None:
+    def __init__(
+        self, committed: int, topic_id: UUID | None, epoch: int, before: int | None, reset: bool, origin: UUID | None
+    ) -> None:
         self.topic_id = "" if topic_id is None else str(topic_id)
         self.epoch = epoch
+        self.origin = "" if origin is None else str(origin)
         self.begin = self.counted = self.published = committed
         self.records = _Records()
         self.bulk = _Windows()
@@ -236,11 +239,14 @@ class KlammRangeAudit:
         topic_id: UUID | None = None,
         epoch: int = -1,
         reset: bool = False,
+        origin: UUID | None = None,
     ) -> None:
+        """As in `RangeAudit`. `origin`: of a mirror, the id of its topic at the source; its events are of tier
+        `mirror`."""
         known = self._partitions.get(partition)
         same = known is not None and known.topic_id == ("" if topic_id is None else str(topic_id))
         before = known.begin if known is not None and same else None
-        self._partitions[partition] = _Partition(committed, topic_id, epoch, before, reset)
+        self._partitions[partition] = _Partition(committed, topic_id, epoch, before, reset, origin)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         state = self._partitions.get(partition)
@@ -380,7 +386,7 @@ class KlammRangeAudit:
         reset = state.reset and state.tells and span[0] == state.begin
         return self._source.event(
             partition, span, windows, topic_id=state.topic_id, epoch=state.epoch, replay=replay, reset=reset,
-            lossy=lossy,
+            lossy=lossy, origin=state.origin,
         )  # fmt: skip
 
     def _store(self, events: Sequence[AuditEvent]) -> None:

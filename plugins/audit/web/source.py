@@ -88,7 +88,10 @@ class ClusterSource:
         if self._client is None:
             self._client = self._connect()
         if self._reader is None:
-            self._reader = AuditReader(self._client, self._config.topic, self._keeps, self._max_events)
+            config = self._config
+            self._reader = AuditReader(
+                self._client, config.topic, self._keeps, self._max_events, mirrored=config.mirrored_topics
+            )
         return ask(self._client, self._config, self._query, self._reader)
 
     def _keeps(self, event: AuditEvent) -> bool:

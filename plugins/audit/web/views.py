@@ -14,7 +14,7 @@ from klamm.plugin import ConfigError, KlammError
 from ..comparison.compare import State, TopicAudit
 from ..comparison.report import Row, as_json, few_rows, lags, rows
 from ..comparison.tiers import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, wide
-from ..event import BROKER, HADOOP, UNATTRIBUTED, AuditEvent
+from ..event import BROKER, HADOOP, MIRROR, UNATTRIBUTED, AuditEvent
 from ..query import Answer, AuditQuery, narrow
 from ..windows import Span, parse_span
 from .chart import missing_records
@@ -166,7 +166,7 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
     return {
         "topic": audit.topic,
         "tier": tier_name,
-        "what": {HADOOP: "load job", BROKER: "broker"}.get(key.tier, "consumer group"),
+        "what": {HADOOP: "load job", BROKER: "broker", MIRROR: "mirror"}.get(key.tier, "consumer group"),
         "read_ms": answer.now_ms,
         "by": span,
         "state": topic_state(audit),

@@ -316,7 +316,10 @@ def scraped(port: int) -> str:
         (["--wait-complete", "", "--until", "2013-01-02"], "--wait-complete: expected the name of a topic"),
         (["--wait", "nan"], "--wait: expected a number of seconds, got nan"),
         (["--wait", "-1"], "--wait: expected a number of seconds, got -1"),
-        (["--tier", "lake"], "--tier: expected producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK, got"),
+        (
+            ["--tier", "lake"],
+            "--tier: expected producer, broker, mirror, consumer, consumer/GROUP, hadoop or hadoop/SINK, got",
+        ),
         (["--html", "/nowhere/at/all/x.html"], "--html: there is no directory /nowhere/at/all"),
         (["--html", "/"], "--html: / is a directory"),
         (["--timeout", "10m"], "--timeout applies only with --wait-complete"),

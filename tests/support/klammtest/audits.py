@@ -16,7 +16,7 @@ from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import AppendListener, R, ServiceRead
+from klamm.core.interfaces.service import AppendListener, MirrorSource, R, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
@@ -98,6 +98,8 @@ class MemoryLogs:
         self.topics: list[str] = []
         self.topic_id: UUID | None = UUID(int=1)
         self.leader_epoch = 0
+        self.source: MirrorSource | None = None
+        """That of all partitions, which are mirrors then."""
         self.reads = 0
         """Reads of data."""
         self.listeners: list[AppendListener] = []
@@ -167,6 +169,9 @@ class MemoryLogs:
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
         headers = [BatchHeader.parse(batch) for batch in self.batches[partition]]
         return max((h.next_offset for h in headers if h.leader_epoch <= leader_epoch), default=0)
+
+    def mirrored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
+        return {} if self.source is None else dict.fromkeys(partitions, self.source)
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         return {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from klamm.core.errors import BrokerError, ConfigError, CoordinationError, DeliveryError, ErrorCode
 from klamm.core.interfaces.audit import Publish
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import BrokerContext, ServiceRead
+from klamm.core.interfaces.service import BrokerContext, MirrorSource, ServiceRead
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.encode import assemble, encode_batch, encode_headers, encode_record
@@ -667,3 +667,87 @@ def test_a_leader_that_was_cut_off_counts_nothing_again_when_it_starts(epoch: in
     assert not tier.behind
     assert topic.events == before
     assert logs.offsets.offsets[FLIGHTS].offset == 30
+
+
+MIRROR = TierKey("mirror")
+
+
+def mirrored(topic: AuditTopic) -> tuple[dict[int, int], list[str], list[tuple[int, int]]]:
+    """Returns the mirror's records by window start, what is wrong, and its ranges."""
+    found = tier_counts("flights", topic.events, WINDOW_MS, 0)[MIRROR]
+    [tiles] = found.tiles.values()
+    ranges = [(event.from_offset, event.to_offset) for event in tiles]
+    return {s: t.records for s, t in found.windows.items()}, [problem.kind for problem in found.problems], ranges
+
+
+def test_a_mirror_is_counted_as_a_tier_of_its_own_that_names_the_topic_at_the_source() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.source = MirrorSource(UUID(int=9))
+    logs.append([0, WINDOW_MS])
+    follower(logs, topic).advance()
+    assert mirrored(topic) == ({0: 1, WINDOW_MS: 1}, [], [(0, 2)])
+    assert {(event.origin, event.topic_id) for event in topic.events} == {(str(UUID(int=9)), str(logs.topic_id))}
+
+
+def test_a_mirror_that_has_copied_nothing_begins_at_the_log_start_of_the_source() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.source = MirrorSource(UUID(int=9))
+    logs.leader_epoch = 1
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.ends[FLIGHTS] = logs.starts[FLIGHTS] = 50
+    tier.advance()
+    logs.append([0] * 5)
+    tier.advance()
+    assert mirrored(topic) == ({0: 5}, [], [(50, 55)])
+
+
+@pytest.mark.parametrize(("gaps", "problems"), [(((5, 20),), []), (((10, 20),), ["lossy"]), ((), ["lossy"])])
+def test_what_was_deleted_below_the_log_start_is_without_records_if_it_is_a_gap(
+    gaps: tuple[tuple[int, int], ...], problems: list[str]
+) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.source = MirrorSource(UUID(int=9), gaps)
+    tier = follower(logs, topic)
+    logs.append([0] * 5)
+    tier.advance()
+    logs.delete_before(20)
+    logs.ends[FLIGHTS] = 20
+    logs.append([0] * 3)
+    while tier.advance():
+        pass
+    counts, found, ranges = mirrored(topic)
+    assert (counts, found, ranges[-1][1]) == ({0: 8}, problems, 23)
+
+
+def test_a_mirror_that_was_cut_within_a_leader_epoch_is_counted_again_from_there() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.source = MirrorSource(UUID(int=9))
+    tier = follower(logs, topic)
+    logs.append([0] * 5)
+    logs.append([0] * 5)
+    logs.leader_epoch = 5  # of the target: the log has only the source's epochs 0 and 1
+    tier.advance()
+    logs.cut(5)
+    logs.leader_epoch = 1
+    logs.append([WINDOW_MS] * 8)
+    logs.leader_epoch = 5
+    tier.advance()
+    assert mirrored(topic) == ({0: 10, WINDOW_MS: 8}, ["overlap"], [(0, 10), (5, 13)])
+
+
+def test_a_mirror_whose_source_is_not_stored_is_counted_later() -> None:
+    class NotStored(MemoryLogs):
+        stored = False
+
+        def mirrored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
+            return super().mirrored(partitions) if self.stored else dict.fromkeys(partitions)
+
+    logs, topic = NotStored(), AuditTopic()
+    logs.source = MirrorSource(UUID(int=9))
+    logs.append([0])
+    tier = follower(logs, topic)
+    assert not tier.advance()
+    logs.stored = True
+    tier.advance()
+    assert mirrored(topic)[0] == {0: 1}

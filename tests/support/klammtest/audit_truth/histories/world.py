@@ -14,7 +14,7 @@ from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.audit import NO_WINDOW, AuditIdentity
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import AppendListener, R, ServiceRead
+from klamm.core.interfaces.service import AppendListener, MirrorSource, R, ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import rewrite_base
@@ -339,6 +339,9 @@ class Broker:
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
         return self.led[partition].log.epoch_end(leader_epoch)
+
+    def mirrored(self, _partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
+        return {}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         self._reach()

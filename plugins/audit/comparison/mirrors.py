@@ -1,0 +1,48 @@
+"""A mirror's events and logs by the topic ids of its source (rule R24). Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ..event import BROKER, MIRROR, AuditEvent
+from .tiers import LogEnd, Place
+
+
+def at_source(
+    events: Iterable[AuditEvent], logs: Mapping[str, Mapping[Place, LogEnd]]
+) -> tuple[list[AuditEvent], Mapping[str, Mapping[Place, LogEnd]]]:
+    """Returns events and logs with the source's topic ids in place of the mirror's: offsets of both are equal.
+
+    Left out are events of tier `mirror` of a topic that was mirrored anew since, or whose mirror has ended, because a
+    broker of this cluster has counted it after a promotion.
+    """
+    events = list(events)
+    origins: dict[tuple[str, str], str] = {}
+    newest: dict[tuple[str, str], AuditEvent] = {}
+    for event in events:
+        if event.tier == MIRROR:
+            origins[event.topic, event.topic_id] = event.origin
+            newest[event.topic, event.origin] = max(
+                newest.get((event.topic, event.origin), event), event, key=lambda each: each.seen_ms
+            )
+    if not origins:
+        return events, logs
+    promoted = {(e.topic, e.topic_id) for e in events if e.tier == BROKER and (e.topic, e.topic_id) in origins}
+
+    def counts(event: AuditEvent) -> bool:
+        current = event.tier != MIRROR or newest[event.topic, event.origin].topic_id == event.topic_id
+        return current and (event.tier != MIRROR or (event.topic, event.topic_id) not in promoted)
+
+    moved = [
+        replace(event, topic_id=origin) if (origin := origins.get((event.topic, event.topic_id))) else event
+        for event in events
+        if counts(event)
+    ]
+    return moved, {
+        topic: {
+            place._replace(topic_id=origins.get((topic, place.topic_id), place.topic_id)): log
+            for place, log in ends.items()
+        }
+        for topic, ends in logs.items()
+    }

@@ -1,0 +1,161 @@
+"""The tier `mirror`: what a cluster has mirrored beside what the source's tiers have counted (docs/audit.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from klamm import Producer
+from klamm.core.cli.main import app
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.config.settings import load_settings
+from klamm.core.records.partition import TopicPartition
+from klamm.plugins.audit.event import MIRROR
+from klamm.plugins.audit.query import AuditQuery, ask, audit_config
+from klamm.plugins.audit.web import views
+from klamm.plugins.audit.windows import parse_instant
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.waiting import eventually
+
+TOPICS = ("trips", "gaps", "again", "promoted")
+START = parse_instant("2013-01-01")
+MINUTE = 60_000
+AUDIT = {"plugin": "klamm", "topics": list(TOPICS), "publish.interval.ms": 500, "broker.interval.ms": 50}
+RECORDS = 40
+
+
+class Clusters:
+    """A live cluster, and the offline one that mirrors its topics and its audit topic."""
+
+    def __init__(self, live: RunningBroker, offline: RunningBroker, client: ClusterClient) -> None:
+        self.live = live
+        self.offline = offline
+        self.client = client
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Runs a command on the offline cluster."""
+        result = CliRunner().invoke(app, [*arguments, "--config", str(self.offline.config_path)])
+        return result.exit_code, result.stdout
+
+    def mirror(self, *arguments: str) -> None:
+        status, said = self.run("mirror", *arguments)
+        assert status == 0, said
+
+    def audit(self, topic: str, *options: str, wait: str = "30") -> tuple[int, dict[str, Any]]:
+        status, said = self.run("audit", "--topic", topic, "--json", "--wait", wait, *options)
+        [found] = json.loads(said)["topics"]
+        return status, found
+
+    def states(self, topic: str) -> set[str]:
+        """Returns the states of the tier `mirror`."""
+        status, found = self.audit(topic, wait="0")
+        states = {row["tiers"][MIRROR]["state"] for row in found["rows"] if MIRROR in row["tiers"]}
+        assert status == 1 or states == {"complete"}
+        return states
+
+    def produce(self, topic: str, begin: int = 0, *, to: RunningBroker | None = None) -> None:
+        """Sends a record of each minute, in windows of 10 minutes."""
+        with Producer((to or self.live).config_path) as producer:
+            for n in range(begin, begin + RECORDS):
+                producer.send(topic, b"value", timestamp_ms=START + n * MINUTE)
+
+    def stored(self, topic: str) -> int:
+        """Returns how many records the broker tier has counted."""
+        return sum(row["tiers"]["broker"]["records"] for row in self.audit(topic, wait="0")[1]["rows"])
+
+    def status(self, topic: str) -> str:
+        rows = json.loads(self.run("mirror", "status", "live", "--json")[1])["partitions"]
+        return next((row["status"] for row in rows if row["topic"] == topic), "")
+
+
+def with_clients(broker: RunningBroker) -> RunningBroker:
+    said = broker.config_path.read_text()
+    broker.config_path.write_text(f"{said}producer:\n  bootstrap.servers: {broker.bootstrap}\n")
+    return broker
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    folder = tmp_path_factory.mktemp("mirror-tier")
+    with ExitStack() as stack:
+        topics = {name: {"partitions": 1, "config": {"retention.ms": -1}} for name in TOPICS}
+        live = with_clients(stack.enter_context(running_broker(folder / "live", topics=topics, audit=AUDIT)))
+        common = {"bootstrap.servers": live.bootstrap, "metadata.interval.ms": 100, "fetch.max.wait.ms": 100}
+        links = {
+            "live": {**common, "topics": list(TOPICS)},
+            "live-audit": {**common, "topics": ["__klamm_audit"], "prefix": "live."},
+        }
+        audit = {**AUDIT, "mirrored.topics": ["live.__klamm_audit"]}
+        offline = stack.enter_context(running_broker(folder / "offline", audit=audit, mirrors=links))
+        client = stack.enter_context(ClusterClient(live.bootstrap, codecs=load_settings({}).codec_table()))
+        found = Clusters(live, with_clients(offline), client)
+        for link in links:
+            found.mirror("create", link)
+        yield found
+
+
+def test_producers_broker_and_mirror_are_complete_at_the_cluster_that_mirrors(clusters: Clusters) -> None:
+    clusters.produce("trips")
+    eventually(lambda: clusters.audit("trips", wait="0")[1]["complete"], "the tiers of trips are complete")
+    status, found = clusters.audit("trips")
+    assert (status, found["problems"]) == (0, [])
+    assert len(found["rows"]) == RECORDS // 10
+    for row in found["rows"]:
+        assert list(row["tiers"]) == ["producer", "broker", MIRROR]
+        assert [row["tiers"][tier]["records"] for tier in row["tiers"]] == [10, 10, 10]
+    gate = ("audit", "--wait-complete", "trips", "--until", "2013-01-01T00:40", "--tier", MIRROR, "--timeout", "30s")
+    status, said = clusters.run(*gate)
+    assert (status, f"records: mirror {RECORDS}" in said) == (0, True)
+    settings = load_settings(clusters.offline.config_path)
+    with ClusterClient(clusters.offline.bootstrap, codecs=settings.codec_table()) as client:
+        answer = ask(client, audit_config(settings), AuditQuery(topics=("trips",)))
+    page = views.tier(answer, "trips", MIRROR, views.Filters())
+    assert (page["what"], page["state"], page["lag"]) == ("mirror", "complete", 0)
+    assert sum(row["records"] for row in page["rows"]) == RECORDS
+
+
+def test_a_gap_of_the_mirror_is_missing(clusters: Clusters) -> None:
+    clusters.produce("gaps")
+    eventually(lambda: clusters.states("gaps") == {"complete"}, "the mirror of gaps is complete")
+    clusters.mirror("pause", "live", "--topic", "gaps")
+    eventually(lambda: clusters.status("gaps") == "PAUSED", "the pause")
+    for sent in (RECORDS, 2 * RECORDS):  # the fetch that was under way at the pause may take the first ones
+        clusters.produce("gaps", sent)
+        eventually(lambda n=sent + RECORDS: clusters.stored("gaps") == n, "the broker tier has counted them")
+    assert "late" in clusters.states("gaps")
+    clusters.client.delete_records({TopicPartition("gaps", 0): 3 * RECORDS - 10})
+    clusters.mirror("resume", "live", "--topic", "gaps")
+    eventually(lambda: clusters.states("gaps") == {"complete", "missing"}, "the gap is missing")
+    status, found = clusters.audit("gaps", wait="0")
+    copied = [row["tiers"][MIRROR]["records"] for row in found["rows"]]
+    assert (status, copied[:4], copied[8:]) == (1, [10] * 4, [0, 0, 0, 10])
+    gate = ("audit", "--wait-complete", "gaps", "--until", "2013-01-01T02:00", "--timeout", "1s")
+    assert clusters.run(*gate)[0] == 1
+
+
+def test_a_topic_that_was_created_again_is_not_complete_until_it_is_mirrored_anew(clusters: Clusters) -> None:
+    clusters.produce("again")
+    eventually(lambda: clusters.states("again") == {"complete"}, "the mirror of again is complete")
+    clusters.client.delete_topics(["again"])
+    clusters.client.create_topics({"again": NewTopic(1, 1, {"retention.ms": "-1"})})
+    clusters.produce("again", RECORDS)
+    eventually(lambda: clusters.states("again") == {"complete", "late"}, "the new topic is not mirrored")
+    assert clusters.run("topics", "delete", "again")[0] == 0
+    eventually(lambda: clusters.states("again") == {"complete"}, "the new topic is mirrored")
+
+
+def test_after_a_promotion_the_broker_tier_goes_on_where_the_mirror_has_ended(clusters: Clusters) -> None:
+    clusters.produce("promoted")
+    eventually(lambda: clusters.states("promoted") == {"complete"}, "the mirror of promoted is complete")
+    clusters.mirror("promote", "live", "--topic", "promoted")
+    eventually(lambda: clusters.status("promoted") == "", "the promotion")
+    clusters.produce("promoted", RECORDS, to=clusters.offline)
+    eventually(lambda: clusters.audit("promoted", wait="0")[0] == 0, "all records are counted")
+    _, found = clusters.audit("promoted")
+    assert sum(row["tiers"]["broker"]["records"] for row in found["rows"]) == 2 * RECORDS
+    assert MIRROR not in found["rows"][0]["tiers"]
