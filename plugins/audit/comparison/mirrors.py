@@ -11,7 +11,7 @@ from .tiers import LogEnd, Place
 
 def at_source(
     events: Iterable[AuditEvent], logs: Mapping[str, Mapping[Place, LogEnd]]
-) -> tuple[list[AuditEvent], Mapping[str, Mapping[Place, LogEnd]]]:
+) -> tuple[list[AuditEvent], dict[str, dict[Place, LogEnd]]]:
     """Returns events and logs with the source's topic ids in place of the mirror's: offsets of both are equal.
 
     Left out are events of tier `mirror` of a topic that was mirrored anew since, or whose mirror has ended, because a
@@ -27,7 +27,7 @@ def at_source(
                 newest.get((event.topic, event.origin), event), event, key=lambda each: each.seen_ms
             )
     if not origins:
-        return events, logs
+        return events, {topic: dict(ends) for topic, ends in logs.items()}
     promoted = {(e.topic, e.topic_id) for e in events if e.tier == BROKER and (e.topic, e.topic_id) in origins}
 
     def counts(event: AuditEvent) -> bool:

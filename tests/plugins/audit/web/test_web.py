@@ -374,7 +374,7 @@ def test_after_a_failure_the_topic_is_read_from_its_beginning(asked: Asked) -> N
 def test_the_reader_keeps_the_events_of_the_topics_that_are_asked_for(asked: Asked) -> None:
     source = make_source(FakeClient(), lambda: 0.0, topics=("flights",))
     source.answer()
-    contents = asked.readers[0]._kept
+    contents = asked.readers[0]._kept["__klamm_audit"]
     kept = []
     for topic in ("flights", "trips", "flights"):
         key, value = event("broker", "b", 0, 1, {}, topic=topic).encode()
