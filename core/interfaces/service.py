@@ -20,7 +20,15 @@ from ..records.partition import TopicPartition
 from .coordination import Coordination
 from .offsets import CommittedOffset
 
-__all__ = ["AppendListener", "BrokerContext", "Service", "ServiceMetric", "ServiceRead", "SharedResource"]
+__all__ = [
+    "AppendListener",
+    "BrokerContext",
+    "MirrorSource",
+    "Service",
+    "ServiceMetric",
+    "ServiceRead",
+    "SharedResource",
+]
 
 
 class SharedResource(Protocol):
