@@ -122,12 +122,14 @@ def check_topics(client: ClusterClient, query: AuditQuery, answer: Answer) -> No
 
 
 def absent_topics(config: AuditConfig, there: Collection[str]) -> list[str]:
-    """Returns a line for each topic of `audit.topics` that is not among `there`. It may be misspelt, or be created
-    later."""
-    others = set(there) - set(config.topics)
+    """Returns a line for each topic of `audit.topics` and `audit.mirrored.topics` that is not among `there`. It may be
+    misspelt, or be created later."""
+    named = {"audit.topics": config.topics, "audit.mirrored.topics": config.mirrored_topics}
+    others = set(there).difference(*named.values())
     return [
-        f"audit.topics: there is no topic {topic!r} in the cluster{nearest_of(topic, others)}"
-        for topic in config.topics
+        f"{key}: there is no topic {topic!r} in the cluster{nearest_of(topic, others)}"
+        for key, topics in named.items()
+        for topic in topics
         if topic not in there
     ]
 

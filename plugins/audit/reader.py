@@ -12,6 +12,7 @@ from typing import Final
 from klamm import ClusterClient
 from klamm.core.client.cluster_client import EARLIEST, LATEST
 from klamm.core.client.reader.topic_table import TopicTable
+from klamm.errors import UnknownTopicError
 from klamm.plugin import KlammError, SchemaError, TopicPartition
 
 from .comparison.tiers import LogEnd, Place
@@ -48,7 +49,8 @@ class AuditReader:
         mirrored: Iterable[str] = (),
     ) -> None:
         self._client = client
-        self._kept = {each: _Events(each, keep, max_events) for each in (topic, *mirrored)}
+        self._mirrored = frozenset(mirrored)
+        self._kept = {each: _Events(each, keep, max_events) for each in (topic, *sorted(self._mirrored))}
         self._tables = {each: TopicTable(client, kept, timeout_s=TIMEOUT_S) for each, kept in self._kept.items()}
 
     @property
@@ -62,21 +64,30 @@ class AuditReader:
     def read(self, deadline_s: float | None = None) -> None:
         """Reads up to the present end. Raises `KlammError` if the topic does not exist or a partition cannot be read
         by `deadline_s` (monotonic clock); the next call continues after what was read. A topic that was cut or
-        created again is read from its beginning.
+        created again is read from its beginning. A mirror that does not exist yet has no events: without those of the
+        source's producers and broker, nothing that is mirrored is complete.
         """
         for topic, table in self._tables.items():
-            table.catch_up(self._client.partitions(topic), deadline_s=deadline_s)
+            table.catch_up(self._partitions(topic), deadline_s=deadline_s)
 
     def retained_ms(self, now_ms: int, retention_ms: int) -> float:
         """Returns when the audit topic stored its first remaining event, in ms since the epoch: earlier events were
         deleted; -inf if none was. Of a partition without a remaining event it is only known that its events are
         older than the retention."""
         first = {partition: stored for kept in self._kept.values() for partition, stored in kept.first.items()}
-        others = [p for topic in self._kept for p in self._client.partitions(topic) if p not in first]
+        others = [p for topic in self._kept for p in self._partitions(topic) if p not in first]
         starts = self._client.list_offsets(dict.fromkeys(others, EARLIEST)) if others else {}
         oldest = float(now_ms - max(retention_ms, 0))
         stored = [oldest for start, *_ in starts.values() if start > 0]
         return max([*stored, *(float(at_ms) for offset, at_ms in first.values() if offset > 0)], default=-math.inf)
+
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        try:
+            return self._client.partitions(topic)
+        except UnknownTopicError:
+            if topic in self._mirrored:
+                return []
+            raise
 
     def log(self) -> AuditLog:
         return AuditLog(tuple(self.events), tuple(self.unreadable))

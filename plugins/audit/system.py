@@ -84,7 +84,7 @@ class KlammAudit:
         connect = connect_to_self(self._config.topic)
 
         def absent() -> list[str]:
-            if not self._config.topics:
+            if not (self._config.topics or self._config.mirrored_topics):
                 return []
             with client_of_self(context) as client:
                 return absent_topics(self._config, client.metadata().topics)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from klamm import Producer
@@ -39,17 +40,21 @@ class Clusters:
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """Runs a command on the offline cluster."""
-        result = CliRunner().invoke(app, [*arguments, "--config", str(self.offline.config_path)])
+        result = self.invoke(*arguments)
         return result.exit_code, result.stdout
+
+    def invoke(self, *arguments: str) -> Result:
+        return CliRunner().invoke(app, [*arguments, "--config", str(self.offline.config_path)])
 
     def mirror(self, *arguments: str) -> None:
         status, said = self.run("mirror", *arguments)
         assert status == 0, said
 
     def audit(self, topic: str, *options: str, wait: str = "30") -> tuple[int, dict[str, Any]]:
-        status, said = self.run("audit", "--topic", topic, "--json", "--wait", wait, *options)
-        [found] = json.loads(said)["topics"]
-        return status, found
+        result = self.invoke("audit", "--topic", topic, "--json", "--wait", wait, *options)
+        assert result.stdout, result.exception
+        [found] = json.loads(result.stdout)["topics"]
+        return result.exit_code, found
 
     def states(self, topic: str) -> set[str]:
         """Returns the states of the tier `mirror`."""
@@ -94,12 +99,29 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
         offline = stack.enter_context(running_broker(folder / "offline", audit=audit, mirrors=links))
         client = stack.enter_context(ClusterClient(live.bootstrap, codecs=load_settings({}).codec_table()))
         found = Clusters(live, with_clients(offline), client)
-        for link in links:
-            found.mirror("create", link)
+        found.mirror("create", "live")
+        eventually(lambda: all(map(found.status, TOPICS)), "the mirrors exist")
         yield found
 
 
-def test_producers_broker_and_mirror_are_complete_at_the_cluster_that_mirrors(clusters: Clusters) -> None:
+@pytest.fixture
+def audited(clusters: Clusters) -> Clusters:
+    """The clusters with the audit topic mirrored, too."""
+    clusters.mirror("create", "live-audit")
+    return clusters
+
+
+def test_before_the_audit_topic_is_mirrored_nothing_is_complete(clusters: Clusters) -> None:
+    result = clusters.invoke("audit", "--topic", "trips", "--json")
+    [found] = json.loads(result.stdout)["topics"]
+    assert (result.exit_code, found["complete"]) == (1, False)
+    assert {problem["tier"] for problem in found["problems"]} >= {"producer", "broker"}
+    whole = clusters.invoke("audit")
+    assert "klamm: audit.mirrored.topics: there is no topic 'live.__klamm_audit' in the cluster" in whole.stderr
+
+
+def test_producers_broker_and_mirror_are_complete_at_the_cluster_that_mirrors(audited: Clusters) -> None:
+    clusters = audited
     clusters.produce("trips")
     eventually(lambda: clusters.audit("trips", wait="0")[1]["complete"], "the tiers of trips are complete")
     status, found = clusters.audit("trips")
@@ -119,7 +141,8 @@ def test_producers_broker_and_mirror_are_complete_at_the_cluster_that_mirrors(cl
     assert sum(row["records"] for row in page["rows"]) == RECORDS
 
 
-def test_a_gap_of_the_mirror_is_missing(clusters: Clusters) -> None:
+def test_a_gap_of_the_mirror_is_missing(audited: Clusters) -> None:
+    clusters = audited
     clusters.produce("gaps")
     eventually(lambda: clusters.states("gaps") == {"complete"}, "the mirror of gaps is complete")
     clusters.mirror("pause", "live", "--topic", "gaps")
@@ -135,10 +158,11 @@ def test_a_gap_of_the_mirror_is_missing(clusters: Clusters) -> None:
     copied = [row["tiers"][MIRROR]["records"] for row in found["rows"]]
     assert (status, copied[:4], copied[8:]) == (1, [10] * 4, [0, 0, 0, 10])
     gate = ("audit", "--wait-complete", "gaps", "--until", "2013-01-01T02:00", "--timeout", "1s")
-    assert clusters.run(*gate)[0] == 1
+    assert "at mirror lacks 10 of 10 records" in str(clusters.invoke(*gate).exception)
 
 
-def test_a_topic_that_was_created_again_is_not_complete_until_it_is_mirrored_anew(clusters: Clusters) -> None:
+def test_a_topic_that_was_created_again_is_not_complete_until_it_is_mirrored_anew(audited: Clusters) -> None:
+    clusters = audited
     clusters.produce("again")
     eventually(lambda: clusters.states("again") == {"complete"}, "the mirror of again is complete")
     clusters.client.delete_topics(["again"])
@@ -149,7 +173,8 @@ def test_a_topic_that_was_created_again_is_not_complete_until_it_is_mirrored_ane
     eventually(lambda: clusters.states("again") == {"complete"}, "the new topic is mirrored")
 
 
-def test_after_a_promotion_the_broker_tier_goes_on_where_the_mirror_has_ended(clusters: Clusters) -> None:
+def test_after_a_promotion_the_broker_tier_goes_on_where_the_mirror_has_ended(audited: Clusters) -> None:
+    clusters = audited
     clusters.produce("promoted")
     eventually(lambda: clusters.states("promoted") == {"complete"}, "the mirror of promoted is complete")
     clusters.mirror("promote", "live", "--topic", "promoted")

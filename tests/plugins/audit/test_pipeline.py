@@ -330,7 +330,7 @@ def test_a_topic_that_is_not_there_is_named_with_the_nearest(broker: RunningBrok
     assert "audit of topic trips" in done.stdout
 
 
-@pytest.mark.parametrize("tier", ["mirror", "mirror/x", "brokers"])
+@pytest.mark.parametrize("tier", ["mirrors", "mirrors/x", "brokers"])
 def test_a_tier_that_nobody_counts_is_refused(broker: RunningBroker, tier: str) -> None:
     for option in ("--tier", "--expect"):
         done = CliRunner().invoke(app, ["audit", option, tier, "--config", str(broker.config_path)])

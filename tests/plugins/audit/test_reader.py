@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from klamm.core.client.errors import UnknownTopicError, unknown_topic
 from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.reader import AuditReader
 from klammtest.audits import CODECS, event
@@ -107,3 +109,22 @@ def test_the_first_event_that_is_left_is_known_where_older_ones_were_deleted() -
     reader = AuditReader(topic, "counts")
     reader.read()
     assert reader.retained_ms(100, 40) == 60  # its events are older than the retention
+
+
+def test_a_mirror_that_does_not_exist_yet_has_no_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = audit_topic()
+    partitions = topic.partitions
+
+    def of_own(name: str) -> list[TopicPartition]:
+        if name != "counts":
+            raise unknown_topic(name, ())
+        found: list[TopicPartition] = partitions(name)
+        return found
+
+    monkeypatch.setattr(topic, "partitions", of_own)
+    store(topic, 0, told(0))
+    reader = AuditReader(topic, "counts", mirrored=["live.counts"])
+    reader.read()
+    assert (numbers(reader), reader.retained_ms(1000, 100)) == ([0], -math.inf)
+    with pytest.raises(UnknownTopicError, match="there is no topic 'other'"):
+        AuditReader(topic, "other", mirrored=["counts"]).read()

@@ -506,14 +506,17 @@ def test_a_topic_that_does_not_exist_is_told_once_per_start(
         asked.release()
         return absent_topics(config, {"trips", "flights"})
 
-    config = AuditConfig(broker_interval_ms=10, topics=("flights", "tripss"))
+    config = AuditConfig(broker_interval_ms=10, topics=("flights", "tripss"), mirrored_topics=("live.audit",))
     service = BrokerTier(config.audits, WINDOW_MS, config, MemoryLogs(), connect, lambda: 1, absent)
     with caplog.at_level("WARNING"):
         service.start()
         assert asked.acquire(timeout=60)
         service.stop()
     assert not asked.acquire(blocking=False)
-    assert caplog.messages == ["audit.topics: there is no topic 'tripss' in the cluster; did you mean 'trips'?"]
+    assert caplog.messages == [
+        "audit.topics: there is no topic 'tripss' in the cluster; did you mean 'trips'?",
+        "audit.mirrored.topics: there is no topic 'live.audit' in the cluster",
+    ]
 
 
 def test_a_pass_reads_several_pieces_and_ends_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
