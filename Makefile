@@ -5,7 +5,7 @@ FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 # Images with Python often set it. Each process of a test would compile Klamm anew, which is half of a broker's start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: alerts fuzz sim mirror-sim sink-sim audit-truth avro-judge registry-differences registry-avro-pairs registry-clients guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster
+.PHONY: alerts fuzz sim mirror-sim sink-sim audit-truth avro-judge registry-differences registry-avro-pairs registry-clients guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster faults-mirror
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,6 +40,10 @@ faults-load: setup ## loads into a real HDFS by real Spark, killed, cut off and 
 faults-cluster: setup ## three replicating brokers killed, paused, cut off and with bad disks (the same variables as faults; SOAK=minutes JOBS=n)
 	@scripts/setup.sh $$($(FAULTS) --cluster $(ONLY) --tools)
 	@$(FAULTS) --cluster $(ONLY) $(if $(SOAK),--soak $(SOAK)) $(if $(JOBS),--jobs $(JOBS)) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
+
+faults-mirror: setup ## a cluster that mirrors another one, both killed and cut off (the same variables as faults; JOBS=n)
+	@scripts/setup.sh $$($(FAULTS) --mirror $(ONLY) --tools)
+	@$(FAULTS) --mirror $(ONLY) $(if $(JOBS),--jobs $(JOBS)) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
 
 sim: setup ## the replication protocol under 100,000 schedules of faults, and planted bugs that it must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
 	@PYTHONPATH=tests/support $(PY) -m klammsim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -12,7 +12,8 @@ target's markers; also if the page could not be written at the end.
 Two campaigns run at a time, beside a third that mostly waits, each in a process of its own; those that measure times
 run alone. `--loads` runs the campaigns of loads into HDFS instead (`make faults-load`), one after the other in one
 process, because they share an HDFS, a broker and drivers. `--cluster` runs those of three brokers that replicate
-(`make faults-cluster`), two at a time, each in a process of its own. `--jobs` is another number of campaigns at a time:
+(`make faults-cluster`), two at a time, each in a process of its own; `--mirror` those of a cluster that mirrors another
+one (`make faults-mirror`). `--jobs` is another number of campaigns at a time:
 those of a cluster mostly wait.
 """
 
@@ -66,6 +67,8 @@ WAITING = (
 )
 """Campaigns that mostly wait (for brokers, retention, time-outs); the longest first."""
 ALONE = ("connections",)
+KINDS = {"loads": "faults-load", "cluster": "faults-cluster", "mirror": "faults-mirror"}
+"""Packages of further campaigns, which are options too, with their make target."""
 
 
 def in_this_process(campaign: Campaign, run: Run) -> Result:
@@ -97,7 +100,7 @@ def in_one_process(names: Sequence[str], options: argparse.Namespace) -> Iterato
     while left:
         command = [sys.executable, __file__, *left, "--child", "--seed", str(options.seed)]
         command += ["--quick"] * options.quick + ["--plant"] * options.plant
-        command += ["--loads"] * options.loads + ["--cluster"] * options.cluster
+        command += [f"--{kind}" for kind in KINDS if getattr(options, kind)]
         command += [] if options.at is None else ["--at", str(options.at)]
         command += [] if options.soak is None else ["--soak", str(options.soak)]
         with tempfile.NamedTemporaryFile() as said, tempfile.TemporaryFile("w+") as err:
@@ -244,11 +247,11 @@ def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
 
 
 def _package(options: argparse.Namespace) -> str:
-    return "loads.campaigns" if options.loads else "cluster.campaigns" if options.cluster else "campaigns"
+    return next((f"{kind}.campaigns" for kind in KINDS if getattr(options, kind)), "campaigns")
 
 
 def _target(options: argparse.Namespace) -> str:
-    return "faults-load" if options.loads else "faults-cluster" if options.cluster else "faults"
+    return next((target for kind, target in KINDS.items() if getattr(options, kind)), "faults")
 
 
 def main() -> int:
@@ -256,6 +259,7 @@ def main() -> int:
     kinds = which.add_mutually_exclusive_group()
     kinds.add_argument("--loads", action="store_true", help="the campaigns of loads into HDFS")
     kinds.add_argument("--cluster", action="store_true", help="the campaigns of three brokers that replicate")
+    kinds.add_argument("--mirror", action="store_true", help="the campaigns of a cluster that mirrors another one")
     kind = which.parse_known_args()[0]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[which]

@@ -76,7 +76,7 @@ def test_a_wrong_page_is_refused_in_one_line(
     assert error.endswith("; right is REPORT=docs/faults.md")
 
 
-@pytest.mark.parametrize("target", ["faults", "faults-cluster", "faults-load", "audit-truth"])
+@pytest.mark.parametrize("target", ["faults", "faults-cluster", "faults-load", "faults-mirror", "audit-truth"])
 def test_every_target_has_its_page(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:

@@ -34,6 +34,7 @@ from ...cluster.tree import paths
 from ...config.section import ConfigSource
 from ...config.sections.mirror import MirrorConfig
 from ...errors import BrokerError, ErrorCode, KlammError, describe_failure
+from ...faults import fault_point
 from ...interfaces.coordination import NoNodeError
 from ...interfaces.offsets import CommittedOffset
 from ...interfaces.service import BrokerContext, ServiceMetric
@@ -158,7 +159,9 @@ class LinkControl:
         for name, node in self._topics.items():
             if node.promote and self._controls:
                 self._copy_groups_again()
+                fault_point("mirror.promote")
                 self._services.cluster.promote_mirror(name)
+                fault_point("mirror.promoted")
                 log.info("mirror %s: topic %s was promoted; clients write it now", self.name, name)
                 self._coordination.delete(topic_path(self.name, name))
 

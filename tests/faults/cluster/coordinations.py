@@ -62,7 +62,7 @@ def coordination_for(kind: str, folder: Path, net: network.Network | None, proxi
     with ExitStack() as stack:
         if kind == "embedded":
             section = {"plugin": kind, "path": str(folder / "coordination.db"), "session.timeout.ms": SESSION_MS}
-            yield CoordinationSite(section, section)
+            yield CoordinationSite(section, {**section, "session.timeout.ms": _SEEN_MS})
         elif kind == "etcd":
             etcd = stack.enter_context(EtcdServer(folder / "etcd", free_port()))
             yield CoordinationSite(_etcd(etcd.url, SESSION_MS), _etcd(etcd.url, _SEEN_MS), server=etcd, etcd=etcd.url)

@@ -6,11 +6,21 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
+from typing import Protocol
 
-from cluster.scene import Scene
 from klamm.core.records.header import iter_headers, rewrite_base
 from klamm.core.records.partition import TopicPartition
-from klammtest.history import Leadership, Outcome, Poll, Send, Watermark
+from klammtest.history import History, Leadership, Outcome, Poll, Send, Watermark
+from klammtest.replicated.cluster import BrokerCluster
+
+
+class Scene(Protocol):
+    """The end of a life: what the checker will read."""
+
+    cluster: BrokerCluster
+    topic: str
+    history: History
+
 
 LOST = "the last batch of a partition is cut off all its logs"
 MISSING = "the last batch of a partition is cut off one replica's log"

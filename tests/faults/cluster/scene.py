@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Partition
@@ -24,10 +24,11 @@ from cluster.coordinations import ETCD_TOOLS, CoordinationSite, coordination_for
 from harness import Result, Run, heard
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
+from klammtest.broker import RunningBroker
 from klammtest.history import History, Verdict, check
 from klammtest.ports import free_port
 from klammtest.replicated import java_client, network, senders
-from klammtest.replicated.cluster import REPLICAS, BrokerCluster, running_cluster
+from klammtest.replicated.cluster import BrokerCluster, running_cluster
 from klammtest.replicated.disk import Disk, build
 from klammtest.replicated.watchers import (
     BrokerObserver,
@@ -106,6 +107,16 @@ class Site:
         return (KlammConsumer, java_client.JavaConsumer if self.java else ConfluentConsumer)
 
 
+class Observed(Protocol):
+    """A campaign's run, with the brokers whose logs are read."""
+
+    run: Run
+    total: Result
+
+    @property
+    def brokers(self) -> Mapping[str, RunningBroker]: ...
+
+
 class Scene:
     """One cluster of a campaign; `life` begins and ends a history."""
 
@@ -128,6 +139,10 @@ class Scene:
     @property
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+
+    @property
+    def brokers(self) -> Mapping[str, RunningBroker]:
+        return {f"broker-{i}": broker for i, broker in enumerate(self.cluster.brokers)}
 
     # -- whom to hurt ------------------------------------------------------------------------------------------------
 
@@ -242,7 +257,7 @@ class Scene:
             read = {tp: list(replicas[tp][0].rows) for tp in ends}
         self._count(at, check(self.history, read, replicas))
         if tamper is None:
-            self._check_brokers(at)
+            check_brokers(self, at)
             self.cluster.delete_topic(self.topic)
 
     def _await_equal_ends(self, at: str) -> dict[TopicPartition, int]:
@@ -252,11 +267,12 @@ class Scene:
         def equal() -> bool:
             ends.clear()
             try:
-                ends.update(self._watermarks())
+                ends.update(watermarks(self.cluster.bootstrap, self.partitions))
             except KafkaException:  # the broker that was asked does not know the new leader yet
                 return False
             return all(
-                len(copies := self.cluster.replicas(tp)) == REPLICAS and all(copy.end == end for copy in copies)
+                len(copies := self.cluster.replicas(tp)) == self.cluster.factor
+                and all(copy.end == end for copy in copies)
                 for tp, end in ends.items()
             )
 
@@ -264,17 +280,6 @@ class Scene:
             found = {str(tp): {copy.broker: copy.end for copy in self.cluster.replicas(tp)} for tp in ends}
             self.total.wrong(at, f"replicas do not come to the same end: watermarks {_text(ends)}, ends {found}")
         return ends
-
-    def _watermarks(self) -> dict[TopicPartition, int]:
-        consumer = Consumer({"bootstrap.servers": self.cluster.bootstrap, "group.id": "ends", "log_level": 0})
-        try:
-            found = {}
-            for tp in self.partitions:
-                _, end = consumer.get_watermark_offsets(Partition(tp.topic, tp.partition), timeout=60)
-                found[tp] = end
-            return found
-        finally:
-            consumer.close()
 
     def _behind(self, consumer: str, ends: Mapping[TopicPartition, int]) -> list[str]:
         """Returns, for each partition whose last record the consumer has not polled, how far it has come."""
@@ -311,13 +316,26 @@ class Scene:
                 headers = [h for path in sorted(directory.glob("*.log")) for _, h in iter_headers(path.read_bytes())]
                 (folder / f"{tp}-of-{broker}.batches").write_text("".join(f"{header}\n" for header in headers))
 
-    def _check_brokers(self, at: str) -> None:
-        for i, broker in enumerate(self.cluster.brokers):
-            text = broker.log()
-            if "Traceback" in text:
-                place = text.index("Traceback")
-                self.total.wrong(at, f"a traceback in the log of broker {i}: {text[place : place + 1500]}")
-                broker.output.write_text("")
+
+def check_brokers(observed: Observed, at: str) -> None:
+    """Counts tracebacks in the brokers' logs as wrong."""
+    for name, broker in observed.brokers.items():
+        text = broker.log()
+        if "Traceback" in text:
+            place = text.index("Traceback")
+            observed.total.wrong(at, f"a traceback in the log of {name}: {text[place : place + 1500]}")
+            broker.output.write_text("")
+
+
+def watermarks(bootstrap: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Returns the high watermarks. Raises `KafkaException`."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends", "log_level": 0})
+    try:
+        return {
+            tp: consumer.get_watermark_offsets(Partition(tp.topic, tp.partition), timeout=60)[1] for tp in partitions
+        }
+    finally:
+        consumer.close()
 
 
 def _text(by_partition: Mapping[TopicPartition, object]) -> str:
@@ -395,15 +413,15 @@ def evidence_of(run: Run) -> Path:
     return folder
 
 
-def keep_evidence(scene: Scene, said: list[str]) -> None:
+def keep_evidence(observed: Observed, said: list[str]) -> None:
     """Keeps the brokers' logs, and why records were not delivered, of a campaign that has found something."""
-    if not scene.total.problem_count or scene.run.plant:
+    if not observed.total.problem_count or observed.run.plant:
         return
-    folder = evidence_of(scene.run)
+    folder = evidence_of(observed.run)
     (folder / "clients.out").write_text("".join(f"{line}\n" for line in said))
-    for i, broker in enumerate(scene.cluster.brokers):
-        (folder / f"broker-{i}.out").write_text(broker.log())
-    scene.total.wrong("all", f"the logs are in {folder}")
+    for name, broker in observed.brokers.items():
+        (folder / f"{name}.out").write_text(broker.log())
+    observed.total.wrong("all", f"the logs are in {folder}")
 
 
 @contextmanager

@@ -61,6 +61,8 @@ class BrokerCluster:
     tree: Coordination
     advertised: list[str]
     network: Network | None = None
+    factor: int = REPLICAS
+    """Replicas of each partition."""
 
     @property
     def bootstrap(self) -> str:
@@ -146,13 +148,13 @@ class BrokerCluster:
     # -- topics ------------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic with `REPLICAS` replicas, of which `MIN_INSYNC` must have an acknowledged record."""
+        """Creates a topic with `factor` replicas, of which `MIN_INSYNC` must have an acknowledged record."""
         config = {"min.insync.replicas": str(MIN_INSYNC), "retention.ms": "-1", **(config or {})}
         deadline = time.monotonic() + STEADY_S
         timed_out = False
         while True:
             with self._wire() as wire:
-                answer = create_topic(wire, name, partitions, config, replication_factor=REPLICAS)
+                answer = create_topic(wire, name, partitions, config, replication_factor=self.factor)
             code = answer.error_code
             if code is ErrorCode.none or (timed_out and code is ErrorCode.topic_already_exists):
                 return
@@ -199,7 +201,7 @@ class BrokerCluster:
     def in_sync(self, topic: str, partitions: int) -> bool:
         """Returns True if every partition has a leader and all of its replicas in its ISR."""
         states = self.states(topic, partitions)
-        return len(states) == partitions and all(s.leader >= 0 and len(s.isr) == REPLICAS for s in states.values())
+        return len(states) == partitions and all(s.leader >= 0 and len(s.isr) == self.factor for s in states.values())
 
     def await_in_sync(self, topic: str, partitions: int, limit_s: float = STEADY_S) -> bool:
         return within(lambda: self.in_sync(topic, partitions), limit_s)
@@ -258,20 +260,23 @@ def running_cluster(
     seen_from: Mapping[str, Any] | None = None,
     sections: Mapping[int, Mapping[str, Any]] | None = None,
     command: str = KLAMM,
+    factor: int = REPLICAS,
+    first_host: int = 0,
+    more: Mapping[str, Any] | None = None,
 ) -> Iterator[BrokerCluster]:
-    """Runs brokers 0 to `size` - 1, on loopback ports or each in a namespace of `network`.
+    """Runs brokers 0 to `size` - 1, on loopback ports or each in a namespace of `network`, from its `first_host` on.
 
     `coordination`: the section of the brokers' files, where `sections` has none for a broker; `seen_from`: that of this
     process, if it is another one.
     `broker`: keys of all brokers; `fronts`: the addresses that brokers advertise, of proxies in front of them;
-    `environments`: variables of a broker's process; `disks`: log directories; `command`: their `klamm`. All are
-    killed at the end.
+    `environments`: variables of a broker's process; `disks`: log directories; `command`: their `klamm`; `factor`:
+    replicas of a partition; `more`: further sections of the brokers' files. All are killed at the end.
     """
     brokers, advertised = [], []
     for i in range(size):
         own = folder / f"broker-{i}"
         own.mkdir(parents=True, exist_ok=True)
-        host, port = (network.hosts[i], 9092) if network else ("127.0.0.1", free_port())
+        host, port = (network.hosts[first_host + i], 9092) if network else ("127.0.0.1", free_port())
         advertised.append((fronts or {}).get(i, f"{host}:{port}"))
         config = {
             "broker": {
@@ -284,13 +289,14 @@ def running_cluster(
                 **(broker or {}),
             },
             "coordination": dict((sections or {}).get(i, coordination)),
+            **(more or {}),
         }
-        inside = network.inside(i) if network else ()
+        inside = network.inside(first_host + i) if network else ()
         one = RunningBroker(own, config, port, (environments or {}).get(i), host=host, inside=inside, command=command)
         one.log_dir = Path(config["broker"]["log.dirs"])
         brokers.append(one)
     tree = load_settings({"coordination": dict(seen_from or coordination)}).make_coordination()
-    cluster = BrokerCluster(folder, brokers, tree, advertised, network)
+    cluster = BrokerCluster(folder, brokers, tree, advertised, network, factor)
     try:
         cluster.start()
         tree.start()
