@@ -16,6 +16,6 @@ def test_a_mirror_keeps_everything_and_reports_every_gap() -> None:
 
 
 def test_what_is_planted_in_a_mirror_is_found() -> None:
-    done = run_campaign("--mirror", "--plant", "target-leader-killed")
+    done = run_campaign("--mirror", "--plant", "retention-ahead")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "plant found" in done.stdout
