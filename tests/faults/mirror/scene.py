@@ -105,6 +105,8 @@ class MirrorScene:
         """Those that the link has reported at the end of the life."""
         self.missed: dict[TopicPartition, list[Range]] = defaultdict(list)
         """What some replica of the mirror had not copied when the source deleted it."""
+        self.begins: dict[TopicPartition, int | None] = {}
+        """Where clients write from, as `klamm mirror fail-over` has printed it."""
         self.replaced = False
         """The topic of that name at the source is another one now."""
 
@@ -221,7 +223,7 @@ class MirrorScene:
         before it does.
         """
         self.topic, self.history, self.replaced = f"life-{number}", History(), False
-        self.known, self.missed = {}, defaultdict(list)
+        self.known, self.missed, self.begins = {}, defaultdict(list), {}
         self.source.create_topic(self.topic, PARTITIONS, {"min.insync.replicas": "1", **self.site.topic})
         self.source.await_in_sync(self.topic, PARTITIONS)
         if self.site.load:
@@ -277,9 +279,16 @@ class MirrorScene:
 
     def fail_over(self) -> None:
         """Promotes the life's topic, and returns when it is promoted."""
-        within(lambda: self.promoted() or (self._invoke("promote", LINK, "--topic", self.topic) and False), LIMIT_S)
+        within(lambda: self.promoted() or self._failed_over(), LIMIT_S)
         if not self.promoted():
             raise RuntimeError(f"{self.topic} is not promoted after {LIMIT_S:.0f} s")
+
+    def _failed_over(self) -> bool:
+        done = self._invoke("fail-over", LINK, "--topic", self.topic, "--json")
+        if done.exception is None:
+            rows = [json.loads(line) for line in done.stdout.splitlines()]
+            self.begins = {TopicPartition(row["topic"], row["partition"]): row["begins"] for row in rows}
+        return done.exception is None
 
     def promoted(self) -> bool:
         """Returns True if no partition of the life's topic is a mirror any more."""
@@ -321,6 +330,8 @@ class MirrorScene:
         for tp in self.partitions:
             copied = below(self.cluster.replicas(tp)[0], epochs[tp])
             ends[tp] = copied[-1].next if copied else 0
+            if (begins := self.begins.get(tp)) is not None and begins != ends[tp]:
+                self._count(at, "begins", f"begins: {tp}: printed {begins}, the mirror ends at {ends[tp]}")
             self.total.count("copied", sum(batch.next - batch.base for batch in copied))
             for send in at_source.partitions[tp].sends:
                 if kept := _as_copied(send, ends[tp], self.reported_gaps.get(tp, ())):

@@ -197,7 +197,7 @@ def created_again(at: int, chance: random.Random, scene: MirrorScene) -> None:
     else:
         scene.total.count("copied-anew")
         scene.known = {}
-        scene.cluster.delete_topic(scene.topic)
+        scene.mirror("resolve", LINK, "--topic", scene.topic, "--take-new", "--yes")
         scene.require_follows(at)
 
 
@@ -237,9 +237,11 @@ CAMPAIGNS = [
         "a gap is removed from what the link reports", forget_a_gap,
     ),
     MirrorCampaign(
-        "created-again", "the source's topic is deleted and created again; the old mirror is kept, or deleted",
+        "created-again", "the source's topic is deleted and created again; the old "
+        "mirror is kept, or the new topic is taken",
         created_again, "the first batch of the new topic is in the old mirror", copy_of_the_new_topic,
         a_life=1, site=MirrorSite(source_lost=0.0),
-        extra="it reports SOURCE_REPLACED and copies nothing of the new topic, but all once the mirror is deleted",
+        extra="it reports SOURCE_REPLACED and copies nothing of the new topic, but all of it after "
+        "`klamm mirror resolve --take-new`",
     ),
 ]  # fmt: skip

@@ -31,7 +31,7 @@ def killed(at: int | str, chance: random.Random, scene: MirrorScene) -> None:
             brokers[i].environment = {"KLAMM_FAULTS": f"{step}=kill"}
             scene.cluster.start([i])
         scene.cluster.await_in_sync(scene.topic, len(scene.partitions))
-    command = [KLAMM, "mirror", "promote", LINK, "--topic", scene.topic, "--config", str(brokers[0].config_path)]
+    command = [KLAMM, "mirror", "fail-over", LINK, "--topic", scene.topic, "--config", str(brokers[0].config_path)]
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     dead: list[int] = []
     if step == "command":
