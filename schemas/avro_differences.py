@@ -5,12 +5,15 @@ these texts. What Klamm's readers refuse beyond it (a decimal of another scale) 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from .differences import Difference, avro_difference
 from .model import MISSING, NAMED, AvroField, AvroType
 from .resolution import refusals, resolve
 
+MAX_SHOWN: Final = 1000
+"""The most differences of two types that are returned: records within records repeat theirs any number of times."""
 _PROMOTED: Final = {
     "long": {"int"},
     "float": {"int", "long"},
@@ -40,7 +43,7 @@ class _Checker:
         pair = (id(writer), id(reader))
         if pair not in self._found:
             self._found[pair] = []  # it counts as compatible while it is being compared
-            self._found[pair] = list(self._between(writer, reader, path))
+            self._found[pair] = list(islice(self._between(writer, reader, path), MAX_SHOWN))
         return self._found[pair]
 
     def _compatible(self, writer: AvroType, reader: AvroType) -> bool:

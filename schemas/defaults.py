@@ -12,31 +12,49 @@ from klamm.core.errors import SchemaError
 from .model import MISSING, AvroType, describe
 
 _WHOLE: Final = {"int": 2**31, "long": 2**63}
+MAX_VALUES: Final = 200_000
 Branch = tuple[int, Any]
 """A union's value: the index of the branch, and the branch's value."""
 
 
-def default_value(avro: AvroType, default: Any) -> Any:
+class DefaultsLimit:
+    """What the defaults of one schema may have: a short text of records within records can stand for 2^60 values."""
+
+    def __init__(self, values: int = MAX_VALUES) -> None:
+        self._most = self._left = values
+
+    def spend(self) -> None:
+        """Counts a value. Raises `SchemaError` for one too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise SchemaError(f"the defaults of the schema have more than {self._most} values")
+
+
+def default_value(avro: AvroType, default: Any, limit: DefaultsLimit | None = None) -> Any:
     """Returns a default's stored value; of a union it is a `Branch`. Raises `SchemaError` if the JSON is not of the
     type. A union's default is of its first branch that it fits (Avro 1.12); text stands for bytes, a code point each,
-    and for a float that JSON lacks ("NaN").
+    and for a float that JSON lacks ("NaN"). `limit` is that of the schema.
     """
+    limit = limit or DefaultsLimit()
+    limit.spend()
     match avro.kind:
         case "union":
-            return _union(avro, default)
+            return _union(avro, default, limit)
         case "record" if isinstance(default, dict):
-            return {field.name: _field(avro, field.name, field.type, field.default, default) for field in avro.fields}
+            return {
+                field.name: _field(avro, field.name, field.type, field.default, default, limit) for field in avro.fields
+            }
         case "array" if isinstance(default, list):
-            return [default_value(avro.inner, item) for item in default]
+            return [default_value(avro.inner, item, limit) for item in default]
         case "map" if isinstance(default, dict):
-            return {key: default_value(avro.inner, item) for key, item in default.items()}
+            return {key: default_value(avro.inner, item, limit) for key, item in default.items()}
         case "bytes" | "fixed" if isinstance(default, str):
             return _bytes(avro, default)
         case "float" | "double":
             return _float(avro, default)
         case "int" | "long":
-            limit = _WHOLE[avro.kind]
-            if isinstance(default, int) and not isinstance(default, bool) and -limit <= default < limit:
+            bound = _WHOLE[avro.kind]
+            if isinstance(default, int) and not isinstance(default, bool) and -bound <= default < bound:
                 return default
         case "boolean" if isinstance(default, bool):
             return default
@@ -49,20 +67,20 @@ def default_value(avro: AvroType, default: Any) -> Any:
     raise SchemaError(f"{default!r} is no {describe(avro)}")
 
 
-def _union(avro: AvroType, default: Any) -> Branch:
+def _union(avro: AvroType, default: Any, limit: DefaultsLimit) -> Branch:
     for index, branch in enumerate(avro.branches):
         try:
-            return index, default_value(branch, default)
+            return index, default_value(branch, default, limit)
         except SchemaError:
             continue
     raise SchemaError(f"{default!r} is in no branch of its union")
 
 
-def _field(record: AvroType, name: str, kind: AvroType, own: Any, given: dict[str, Any]) -> Any:
+def _field(record: AvroType, name: str, kind: AvroType, own: Any, given: dict[str, Any], limit: DefaultsLimit) -> Any:
     value = given.get(name, own)
     if value is MISSING:
         raise SchemaError(f"the default of record {record.name} has no field {name}")
-    return default_value(kind, value)
+    return default_value(kind, value, limit)
 
 
 def _bytes(avro: AvroType, default: str) -> bytes:

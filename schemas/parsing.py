@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from klamm.core.errors import SchemaError
 
-from .defaults import default_value
+from .defaults import DefaultsLimit, default_value
 from .model import MISSING, NAME, NAMED, PRIMITIVES, AvroField, AvroType, types_of, under
 
 MAX_TEXT: Final = 256 * 1024
@@ -402,6 +402,7 @@ def check_new(text: str, references: Sequence[str] = ()) -> ParsedSchema:
 
 
 def _problems(root: AvroType) -> Iterator[str]:
+    limit = DefaultsLimit()
     for avro in types_of(root):
         if avro.kind in NAMED:
             yield from _bad_names(avro)
@@ -414,7 +415,7 @@ def _problems(root: AvroType) -> Iterator[str]:
             if field.default is MISSING:
                 continue
             try:
-                default_value(field.type, field.default)
+                default_value(field.type, field.default, limit)
             except SchemaError as error:
                 yield f"the default of {where} is {field.default!r}, which is not of its type: {error}"
             except RecursionError:

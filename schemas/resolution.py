@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from klamm.core.errors import SchemaError
 
-from .defaults import default_value
+from .defaults import DefaultsLimit, default_value
 from .model import MISSING, NAMED, AvroField, AvroType, describe, under
 
 PROMOTIONS: Final = frozenset(
@@ -174,6 +174,7 @@ class _Resolver:
     def __init__(self) -> None:
         self.made: list[Resolution] = []
         self._records: dict[tuple[int, int], Resolution] = {}
+        self._limit = DefaultsLimit()
 
     def plan(self, writer: AvroType, reader: AvroType, at: str) -> Resolution:
         made = self._plan(writer, reader, at)
@@ -213,7 +214,7 @@ class _Resolver:
             if target.name in sources:
                 continue
             try:
-                defaults[target.name] = _default(target)
+                defaults[target.name] = _default(target, self._limit)
             except SchemaError as error:
                 self._records[pair] = Refused(writer, reader, under(at, target.name), str(error))
                 return self._records[pair]
@@ -258,11 +259,11 @@ class _Resolver:
         return not isinstance(made, Refused) and not any(isinstance(part, Refused) for part in made.parts())
 
 
-def _default(target: AvroField) -> Any:
+def _default(target: AvroField, limit: DefaultsLimit) -> Any:
     if target.default is MISSING:
         raise SchemaError("is not in the data and has no default")
     try:
-        return default_value(target.type, target.default)
+        return default_value(target.type, target.default, limit)
     except SchemaError as error:
         raise SchemaError(f"is not in the data, and its default is not of its type: {error}") from error
     except RecursionError as error:

@@ -7,17 +7,15 @@ that proved incompatible until none is added. The problem is exponential in the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
-
-import re2
 
 from klamm.schemas.differences import Budget, ComparisonLimitError, CompatibilityPolicy, Difference, path_of
 
 from .changes import BOUNDS, COMPATIBLE, LENIENT, TEMPLATES
 from .nodes import COMBINED, MISSING, SchemaNode
+from .patterns import compiled
 from .schema import JsonSchema
 from .text import JsonNumber
 
@@ -399,17 +397,3 @@ def _matching(count: int, edges: Callable[[int], Iterator[int]], budget: Budget)
             owners[free] = left
             partners[left], free = free, partners.get(left)
     return partners
-
-
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|.)", re.DOTALL)
-
-
-def compiled(pattern: str) -> Any:
-    """Returns a pattern as RE2 runs it, in linear time; None if RE2 cannot: it looks around or back."""
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 1 << 20
-    try:
-        return re2.compile(_ESCAPE.sub(lambda found: f"\\x{{{found[1]}}}" if found[1] else found[0], pattern), options)
-    except (re2.error, UnicodeEncodeError):
-        return None

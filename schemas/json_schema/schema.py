@@ -19,6 +19,7 @@ from referencing.jsonschema import SchemaRegistry, specification_with
 from klamm.core.errors import SchemaError
 
 from .nodes import Builder, SchemaNode
+from .patterns import KEYWORDS
 from .text import MAX_DEPTH, dump, frozen, load
 
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
@@ -74,9 +75,10 @@ class JsonSchema:
     def validator(self) -> Validator:
         """Checks values. Retrieves nothing: a `$ref` that leads nowhere raises an error when it is needed."""
         draft = draft_of(self.document)
-        documents = {name: load(text) for name, text in self.references.items()}
-        registry = registry_of(self.document, documents, specification_with(draft))
-        return validators.validator_for({"$schema": draft})(self.document, registry=registry)
+        document = without_draft(self.document)
+        documents = {name: without_draft(load(text)) for name, text in self.references.items()}
+        registry = registry_of(document, documents, specification_with(draft))
+        return _of_draft(draft)(document, registry=registry)
 
     @cached_property
     def document(self) -> Any:
@@ -131,6 +133,24 @@ def registry_of(document: Any, documents: Mapping[str, Any], specification: Spec
     if own := root.id():
         registry = registry.with_resource(own, root)
     return registry.crawl()
+
+
+def without_draft(document: Any) -> Any:
+    """Returns the schema without `$schema`, at which a validator would leave its class, and its keywords, for the plain
+    one."""
+    if isinstance(document, list):
+        return [without_draft(part) for part in document]
+    if not isinstance(document, dict):
+        return document
+    return {name: without_draft(part) for name, part in document.items() if name != "$schema" or isinstance(part, dict)}
+
+
+@cache
+def _of_draft(draft: str) -> type[Validator]:
+    extended: type[Validator] = validators.extend(
+        validators.validator_for({"$schema": draft}), {**KEYWORDS, "uniqueItems": unique_items}
+    )
+    return extended
 
 
 def _check(document: Any) -> None:

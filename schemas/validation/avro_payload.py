@@ -48,8 +48,11 @@ class _Compiler:
     def __init__(self) -> None:
         self._records: dict[int, _Skip] = {}
         self._empty: dict[int, bool] = {}
+        """Whether the values of a record take no bytes."""
 
     def of(self, avro: AvroType) -> _Skip:
+        if self._takes_nothing(avro):  # its records may be within each other 2^64 times
+            return _null
         match avro.kind:
             case "record":
                 return self._record(avro)
@@ -81,7 +84,7 @@ class _Compiler:
 
     def _items(self, avro: AvroType) -> _Skip:
         item, keyed = self.of(avro.inner), avro.kind == "map"
-        empty = not keyed and self._takes_nothing(avro.inner, set())
+        empty = not keyed and self._takes_nothing(avro.inner)
 
         def skip(data: bytes, at: int) -> int:
             none = 0
@@ -102,11 +105,13 @@ class _Compiler:
 
         return skip
 
-    def _takes_nothing(self, avro: AvroType, inside: set[int]) -> bool:
+    def _takes_nothing(self, avro: AvroType) -> bool:
         """Returns True if every value of the type is written as no bytes."""
-        if avro.kind == "record" and id(avro) not in inside:
-            inside.add(id(avro))
-            return all(self._takes_nothing(field.type, inside) for field in avro.fields)
+        if avro.kind == "record":
+            if id(avro) not in self._empty:
+                self._empty[id(avro)] = False  # a record that contains itself has no value
+                self._empty[id(avro)] = all(self._takes_nothing(field.type) for field in avro.fields)
+            return self._empty[id(avro)]
         return avro.kind == "null" or (avro.kind == "fixed" and avro.size == 0)
 
 

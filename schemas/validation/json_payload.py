@@ -18,8 +18,8 @@ from referencing.jsonschema import specification_with
 
 from klamm.core.errors import SchemaError
 
-from ..json_schema.comparison import compiled
-from ..json_schema.schema import draft_of, registry_of, unique_items
+from ..json_schema.patterns import KEYWORDS, compiled
+from ..json_schema.schema import draft_of, registry_of, unique_items, without_draft
 from ..json_schema.text import load
 
 __all__ = ["JsonPayload"]
@@ -79,19 +79,26 @@ def _refuse(constant: str) -> Any:
 
 
 def _checked(document: Any) -> Any:
-    """Returns the schema without `$schema`, at which a validator would leave its class, and its keywords, for the plain
-    one. Raises `SchemaError` for keywords and patterns whose work cannot be bounded."""
-    if isinstance(document, list):
-        return [_checked(part) for part in document]
-    if not isinstance(document, dict):
-        return document
-    for name in _UNBOUNDED & document.keys():
+    """Returns the schema without `$schema`. Raises `SchemaError` for keywords and patterns whose work cannot be
+    bounded."""
+    waiting = [document]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            _refuse_unbounded(part)
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return without_draft(document)
+
+
+def _refuse_unbounded(part: dict[str, Any]) -> None:
+    for name in _UNBOUNDED & part.keys():
         raise SchemaError(f"values cannot be checked by its schema: {name} is not supported")
-    own, keys = document.get("pattern"), document.get("patternProperties")
+    own, keys = part.get("pattern"), part.get("patternProperties")
     for pattern in [*([own] if isinstance(own, str) else []), *(keys if isinstance(keys, dict) else [])]:
         if compiled(pattern) is None:
             raise SchemaError(f"values cannot be checked by its schema: RE2 does not support {pattern!r:.100}")
-    return {name: _checked(part) for name, part in document.items() if name != "$schema" or isinstance(part, dict)}
 
 
 @cache
@@ -102,9 +109,7 @@ def _of_draft(draft: str) -> type[Validator]:
         base,
         {
             **counted,
-            "pattern": _pattern,
-            "patternProperties": _pattern_properties,
-            "additionalProperties": _additional_properties,
+            **KEYWORDS,
             "uniqueItems": unique_items,
         },
     )
@@ -121,47 +126,3 @@ def _counted(keyword: Callable[..., Iterator[ValidationError] | None]) -> Callab
         yield from keyword(validator, value, instance, schema) or ()
 
     return follow
-
-
-@cache
-def _search(pattern: str) -> Callable[[str], Any]:
-    found = compiled(pattern)
-    assert found is not None  # `_checked`
-    return found.search  # type: ignore[no-any-return]
-
-
-def _matches(pattern: str, text: str) -> bool:
-    try:
-        return _search(pattern)(text) is not None
-    except UnicodeEncodeError:  # half of a surrogate pair, which RE2 has no form for
-        return False
-
-
-def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _matches(pattern, instance):
-        yield ValidationError(f"{instance!r:.100} does not match {pattern!r:.100}")
-
-
-def _pattern_properties(
-    validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any
-) -> Iterator[ValidationError]:
-    if isinstance(instance, dict):
-        for pattern, subschema in patterns.items():
-            for name, value in instance.items():
-                if _matches(pattern, name):
-                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
-
-
-def _additional_properties(
-    validator: Any, subschema: Any, instance: Any, schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    if not isinstance(instance, dict):
-        return
-    known, patterns = schema.get("properties", {}), schema.get("patternProperties", ())
-    for name, value in instance.items():
-        if name in known or any(_matches(pattern, name) for pattern in patterns):
-            continue
-        if subschema is False:
-            yield ValidationError(f"it has the property {name!r:.100}, which is not allowed")
-        else:
-            yield from validator.descend(value, subschema, path=name)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from klamm.core.errors import SchemaError
+from klamm.schemas.avro_differences import MAX_SHOWN, differences
 from klamm.schemas.canonical import canonical_text
-from klamm.schemas.parsing import MAX_TEXT, check_new
+from klamm.schemas.parsing import MAX_TEXT, check_new, parse
 
 
 def record(field: str) -> str:
@@ -18,6 +19,18 @@ def record(field: str) -> str:
 
 def deep(left: str, core: str, right: str, times: int) -> str:
     return left * times + core + right * times
+
+
+ONE = ',"default":1'
+
+
+def doubled(depth: int, leaf: str, more: str = "") -> str:
+    """Returns a record with 2^depth fields of the type `leaf`; `more` is in each of its fields."""
+    inner = record(f'{{"name":"a","type":"{leaf}"{more and ONE}}}').replace('"R"', '"R0"')
+    for level in range(1, depth + 1):
+        fields = f'{{"name":"a","type":{inner}{more}}},{{"name":"b","type":"R{level - 1}"{more}}}'
+        inner = record(fields).replace('"R"', f'"R{level}"', 1)
+    return inner
 
 
 BRANCHES = ",".join(f'{{"type":"fixed","name":"F{i}","size":1}}' for i in range(5_000))
@@ -30,6 +43,7 @@ HOSTILE = {
     "a deep default": record('{"name":"a","type":"int","default":' + deep("[", "1", "]", 50_000) + "}"),
     "a deep property": record('{"name":"a","type":"int","x":' + deep('{"y":', "1", "}", 400) + "}"),
     "a default within itself": record('{"name":"a","type":["R","null"],"default":{}}'),
+    "a default of any size": doubled(50, "int", ',"default":{}'),
     "too many characters": json.dumps("x" * MAX_TEXT),
     "a long name": f'{{"type":"fixed","name":"{"x" * MAX_TEXT}","size":1}}',
     "names ahead of each other": f"[{AHEAD}]",
@@ -58,3 +72,9 @@ SOME: dict[str, Callable[[], str]] = {
 def test_large_texts_are_schemas(text: Callable[[], str]) -> None:
     printed = canonical_text(check_new(text()).text)
     assert canonical_text(check_new(printed).text) == printed
+
+
+def test_differences_that_repeat_are_not_all_listed() -> None:
+    old, new = (parse(doubled(50, leaf)).root for leaf in ("int", "string"))
+    assert len(differences(old, new)) == MAX_SHOWN
+    assert not differences(old, old)

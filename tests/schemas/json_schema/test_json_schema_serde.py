@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.serde import HeaderDeserializer, HeaderSerializer, Serde
+from klamm.schemas.json_schema import patterns
 from klamm.schemas.json_schema.serde import JsonSchemaSerde
 from klamm.schemas.options import JsonSchemaOptions
 from klamm.schemas.registry import LogRegistry
 from klamm.schemas.store.schema import JSON
+from klamm.schemas.worker_process import WorkerProcess
 from klamm.testing.contracts import SerdeContract
 from klammtest.schemas import context, embedded, registry
 
@@ -103,6 +106,52 @@ def test_a_payload_that_does_not_fit_names_the_id(schemas: LogRegistry) -> None:
     ):
         with pytest.raises(SchemaError, match=rf"^topic t: the payload does not fit its schema \(id 1\): .*{why}"):
             serde.deserializer("t")(b"\0\0\0\0\x01" + payload)
+
+
+def checked(schemas: LogRegistry, schema: Any) -> Callable[[Any], Any]:
+    """Returns the serializer of a topic with this schema."""
+    text = json.dumps(schema)
+    return JsonSchemaSerde(
+        JsonSchemaOptions(), context({"t": (text, "confluent", {"subject": text})}), schemas
+    ).serializer("t")
+
+
+@pytest.mark.parametrize("draft", ["draft-07/schema#", "draft-04/schema#", "draft/2020-12/schema"])
+def test_a_pattern_runs_in_linear_time(schemas: LogRegistry, draft: str) -> None:
+    pattern, text = "^(a+)+$", "a" * 50_000 + "b"
+    schema = {
+        "$schema": f"http://json-schema.org/{draft}",
+        "pattern": pattern,
+        "patternProperties": {pattern: {}},
+        "additionalProperties": False,
+        "items": {"$ref": "#"},
+    }
+    write = checked(schemas, schema)
+    for value in (text, {text: 1}, [text], [{text: 1}]):
+        with pytest.raises(SchemaError, match=r"is not allowed|does not match '\^\(a\+\)\+\$'"):
+            write(value)
+    assert write([{"a": {}}, "aa"]) == b'\0\0\0\0\x01[{"a":{}},"aa"]'
+
+
+def test_patterns_that_re2_does_not_know(schemas: LogRegistry) -> None:
+    write = checked(schemas, {"items": {"pattern": r"^(?!x)\w+(\d)\1$"}})
+    assert write(["a11", "b22"]) == b'\0\0\0\0\x01["a11","b22"]'
+    for text in ("a12", "x11"):
+        with pytest.raises(SchemaError, match=f"field /0: '{text}' does not match "):
+            write([text])
+    assert checked(schemas, {"pattern": r"^\p{L}+$"})("größe")
+    with pytest.raises(SchemaError, match=r"does not fit its schema: the pattern '\(\?' cannot be run: "):
+        checked(schemas, {"pattern": "(?"})("a")
+
+
+def test_a_pattern_without_an_end_is_ended(schemas: LogRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = WorkerProcess(lambda: ((sys.executable, "-I", "-S", "-c", patterns.PROGRAM), None), 0.2)
+    monkeypatch.setattr(patterns, "WORKER", impatient)
+    write = checked(schemas, {"pattern": "^(?=(a+)+$)"})
+    with pytest.raises(SchemaError, match=r"fit its schema: the pattern '\^\(\?=\(a\+\)\+\$\)' takes more than 2 s"):
+        write("a" * 50 + "b")
+    assert impatient.process is None
+    impatient.close()
 
 
 def test_checks_can_be_turned_off(schemas: LogRegistry) -> None:

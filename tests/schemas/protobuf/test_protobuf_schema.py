@@ -274,18 +274,18 @@ def worker() -> Iterator[ProtocWorker]:
 
 def test_the_process_is_started_again(worker: ProtocWorker) -> None:
     good = worker.compile("a.proto", HEAD, {})
-    process = worker._process
+    process = worker.worker.process
     assert process is not None
     process.kill()
     assert worker.compile("a.proto", HEAD, {}) == good
-    assert worker._process is not process
+    assert worker.worker.process is not process
     worker.close()
     assert worker.compile("a.proto", HEAD, {}) == good
 
 
 def test_the_process_ends_with_its_parent_and_leaves_no_file(worker: ProtocWorker) -> None:
     worker.compile("a.proto", HEAD, {})
-    process, folder = worker._process, worker._folder
+    process, folder = worker.worker.process, worker.worker.folder
     assert process is not None
     assert process.stdin is not None
     assert folder is not None
@@ -384,6 +384,6 @@ def test_a_damaged_descriptor_is_a_schema_or_refused(text: str, place: int, repl
 
 def test_the_shared_process_is_one() -> None:
     parse(HEAD)
-    process = WORKER._process
+    process = WORKER.worker.process
     parse(HEAD + "message A {}")
-    assert WORKER._process is process
+    assert WORKER.worker.process is process

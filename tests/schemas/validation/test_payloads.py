@@ -53,6 +53,13 @@ def test_what_fastavro_writes_is_accepted_and_a_part_of_it_is_not() -> None:
         assert "left over" in refusal(form, payload + b"\0")
 
 
+def doubled(depth: int) -> Any:
+    """Returns a record that has 2^depth records without fields."""
+    inner = doubled(depth - 1) if depth else {"type": "record", "name": "Empty", "fields": []}
+    fields = [{"name": "a", "type": inner}, {"name": "b", "type": inner["name"]}]
+    return {"type": "record", "name": f"R{depth}", "fields": fields}
+
+
 @pytest.mark.parametrize(
     ("schema", "payload", "words"),
     [
@@ -71,6 +78,9 @@ def test_what_fastavro_writes_is_accepted_and_a_part_of_it_is_not() -> None:
             b"\xfe\xff\xff\xff\x0f",
             "no bytes",
         ),
+        ({"type": "array", "items": doubled(1)}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\1", "no bytes"),
+        (doubled(60), b"", ""),
+        (doubled(60), b"\0", "1 bytes left over"),
         ({"type": "array", "items": "int"}, b"\xfe\xff\xff\xff\x0f\2", "is truncated"),
         ({"type": "array", "items": "int"}, b"\1\2\2\0", ""),
         (NODE, b"\2" * 100_000 + b"\0", "nested too deeply"),
