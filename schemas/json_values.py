@@ -30,7 +30,7 @@ from .branches import NAME_KEY, candidates, takes_names
 from .logical import Convert, misfit, reader_of
 from .model import MISSING, AvroType, describe, types_of, under
 
-__all__ = ["cell_reader", "fractions", "json_reader", "json_text"]
+__all__ = ["cell_reader", "float_text", "fractions", "json_reader", "json_text"]
 
 _BYTES: Final = "text with one character U+0000 to U+00FF for each byte"
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -397,13 +397,14 @@ def _leaf_text(avro: AvroType) -> Text:
         case "int" | "long":
             return str
         case "float" | "double":
-            return _float
+            return float_text
         case "bytes" | "fixed":
             return lambda value: encode_basestring(value.decode("latin-1"))
     return encode_basestring
 
 
-def _float(value: float) -> str:
+def float_text(value: float) -> str:
+    """Returns the shortest digits that make the number, as Python prints them; text where JSON has no number."""
     text = repr(value)
     return text if text[-1] not in "fn" else f'"{text.replace("inf", "Infinity").replace("nan", "NaN")}"'
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from klamm.core.errors import SchemaError
-from klamm.core.interfaces.envelope import RegisteredSchema
+from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
 from klamm.core.interfaces.serde import Deserializer, Serializer
 
 from .dataclass import field_names, from_plain
@@ -23,6 +23,7 @@ from .topic_serde import Decode, RegistrySerde, in_header
 from .writing import value_writer
 
 if TYPE_CHECKING:  # pyarrow comes with an extra
+    from .columns.json_documents import DocumentReader, DocumentWriter
     from .columns.reader import ColumnReader
     from .columns.writer import ColumnWriter
 
@@ -82,19 +83,30 @@ class AvroSerde(RegistrySerde[AvroOptions]):
         said = self._context.formats(topic)
         if in_header(said.envelope):
             return None
-        subject = self.readers_subject(topic)
-
-        def schema_text(prefix: bytes) -> str:
-            try:
-                return self.registry(topic).lookup(said.envelope.parse(prefix), subject).text
-            except SchemaError as error:
-                raise SchemaError(f"topic {topic}: {error}") from error
-
         try:
             reader = None if said.schema is None else parse_type(self._own_text(topic, said.schema))
         except SchemaError:  # as above
             return None
-        return ColumnReader(said.envelope.prefix_size, schema_text, reader)
+        return ColumnReader(said.envelope.prefix_size, self._written_text(topic, said.envelope), reader)
+
+    def documents_serializer(self, topic: str) -> DocumentWriter | None:
+        """Returns the serializer of many JSON documents. Needs pyarrow."""
+        from .columns.json_documents import DocumentWriter
+
+        registered = self.written_by(topic)
+        return DocumentWriter.of(parse(registered.text).root, self.framing(topic, registered).prefix)
+
+    def documents_deserializer(self, topic: str) -> DocumentReader | None:
+        """Returns the deserializer of many values to JSON; None for an envelope in headers. Needs pyarrow."""
+        from .columns.json_documents import DocumentReader
+
+        said = self._context.formats(topic)
+        if in_header(said.envelope):
+            return None
+        own = self._own(topic)
+        return DocumentReader(
+            said.envelope.prefix_size, self._written_text(topic, said.envelope), None if own is None else own.root
+        )
 
     def deserializer(self, topic: str) -> Deserializer:
         kind = self.options(topic).load_class(topic)
@@ -103,6 +115,18 @@ class AvroSerde(RegistrySerde[AvroOptions]):
     def json_deserializer(self, topic: str) -> Deserializer:
         """Returns the deserializer to the JSON of a value (`json_values`); `record.class` is ignored."""
         return self.reader(topic, partial(_decoder, reader=self._own(topic), kind=None, finish=json_text))
+
+    def _written_text(self, topic: str, envelope: Envelope) -> Callable[[bytes], str]:
+        """Returns a function from a payload's prefix to the text of the schema that it was written with."""
+        subject = self.readers_subject(topic)
+
+        def schema_text(prefix: bytes) -> str:
+            try:
+                return self.registry(topic).lookup(envelope.parse(prefix), subject).text
+            except SchemaError as error:
+                raise SchemaError(f"topic {topic}: {error}") from error
+
+        return schema_text
 
     def _own(self, topic: str) -> ParsedSchema | None:
         """Returns the schema of the topic's section, by which values are read."""

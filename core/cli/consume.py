@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -31,6 +31,8 @@ from .record_io.printing import Output, Printer, UnprintableError, format_of
 _POLL_S: Final = 0.25
 _BATCHES: Final = 64
 """The most batches that one poll returns, which bounds what is in memory."""
+_RUN_BYTES: Final = 1 << 20
+"""Bytes of batches that are printed together."""
 _COMMIT_S: Final = 1.0
 _JOIN_S: Final = 30.0
 """Seconds without a partition after which a group member ends, since other members have all partitions."""
@@ -96,6 +98,7 @@ def consume(
             codecs=settings.codec_table(),
             max_size=settings.consumer.decompressed_max_bytes,
             deserializers=(lambda _: None) if raw else values.json_deserializer,
+            columnar=values.documents_deserializer,
             form=printed_by,
             whole=json_records,
             grep=pattern,
@@ -284,24 +287,24 @@ class _Reading:
             self._next[error.partition] = error.next_offset
             return
         more = True
-        for batch in batches:
+        for run in _runs(batches):
             if more:
-                more = self._print(batch)
+                more = self._print(run)
             else:
-                self._next.setdefault(batch.partition, batch.from_offset)
+                self._next.setdefault(run[0].partition, run[0].from_offset)
         self._output.flush()
         if time.monotonic() - self._committed_at >= _COMMIT_S:
             self._commit_all()
 
-    def _print(self, batch: RecordBatch) -> bool:
-        """Prints a batch; returns False after the last record of `count`."""
-        tp, stops = batch.partition, self._plan.stops
+    def _print(self, run: Sequence[RecordBatch]) -> bool:
+        """Prints batches of one partition; returns False after the last record of `count`."""
+        tp, stops = run[0].partition, self._plan.stops
         stop = None if stops is None else stops.get(tp)
-        if stop is not None and batch.from_offset >= stop:
-            self._next.setdefault(tp, batch.from_offset)
+        if stop is not None and run[0].from_offset >= stop:
+            self._next.setdefault(tp, run[0].from_offset)
             return True
         most = None if self._count is None else self._count - self._printer.printed
-        for text in self._printer.texts(batch, stop, most):
+        for text in self._printer.texts(run, stop, most):
             if isinstance(text, UnprintableError):
                 self._output.flush()
                 self._say_bad(str(text))
@@ -310,7 +313,8 @@ class _Reading:
         if self._printer.last is not None:
             self._next[tp] = self._printer.last + 1
             return False
-        self._next[tp] = batch.to_offset if stop is None else min(batch.to_offset, stop)
+        end = run[-1].to_offset
+        self._next[tp] = end if stop is None else min(end, stop)
         return True
 
     def _say_bad(self, reason: str) -> None:
@@ -347,6 +351,19 @@ class _Reading:
         for tp in partitions:
             self._next.pop(tp, None)
             self._committed.pop(tp, None)
+
+
+def _runs(batches: Iterable[RecordBatch]) -> Iterator[list[RecordBatch]]:
+    """Yields consecutive batches of one partition together, up to `_RUN_BYTES`."""
+    run, size = list[RecordBatch](), 0
+    for batch in batches:
+        if run and (batch.partition != run[0].partition or size >= _RUN_BYTES):
+            yield run
+            run, size = [], 0
+        run.append(batch)
+        size += len(batch.data)
+    if run:
+        yield run
 
 
 def _numbers(text: str | None) -> list[int] | None:

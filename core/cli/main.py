@@ -22,7 +22,7 @@ from ..errors import ConfigError, KlammError, PluginError
 from ..escaping import LineFormatter
 from ..garbage import no_collections
 from ..interfaces.command import Command
-from .output import discard_output, reader_ended, say
+from .output import discard_output, flush_output, reader_ended, say
 from .plain_help import PlainCommand, PlainGroup
 
 __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command", "main"]
@@ -177,4 +177,10 @@ def _say(error: KlammError) -> None:
 
 
 def _leave(status: int) -> None:
+    """Ends with the exit status; 1 in place of 0 if the output cannot be written."""
+    try:
+        flush_output()
+    except KlammError as error:
+        _say(error)
+        status = status or 1
     sys.exit(status)

@@ -32,6 +32,7 @@ __all__ = [
     "Shown",
     "console",
     "discard_output",
+    "flush_output",
     "reader_ended",
     "say",
     "say_document",
@@ -68,6 +69,15 @@ def writing(*, err: bool = False) -> Iterator[None]:
     except OSError as error:
         discard_output(err=err)
         raise KlammError(f"standard {'error' if err else 'output'}: {error.strerror}") from error
+
+
+def flush_output() -> None:
+    """Writes what stdout has buffered. Raises `KlammError` if that fails, which names stdout."""
+    try:
+        with writing():
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
 
 
 def reader_ended() -> bool:

@@ -10,11 +10,17 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from .output import writing
+
 __all__ = ["PlainCommand", "PlainGroup"]
 
 
 class PlainCommand(TyperCommand):
     """A command with quick parameters."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with writing():  # help is printed here
+            return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [_quick(parameter) for parameter in super().get_params(ctx)]
@@ -23,6 +29,10 @@ class PlainCommand(TyperCommand):
 class PlainGroup(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's help, wrapped; click cuts it off at the
     end of the line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with writing():  # help is printed here
+            return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [_quick(parameter) for parameter in super().get_params(ctx)]

@@ -241,7 +241,8 @@ class _Form:
             serializer, parser = values.json_serializer(topic) if typed else (None, json_parser(float))
             return parsed_blocks(lines, json_records(serializer, parser), skip)
         if typed and self._key_field is None and self._key_delimiter is None:
-            return typed_blocks(lines, *values.json_serializer(topic), self._null, skip)
+            columnar = values.documents_serializer(topic)
+            return typed_blocks(lines, *values.json_serializer(topic), columnar, self._null, skip)
         if typed:
             parse = values_of_json(*values.json_serializer(topic), self._key_field, self._null)
         elif self._key_field is not None:

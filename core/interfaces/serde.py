@@ -25,8 +25,11 @@ __all__ = [
     "ArrowSerializer",
     "CheckedSerde",
     "Deserializer",
+    "DocumentsDeserializer",
+    "DocumentsSerializer",
     "HeaderDeserializer",
     "HeaderSerializer",
+    "JsonColumnsSerde",
     "JsonSerde",
     "Serde",
     "SerdeContext",
@@ -157,3 +160,24 @@ class JsonSerde(Protocol):
     def json_deserializer(self, topic: str) -> Callable[[bytes], str]:
         """Returns the deserializer to a value's JSON, as one line."""
         ...
+
+
+DocumentsSerializer = Callable[[Sequence[Any]], "list[bytes] | None"]
+"""Returns the bytes of each of many parsed JSON documents. None: they are serialized one by one, which gives the same
+bytes, or the error of one.
+"""
+
+DocumentsDeserializer = Callable[["pa.Array"], "list[bytes] | None"]
+"""Returns the JSON of each of many payloads (binary), `null` for null. None: they are deserialized one by one,
+which gives the same texts, or the error of one.
+"""
+
+
+@runtime_checkable
+class JsonColumnsSerde(Protocol):
+    """A `JsonSerde` that also converts many values at once. Both methods are called once per topic; they return None
+    for a topic whose values are converted one by one. Needs pyarrow."""
+
+    def documents_serializer(self, topic: str) -> DocumentsSerializer | None: ...
+
+    def documents_deserializer(self, topic: str) -> DocumentsDeserializer | None: ...

@@ -8,18 +8,33 @@ from contextlib import contextmanager
 from decimal import Decimal
 from json.scanner import make_scanner
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
+
+from pydantic_core import from_json
 
 from ...client.typed import SharedCoordination, TypedValues
 from ...config.servers import servers_of
 from ...config.settings import Settings
-from ...interfaces.serde import JsonSerde, Serializer, headers_of
+from ...interfaces.serde import (
+    DocumentsDeserializer,
+    DocumentsSerializer,
+    JsonColumnsSerde,
+    JsonSerde,
+    Serializer,
+    headers_of,
+)
 from ...records.record import Headers
 from ..options import settings_of
 
-__all__ = ["CliValues", "JsonParser", "client_settings", "json_parser", "to_json"]
+__all__ = ["CliValues", "Columnar", "JsonParser", "client_settings", "json_parser", "to_json"]
 
-JsonParser = Callable[[str], Any]
+JsonParser = Callable[["str | bytes"], Any]
+"""Parses a document, given as text or as UTF-8. Raises `ValueError`."""
+F = TypeVar("F")
+_MANY: Final = 100_000
+"""The number of records whose conversion one by one takes as long as loading pyarrow."""
+_FEW: Final = 200
+"""The number of records from which on columns are quicker."""
 
 to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
@@ -33,6 +48,26 @@ def client_settings(config: Path, bootstrap: str | None) -> Settings:
     return settings.with_(
         producer=settings.producer.model_copy(update=servers), consumer=settings.consumer.model_copy(update=servers)
     )
+
+
+class Columnar(Generic[F]):
+    """A conversion of many records at once, which is made when there have been so many that loading pyarrow pays."""
+
+    def __init__(self, make: Callable[[], F | None]) -> None:
+        self._make: Callable[[], F | None] | None = make
+        self._made: F | None = None
+        self._before = 0
+
+    def of(self, count: int) -> F | None:
+        """Returns the conversion for the next `count` records; None: they are converted one by one."""
+        if self._before < _MANY:
+            self._before += count
+            return None
+        if count < _FEW:
+            return None
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        return self._made
 
 
 class CliValues:
@@ -82,6 +117,23 @@ class CliValues:
         deserialize = self._values.deserializer(topic)
         return None if deserialize is None else lambda data: to_json(deserialize(data))
 
+    def documents_serializer(self, topic: str) -> Columnar[DocumentsSerializer]:
+        """Returns what serializes many JSON documents as `json_serializer` does each."""
+        return Columnar(lambda: self._columnar(topic, lambda serde: serde.documents_serializer(topic)))
+
+    def documents_deserializer(self, topic: str) -> Columnar[DocumentsDeserializer]:
+        """Returns what deserializes many values as `json_deserializer` does each."""
+        return Columnar(lambda: self._columnar(topic, lambda serde: serde.documents_deserializer(topic)))
+
+    def _columnar(self, topic: str, make: Callable[[JsonColumnsSerde], F | None]) -> F | None:
+        serde = self._values.serde(topic)
+        if not isinstance(serde, JsonColumnsSerde):
+            return None
+        try:
+            return make(serde)
+        except ImportError:  # pyarrow comes with an extra
+            return None
+
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f'{name} is not JSON; the text "{name}" is read as a float or double')
@@ -92,11 +144,18 @@ def json_parser(fractions: type[float] | type[Decimal]) -> JsonParser:
     decoder = json.JSONDecoder(parse_float=fractions, parse_constant=_no_constant)
     scan = make_scanner(decoder)  # type: ignore[arg-type]  # typeshed has another class here
 
-    def parse(text: str) -> Any:
+    def parse(document: str | bytes) -> Any:
+        text = document if isinstance(document, str) else document.decode()
         try:  # quicker than `decode`, which allows white space around the document
             value, end = scan(text, 0)
         except StopIteration:
             return decoder.decode(text)
         return value if end == len(text) else decoder.decode(text)
 
-    return parse
+    def parse_quickly(document: str | bytes) -> Any:
+        try:
+            return from_json(document, allow_inf_nan=False)
+        except ValueError:  # `parse` accepts halves of surrogate pairs and deeper documents, and has the message
+            return parse(document)
+
+    return parse_quickly if fractions is float else parse

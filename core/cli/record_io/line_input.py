@@ -14,9 +14,9 @@ from json import JSONDecodeError
 from typing import Any, Final, NamedTuple
 
 from ...errors import SchemaError
-from ...interfaces.serde import Serializer
+from ...interfaces.serde import DocumentsSerializer, Serializer
 from ...records.record import LAST_TIMESTAMP_MS, Headers
-from .clients import JsonParser, to_json
+from .clients import Columnar, JsonParser, to_json
 from .interrupts import Interrupts
 from .positions import moment_ms
 
@@ -74,7 +74,7 @@ class ParsedBlock:
     records: list[InputRecord] = field(default_factory=list)
     lines: Sequence[int] = ()
     bad: list[BadInput] = field(default_factory=list)
-    values: list[bytes | None] | None = None
+    values: Sequence[bytes | None] | None = None
     """The records, if all of them are only values."""
 
 
@@ -178,15 +178,24 @@ def values_of_json(
 
 
 def typed_blocks(
-    blocks: Iterable[LineBlock], serialize: Serializer, parse_json: JsonParser, empty_is_null: bool, skip: bool
+    blocks: Iterable[LineBlock],
+    serialize: Serializer,
+    parse_json: JsonParser,
+    columnar: Columnar[DocumentsSerializer],
+    empty_is_null: bool,
+    skip: bool,
 ) -> Iterator[ParsedBlock]:
     """Yields the records of lines, each of which is the JSON document of a typed value. A block in which every line
-    is one is parsed without a look at each: the fast case."""
+    is one is converted as a whole, where `columnar` can: the fast case."""
     parse = values_of_json(serialize, parse_json, None, empty_is_null)
     for first, lines in blocks:
         if isinstance(lines, list):
             with contextlib.suppress(ValueError, SchemaError, RecursionError):  # `parsed_blocks` finds the line
-                values = [serialize(parse_json(line.decode())) for line in lines]
+                documents = [parse_json(line) for line in lines]
+                serialize_all = columnar.of(len(documents))
+                values: Sequence[bytes | None] | None = serialize_all and serialize_all(documents)
+                if values is None:
+                    values = [serialize(document) for document in documents]
                 yield ParsedBlock(lines=range(first, first + len(lines)), values=values)
                 continue
         yield from parsed_blocks([(first, lines)], parse, skip)

@@ -11,15 +11,15 @@ from typing import Final
 
 from ...errors import CorruptRecordError, SchemaError
 from ...escaping import escaped
-from ...interfaces.serde import HeaderDeserializer
+from ...interfaces.serde import DocumentsDeserializer, HeaderDeserializer
 from ...interfaces.sink import RecordBatch
 from ...records.codecs import CodecTable, UnsupportedCodecError
-from ...records.decode import RecordColumns, decode_columns
+from ...records.decode import RecordColumns, decode_columns, read_area
 from ...records.header import BatchHeader
 from ...records.partition import TopicPartition
 from ...records.record import Headers
 from ..output import writing
-from .clients import to_json
+from .clients import Columnar, to_json
 from .record_format import PrintedRecord, RecordFormat, compile_format
 
 __all__ = ["Output", "Printer", "UnprintableError", "format_of", "show_on_terminal"]
@@ -90,7 +90,8 @@ def _text(data: bytes | None) -> str:
 
 class Printer:
     """Prints the records of one command. `deserializers`: by topic, to JSON; None if values are printed as they are.
-    `form` None prints values alone, each as a line. `whole`: the form takes every value as JSON."""
+    `columnar`: by topic, what does the same for many values at once. `form` None prints values alone, each as a line.
+    `whole`: the form takes every value as JSON."""
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class Printer:
         codecs: CodecTable,
         max_size: int,
         deserializers: Callable[[str], Deserialize | None],
+        columnar: Callable[[str], Columnar[DocumentsDeserializer]],
         form: RecordFormat | None,
         whole: bool,
         grep: re.Pattern[bytes] | None,
@@ -107,16 +109,60 @@ class Printer:
         self._codecs = codecs
         self._max_size = max_size
         self._deserializers = deserializers
-        self._by_topic: dict[str, Deserialize | None] = {}
+        self._columnar = columnar
+        self._by_topic: dict[str, tuple[Deserialize | None, Columnar[DocumentsDeserializer]]] = {}
         self._form = form
         self._whole = whole
         self._grep = grep
         self._terminal = terminal
 
-    def texts(self, batch: RecordBatch, stop: int | None, most: int | None) -> Iterator[bytes | UnprintableError]:
-        """Yields the texts of the batch's records before the offset `stop`, at most `most` of them, and an error for
-        each that cannot be decoded. When `most` is reached, `last` is the offset of the last one."""
+    def texts(
+        self, batches: Sequence[RecordBatch], stop: int | None, most: int | None
+    ) -> Iterator[bytes | UnprintableError]:
+        """Yields the texts of the records before the offset `stop`, at most `most` of them, and an error for each that
+        cannot be decoded. The batches are consecutive ones of a partition. When `most` is reached, `last` is the
+        offset of the last record."""
         self.last: int | None = None
+        topic = batches[0].partition.topic
+        if topic not in self._by_topic:
+            self._by_topic[topic] = self._deserializers(topic), self._columnar(topic)
+        deserialize, columnar = self._by_topic[topic]
+        alone = self._form is None and not self._terminal
+        if alone and deserialize is not None:
+            documents = columnar.of(sum(batch.record_count for batch in batches))
+            lines = None if documents is None else self._together(batches, documents, stop, most)
+            if lines is not None:
+                yield lines
+                return
+        end = None if most is None else self.printed + most
+        for batch in batches:
+            if self.last is None:
+                yield from self._batch(batch, deserialize, alone, stop, None if end is None else end - self.printed)
+
+    def _together(
+        self, batches: Sequence[RecordBatch], documents: DocumentsDeserializer, stop: int | None, most: int | None
+    ) -> bytes | None:
+        """Returns the lines of values: the fast case, for many records. None: they are printed batch by batch."""
+        from ...records.arrow import arrow_columns
+
+        first = batches[0].from_offset
+        headers = [BatchHeader.parse(batch.data, 0) for batch in batches]
+        if any(header.base_offset < batch.from_offset for header, batch in zip(headers[1:], batches[1:], strict=True)):
+            return None  # read again in part
+        try:
+            areas = [
+                read_area(batch.data, 0, header, self._codecs, self._max_size, batch.partition)
+                for header, batch in zip(headers, batches, strict=True)
+            ]
+            columns = arrow_columns(areas, first, stop)
+        except (CorruptRecordError, UnsupportedCodecError):
+            return None
+        texts = documents(columns.batch.column("value"))
+        return None if texts is None else self._lines(columns.offsets, texts, most)
+
+    def _batch(
+        self, batch: RecordBatch, deserialize: Deserialize | None, alone: bool, stop: int | None, most: int | None
+    ) -> Iterator[bytes | UnprintableError]:
         try:
             columns = decode_columns(
                 batch.data, 0, BatchHeader.parse(batch.data, 0), self._codecs, self._max_size, batch.partition
@@ -125,12 +171,8 @@ class Printer:
             yield UnprintableError(batch.partition, batch.from_offset, batch.to_offset, str(error))
             return
         columns = _between(columns, batch.from_offset, stop)
-        topic = batch.partition.topic
-        if topic not in self._by_topic:
-            self._by_topic[topic] = self._deserializers(topic)
-        deserialize = self._by_topic[topic]
         lines: bytes | None = None
-        if self._form is None and not self._terminal:
+        if alone:
             with contextlib.suppress(SchemaError):  # `_one_by_one` finds the record
                 values = columns.values if deserialize is None else _documents(columns, deserialize)
                 lines = self._lines(columns.offsets, values, most)

@@ -397,7 +397,9 @@ def test_ctrl_c_is_status_130(klamm: Klamm, monkeypatch: pytest.MonkeyPatch) -> 
     assert klamm("plugins").status == 130
 
 
-@pytest.mark.parametrize("command", [("plugins",), ("plugins", "--json"), ("completion", "bash")])
+@pytest.mark.parametrize(
+    "command", [("plugins",), ("plugins", "--json"), ("completion", "bash"), ("--help",), ("topics", "list", "--help")]
+)
 def test_output_that_cannot_be_written_is_one_line(here: Path, command: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([KLAMM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=180)

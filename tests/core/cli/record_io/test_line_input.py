@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from klamm.core.cli.record_io.clients import json_parser
+from klamm.core.cli.record_io import clients
+from klamm.core.cli.record_io.clients import Columnar, json_parser
 from klamm.core.cli.record_io.interrupts import Interrupts
 from klamm.core.cli.record_io.line_input import (
     BadInput,
@@ -27,6 +31,10 @@ from klamm.core.cli.record_io.line_input import (
     typed_blocks,
     values_of_json,
 )
+from klamm.schemas.columns.json_documents import DocumentWriter
+from klamm.schemas.json_values import json_reader
+from klamm.schemas.parsing import parse
+from klamm.schemas.serde import row_writer
 
 LONGEST = 100
 EXACT = json_parser(Decimal)
@@ -116,6 +124,10 @@ def serialize(value: Any) -> bytes | None:
     return None if value is None else repr(value).encode()
 
 
+def all_of(documents: Sequence[Any]) -> list[bytes] | None:
+    return None if None in documents else [repr(document).encode() for document in documents]
+
+
 def only(line: bytes, parse: Any) -> tuple[InputRecord | None, str]:
     (block,) = parsed_blocks(blocks_of(line), parse, skip=False)
     return (block.records or [None])[0], block.bad[0].reason if block.bad else ""
@@ -137,6 +149,12 @@ def test_json_of_values() -> None:
     assert "nested too deeply" in only(b"[" * 100_000, parse)[1]
 
 
+def listed(blocks: Iterator[ParsedBlock]) -> list[Any]:
+    (block,) = blocks
+    values = [record.value for record in block.records] if block.values is None else block.values
+    return [list(zip(block.lines, values, strict=True)), [(bad.line, bad.reason) for bad in block.bad]]
+
+
 @pytest.mark.parametrize("empty_is_null", [False, True])
 @pytest.mark.parametrize(
     "lines",
@@ -151,14 +169,107 @@ def test_json_of_values() -> None:
     ],
 )
 def test_a_block_of_typed_lines_is_what_its_lines_are(lines: list[bytes], empty_is_null: bool) -> None:
-    def listed(blocks: Iterator[ParsedBlock]) -> list[Any]:
-        (block,) = blocks
-        values = [record.value for record in block.records] if block.values is None else block.values
-        return [list(zip(block.lines, values, strict=True)), [(bad.line, bad.reason) for bad in block.bad]]
-
     for skip in (False, True):
         one_by_one = parsed_blocks(blocks_of(*lines), values_of_json(serialize, EXACT, None, empty_is_null), skip)
-        assert listed(typed_blocks(blocks_of(*lines), serialize, EXACT, empty_is_null, skip)) == listed(one_by_one)
+        together = typed_blocks(blocks_of(*lines), serialize, EXACT, Columnar(lambda: all_of), empty_is_null, skip)
+        assert listed(together) == listed(one_by_one)
+
+
+NUMBERS = [
+    b"1",
+    b"-0",
+    b"-0.0",
+    b"1.0",
+    b"1e3",
+    b"1E400",
+    b"-1e400",
+    b"1e-400",
+    b"0.1",
+    b"9007199254740993.0",
+    b"01",
+    b"-",
+    b"1.",
+]
+NUMBERS += [b"%d" % n for n in (2**63 - 1, -(2**63), 2**64, 10**30)] + [b"9" * 400, b"9" * 5000, b"NaN", b"-Infinity"]
+STRINGS = [
+    rb'"\ud800"',
+    rb'"\udc00"',
+    rb'"\ud83d\ude00"',
+    rb'"\ud83d\u0041"',
+    rb'"\u0000\n\/"',
+    rb'"\x"',
+    b'"a\x01"',
+    b'"\xff"',
+]
+STRINGS += [b'"\xed\xa0\x80"', '"ä\u2028\x7f"'.encode(), b'"', b"tru", b"true", b"null", b"[" * 300 + b"]" * 300]
+OBJECTS = [
+    b'{"a":1,"a":2}',
+    b'{"a":1} x',
+    b'{"a":1}\x00',
+    b'{"a":1,}',
+    b' {"a" : 1}\r',
+    b"\xef\xbb\xbf{}",
+    b'{"\\u0061":1}',
+]
+
+
+@pytest.mark.parametrize("fractions", [float, Decimal])
+@pytest.mark.parametrize("text", NUMBERS + STRINGS + OBJECTS, ids=lambda text: repr(text)[:30])
+def test_documents_are_parsed_as_pythons_json_does(text: bytes, fractions: type[float] | type[Decimal]) -> None:
+    def outcome(parse: Callable[[], Any]) -> str:
+        try:
+            return repr(parse())
+        except (ValueError, RecursionError) as error:
+            return type(error).__name__
+
+    def no_number(name: str) -> Any:
+        raise ValueError(name)
+
+    judge = outcome(lambda: json.loads(text.decode(), parse_float=fractions, parse_constant=no_number))
+    assert outcome(lambda: json_parser(fractions)(text)) == judge
+
+
+TRIP = {
+    "type": "record",
+    "name": "Trip",
+    "fields": [
+        {"name": "rider", "type": ["null", "string"], "default": None},
+        {"name": "km", "type": "double"},
+        {"name": "n", "type": "long"},
+    ],
+}
+PARTS = [b'{"km":', b'{"rider":"\xc3\xa4","km":', b'{"n":1,"km":', b'{"rider":', b"{", b"", b"null"]
+RESTS = [
+    b',"n":1}',
+    b',"n":-9223372036854775808}',
+    b',"n":1.0}',
+    b',"n":null}',
+    b',"other":2,"n":1}',
+    b"}",
+    b"",
+    b',"n":1,"n":2}',
+]
+LINES = st.builds(
+    lambda *parts: b"".join(parts), st.sampled_from(PARTS), st.sampled_from(NUMBERS), st.sampled_from(RESTS)
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    lines=st.lists(LINES | st.just(b'{"km":1.5,"n":1}') | st.sampled_from(STRINGS + OBJECTS), max_size=4),
+    skip=st.booleans(),
+)
+def test_a_block_by_columns_is_what_its_lines_are(lines: list[bytes], skip: bool) -> None:
+    schema = parse(json.dumps(TRIP))
+    one, parser = row_writer("t", schema, b"\0", json_reader(schema.root)), json_parser(float)
+    columnar = Columnar(lambda: DocumentWriter.of(schema.root, b"\0"))
+
+    one_by_one = parsed_blocks(blocks_of(*lines), values_of_json(one, parser, None, False), skip)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(clients, "_MANY", 0)
+        patched.setattr(clients, "_FEW", 0)
+        together = listed(typed_blocks(blocks_of(*lines), one, parser, columnar, False, skip))
+    assert together == listed(one_by_one)
 
 
 def test_a_field_is_the_key() -> None:
