@@ -151,6 +151,7 @@ class _Parser:
         if kind in _DEFINED:
             return self._definition(raw, kind, space, at)
         if kind in ("array", "map"):
+            self._check_properties(raw, at)
             part, sign = ("items", "[]") if kind == "array" else ("values", "{}")
             return AvroType(kind, item=self.type_of(_attribute(raw, part, at), space, under(at, sign)))
         if isinstance(kind, str) and kind in PRIMITIVES:
@@ -181,7 +182,7 @@ class _Parser:
                 return found
         if self._later is None:
             self._later = dict(definitions(self._raw, ""))
-        for candidate in (full, name):
+        for candidate in (full,) if self._strict else (full, name):
             if candidate in self._later:
                 definition, around = self._later[candidate]
                 self._made[id(definition)] = self.type_of(definition, around, at)
@@ -191,6 +192,7 @@ class _Parser:
     def _record(self, raw: Mapping[str, Any], space: str, name: str, at: str) -> AvroType:
         made = AvroType("record", name, self._aliases(raw, space, at))
         self._define(made, at)
+        self._check_properties(raw, at)
         fields: dict[str, AvroField] = {}
         for part in _list(raw, "fields", at):
             if not isinstance(part, dict) or not isinstance(part.get("name"), str):
@@ -231,11 +233,22 @@ class _Parser:
             raise _wrong(at, f"'aliases' is {given!r}, not a list of names")
         return tuple(f"{space}.{name}" if space and "." not in name else name for name in names)
 
+    def _check_properties(self, raw: Mapping[str, Any], at: str) -> None:
+        """Java's parser refuses a whole number beyond 64 bits in a property of a record, an array or a map."""
+        for name, value in raw.items() if self._strict else ():
+            if name not in RESERVED and _has_big(value):
+                raise _wrong(at, f"the property {name!r} has a whole number beyond 64 bits: {value!r:.100}")
+
     def _define(self, avro: AvroType, at: str) -> AvroType:
         if avro.name in self._named:
             raise _wrong(at, f"{avro.name} is defined twice")
         self._named[avro.name] = avro
         return avro
+
+
+def _has_big(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, int) and not -(2**63) <= value < 2**63) or any(_has_big(part) for part in parts)
 
 
 def _words(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -577,6 +577,10 @@ def test_types_may_be_nested_64_deep() -> None:
         (record({"name": "a", "type": "int", "default": 1.5}), "the default of field R.a is 1.5"),
         (record(("a", {"type": {"type": "int"}})), "field a: 'type' is no name; write its content in its place"),
         (record({"name": "a", "type": "int", "aliases": "b"}), "field a: 'aliases' is 'b', not a list of names"),
+        ({**record(("a", "int")), "unit": 2**63}, "the property 'unit' has a whole number beyond 64 bits"),
+        (record(("a", {"type": "array", "items": "int", "unit": {"at": [2**64]}})), "field a: the property 'unit' has"),
+        # A name before its definition is of the namespace around it.
+        ([{**record(("a", "Q")), "name": "n.P"}, {"type": "fixed", "name": "Q", "size": 4}], "unknown type 'n.Q'"),
     ],
 )
 def test_what_else_java_refuses(schema: Any, why: str) -> None:

@@ -35,6 +35,7 @@ TEXT: Final = "bytes that are no text"
 FIELD_ALIASES: Final = "aliases of fields"
 RECURSIVE: Final = "types that contain themselves"
 MOVED: Final = "moved namespaces in unions"
+MET: Final = "aliases that meet in a union"
 INSIDE: Final = "defaults within their own record"
 NO_FIELDS: Final = "records without fields"
 DEFAULTS: Final = "defaults of enum, fixed and bytes"
@@ -76,6 +77,8 @@ RULES: Final[dict[str, str]] = {
     "the writer's schema has the old name: Klamm takes them, as Java's check does; Java's reader fails.",
     MOVED: "An enum or fixed whose namespace was moved without an alias, in a union: Klamm reads it by its short name, "
     "as outside of unions and as Java's check does; Java's reader does not.",
+    MET: "A reader's alias by which a branch of the writer's union gets the name of another branch: Klamm reads each "
+    "by its full name first, then by the alias; Java's reader, which renames the writer's types, fails.",
     NO_FIELDS: "A record without fields: `klamm load` refuses it, since a table needs columns.",
     RECURSIVE: "A type that contains itself has no columns: `poll_arrow` reads it record by record, Spark refuses it.",
     DEFAULTS: "A default that is no symbol of its enum, not of the size of its fixed, no bytes, or beyond a `float`: "
@@ -116,6 +119,8 @@ def explain(case: Case, difference: Difference, java: dict[str, Any]) -> str | N
         found = re.search(r"Found (?:[\w.]*\.)?(\w+), expecting union\[(.*)\]", difference.java["error"])
         if found is not None and found[1] in re.split(r"\W+", found[2]):
             return MOVED
+        if "Duplicate in union" in difference.java["error"]:
+            return MET
         known = re.search("missing required field|Invalid default for field", difference.java["error"])
         if known and (java["compatible"] or _fields_by_alias(case)):
             return FIELD_ALIASES
