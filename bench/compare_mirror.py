@@ -1,18 +1,22 @@
 """Compares a mirror with the Apache Kafka that it copies, and continues a consumer's group at the mirror.
 
 `python bench/compare_mirror.py` starts Kafka (from the jars that `bench/install.sh` fetches) and a broker of Klamm with
-a link to it. Kafka gets batches of every codec in several partitions, a topic that it compacts, and transactions that
-commit, abort and stay open; some before the link, some while it copies, and some after Kafka was killed and has begun
-another leader epoch. The batches of both are compared byte for byte. A group of confluent-kafka's consumer reads a part
-at Kafka; then the topics are promoted, and the group goes on at Klamm at the offsets that the link has copied: it must
-read each record once. A reader of committed records must reach the end, though a transaction was open. It prints one
-line for each difference and exits with 1 if there is one. `--seed` makes other transactions.
+a link to it. Kafka gets batches of every codec in several partitions, a topic of 200 partitions, one that it compacts,
+and transactions that commit, abort and stay open; some before the link, some while it copies, some after Kafka was
+killed and has begun another leader epoch. The batches of both are compared byte for byte, and as Kafka's own dump tool
+(kafka-dump-log.sh) prints them from the two directories. One group of confluent-kafka's consumer and one of Kafka's
+console consumer read a part at Kafka; then the topics are promoted, and the groups go on at Klamm at the offsets that
+the link has copied: each must read each record once. A reader of committed records must reach the end, though a
+transaction was open. It prints one line for each difference and exits with 1 if there is one. `--seed` makes other
+transactions.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -26,8 +30,10 @@ from typer.testing import CliRunner
 from compare_transactions import PARTITIONS, create, whole, write
 from klamm.core.cli.mirror import app
 from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.java import find_java
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
+from klammbench.paths import VAR
 from klammbench.systems.base import free_ports
 from klammbench.systems.kafka import TUNED, KafkaNode, kafka_version
 from klammtest.broker import RunningBroker, running_broker
@@ -35,8 +41,10 @@ from klammtest.kafka_transactions import by_librdkafka
 from klammtest.logs import codec_table
 from klammtest.waiting import eventually
 
-GROUP, CODECS = "load.codecs", ("none", "gzip", "snappy", "lz4", "zstd")
+GROUP, JAVA_GROUP, CODECS = "load.codecs", "load.java", ("none", "gzip", "snappy", "lz4", "zstd")
 COPIED = [TopicPartition("codecs", number) for number in range(3)]
+WIDE = [TopicPartition("wide", number) for number in range(200)]
+POSITION = re.compile(r" position: \d+")
 LINK = {
     "topics.regex": ".*",
     "groups.regex": r"load\..*",
@@ -78,6 +86,60 @@ def read_group(bootstrap: str, count: int) -> list[tuple[int, int, int]]:
     return found
 
 
+def write_wide(bootstrap: str, rng: random.Random, count: int) -> None:
+    """Writes so many records to the topic of many partitions."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "log_level": 0})
+    for value in range(count):
+        producer.produce("wide", f"{value} " + "y" * rng.randrange(100), partition=rng.randrange(len(WIDE)))
+        producer.poll(0)
+    producer.flush(60)
+
+
+def read_java(bootstrap: str, count: int) -> list[tuple[int, int, int]]:
+    """Reads `count` records as the group of Kafka's console consumer and commits them: (partition, offset, value)."""
+    tool = ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap, "--topic", "codecs"]
+    shown = ["--formatter-property", "print.partition=true", "--formatter-property", "print.offset=true"]
+    # Of a delivery that has more records than are wanted, only those that were printed are committed with max.poll 1.
+    settings = ["--group", JAVA_GROUP, "--max-messages", str(count), "--timeout-ms", "60000"]
+    properties = ["max.poll.records=1", "auto.offset.reset=earliest"]
+    more = [word for each in properties for word in ("--command-property", each)]
+    found = []
+    for line in java(*tool, *shown, *settings, *more).splitlines():
+        if match := re.fullmatch(r"Partition:(\d+)\tOffset:(\d+)\t(\d{8}) x*", line):
+            found.append((int(match[1]), int(match[2]), int(match[3])))
+    assert len(found) == count, f"the console consumer has read {len(found)} of {count} records"
+    return found
+
+
+def java(*arguments: str) -> str:
+    """Runs a tool of Kafka; returns its output."""
+    command = [find_java(), "-Xmx256m", "-cp", f"{VAR / 'kafka'}/*", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{arguments[0]}: {done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def dumped(data_dir: Path, partitions: list[TopicPartition]) -> dict[str, list[str]]:
+    """Returns each partition's batches as Kafka's dump tool prints them, without their positions in the files."""
+    files = [str(path) for tp in partitions for path in sorted((data_dir / str(tp)).glob("*.log"))]
+    found: dict[str, list[str]] = {str(tp): [] for tp in partitions}
+    name = ""
+    for line in java("org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files)).splitlines():
+        if line.startswith("Dumping "):
+            name = Path(line.removeprefix("Dumping ").strip()).parent.name
+        elif line.startswith("baseOffset:"):
+            found[name].append(POSITION.sub("", line))
+    return found
+
+
+def dump_differences(kafka: Path, klamm: Path, partitions: list[TopicPartition]) -> tuple[list[str], int]:
+    """Compares what the dump tool prints; returns the differences and the number of batches."""
+    there, here = dumped(kafka, partitions), dumped(klamm, partitions)
+    found = [f"{tp}: the dump tool prints other batches" for tp in there if there[tp] != here[tp]]
+    return found, sum(map(len, there.values()))
+
+
 def settled(client: ClusterClient, tp: TopicPartition) -> bytes:
     """Returns the log, once Kafka has left it unchanged for a while."""
     before: list[bytes] = []
@@ -117,6 +179,10 @@ class Mirror:
         return found
 
 
+def committed(client: ClusterClient, group: str) -> dict[TopicPartition, int]:
+    return {tp: each.offset for tp, each in client.fetch_offsets(group).items()}
+
+
 def newest(bootstrap: str, tp: TopicPartition) -> dict[str, tuple[int, str]]:
     return {key: (offset, value) for offset, key, value in by_librdkafka(bootstrap, tp, "read_uncommitted")}
 
@@ -128,7 +194,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=3000)
     options = parser.parse_args()
     rng, third = random.Random(options.seed), options.records // 3
-    plain, keyed = [*COPIED, *PARTITIONS[:2]], PARTITIONS[2]
+    plain, keyed = [*COPIED, *PARTITIONS[:2], *WIDE], PARTITIONS[2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         port, controller = free_ports(2)
@@ -139,8 +205,12 @@ def main() -> int:
             kafka.wait()
             create(bootstrap)
             admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-            admin.create_topics([NewTopic("codecs", len(COPIED), 1)])["codecs"].result(60)
+            for made in admin.create_topics(
+                [NewTopic("codecs", len(COPIED), 1), NewTopic("wide", len(WIDE), 1)]
+            ).values():
+                made.result(60)
             write_codecs(bootstrap, rng, 0, third)
+            write_wide(bootstrap, rng, options.records)
             write(bootstrap, options.seed, options.transactions).abort_transaction(60)
             link = {"berlin": {"bootstrap.servers": bootstrap, **LINK}}
             with (
@@ -153,6 +223,7 @@ def main() -> int:
                 mirror.command("create", "berlin")
                 mirror.command("status", "berlin", "--wait", "60s")
                 found = mirror.differences([*plain, keyed], "of what was there before the link")
+                write_wide(bootstrap, rng, options.records)
                 write_codecs(bootstrap, rng, third, third)
                 write(bootstrap, options.seed + 1, options.transactions).abort_transaction(60)
                 found += mirror.differences(plain, "of what was copied at once")
@@ -166,20 +237,20 @@ def main() -> int:
                 if newest(bootstrap, keyed) != newest(broker.bootstrap, keyed):
                     found.append(f"{keyed}: the newest record of a key is another one than at Kafka")
                 read = read_group(bootstrap, options.records // 2)
-                wanted = source.fetch_offsets(GROUP)
-                eventually(
-                    lambda: (
-                        {tp: each.offset for tp, each in target.fetch_offsets(GROUP).items()}
-                        == {tp: each.offset for tp, each in wanted.items()}
-                    ),
-                    "the group's offsets are copied",
-                )
+                java_read = read_java(bootstrap, options.records // 2)
+                for group in (GROUP, JAVA_GROUP):
+                    wanted = committed(source, group)
+                    eventually(lambda: committed(target, group) == wanted, f"the offsets of {group} are copied")  # noqa: B023
                 size = sum(len(whole(target, tp)) for tp in [*plain, keyed])
                 epochs = {header.leader_epoch for tp in plain for _, header in iter_headers(whole(target, tp))}
+                lines, batches = dump_differences(folder / "kafka" / "data", broker.log_dir, plain)
+                found += lines
                 mirror.command("promote", "berlin", "--drain")
                 read += read_group(broker.bootstrap, 3 * third - len(read))
-                if len(set(read)) != len(read) or {value for _, _, value in read} != set(range(3 * third)):
-                    found.append(f"the group has read {len(set(read))} records, {len(read) - len(set(read))} twice")
+                java_read += read_java(broker.bootstrap, 3 * third - len(java_read))
+                for group, rows in ((GROUP, read), (JAVA_GROUP, java_read)):
+                    if len(set(rows)) != len(rows) or {value for _, _, value in rows} != set(range(3 * third)):
+                        found.append(f"{group} has read {len(set(rows))} records, {len(rows) - len(set(rows))} twice")
                 for tp in PARTITIONS:
                     rows = by_librdkafka(broker.bootstrap, tp, "read_committed")
                     if not any(value == "behind the open one" and row > 0 for row, _, value in rows[-1:]):
@@ -191,7 +262,8 @@ def main() -> int:
         print(line)
     print(
         f"Apache Kafka {kafka_version()}: {len(plain) + 1} partitions, {size} bytes in {len(epochs)} leader epochs, "
-        f"the group read {len(read)} records at both: {len(found)} differences"
+        f"{batches} batches as the dump tool prints them, a group of confluent-kafka read {len(read)} records at both, "
+        f"one of Kafka's consumer {len(java_read)}: {len(found)} differences"
     )
     return 1 if found else 0
 

@@ -117,7 +117,7 @@ def status(
         say_rows(("topic", "partition", "status", "end", "source_end", "lag", "broker"), iter(found["partitions"]))
         for line in _findings(found):
             say(line)
-    stopped = [row for row in found["partitions"] if row["status"] in STOPPED]
+    stopped = [row for row in found["partitions"] if row["reason"] or row["status"] in STOPPED]
     if stopped or found["refused"] or found["problems"]:
         raise KlammError(f"mirror {link} does not copy everything; see above")
     if limit_s is not None and not reaches_end(found):
@@ -134,12 +134,16 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
                 f"{name}: the source has lost offsets {cut['start']} to {cut['end'] - 1}; broker {cut['broker']} keeps "
                 f"them in {cut['path']}"
             )
+        if row["reason"]:
+            yield f"{name}: {row['reason']}"
         if row["status"] == "SOURCE_REPLACED":
             yield f"{name}: the source's topic is another one: --take-new of `klamm mirror resolve` copies it"
         elif row["status"] in STOPPED:
             yield f"{name}: {row['status']} at offset {row['end']}: `klamm mirror resolve --continue` goes on"
     for topic, why in found["refused"].items():
-        yield f"topic {topic} is not mirrored: {why}"
+        yield f"topic {topic}: {why}"
+    for topic, why in found["left_out"].items():
+        yield f"topic {topic} is left out: {why}"
     for broker, problem in found["problems"].items():
         yield f"broker {broker}: {problem}"
 

@@ -85,7 +85,8 @@ def change_topics(coordination: Coordination, link: str, topics: list[str], chan
 
 
 def partitions_of(coordination: Coordination, link: str, only: list[str] | None) -> dict[str, Any]:
-    """Returns the state of the link: its `partitions` as rows, topics that are `refused`, and `problems` by broker."""
+    """Returns the state of the link: its `partitions` as rows, topics that are `refused` or `left_out`, and `problems`
+    by broker."""
     from ..cluster.image_reader import read_image
     from ..cluster.mirrors import read_reports, read_topics
 
@@ -100,7 +101,8 @@ def partitions_of(coordination: Coordination, link: str, only: list[str] | None)
     ]
     refused = {topic: why for report in reports.values() for topic, why in report.refused.items()}
     problems = {broker: report.problem for broker, report in reports.items() if report.problem}
-    return {"link": link, "partitions": rows, "refused": refused, "problems": problems}
+    left_out = {topic: why for report in reports.values() for topic, why in report.left_out.items()}
+    return {"link": link, "partitions": rows, "refused": refused, "left_out": left_out, "problems": problems}
 
 
 def _row(tp: TopicPartition, leader: int, reports: Mapping[int, ReportNode], node: MirrorTopicNode) -> dict[str, Any]:
@@ -118,6 +120,7 @@ def _row(tp: TopicPartition, leader: int, reports: Mapping[int, ReportNode], nod
         "lag": -1 if report is None else report.lag,
         "last_epoch": -1 if report is None else report.last_epoch,
         "broker": leader,
+        "reason": "" if report is None else report.reason,
         "gaps": [list(gap) for gap in node.gaps.get(tp.partition, ())],
         "cuts": [cut.model_dump() for cut in node.cuts if cut.partition == tp.partition],
     }

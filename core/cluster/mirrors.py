@@ -11,6 +11,7 @@ Whether a partition is a mirror is in its state (`PartitionState.mirror`), which
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -83,23 +84,27 @@ class MirrorTopicNode(NodeData):
 
 class PartitionReport(NodeData):
     """`end`: of the mirror's log; `last_epoch`: of its last record, -1 if there is none; `source_end`: the source's
-    high watermark in its last answer, -1 before it."""
+    high watermark in its last answer, -1 before it. `reason`: why nothing is copied now, and what to do; empty while it
+    is."""
 
     status: str
     end: int
     source_end: int
     lag: int
     last_epoch: int = -1
+    reason: str = ""
 
 
 class ReportNode(NodeData):
-    """`partitions` by topic and partition. `refused`: topics that are not mirrored, with the reason. `problem`: why the
-    link does not work at this broker; empty if it does. `source_ends`: the source's high watermark in its last answer
-    to this broker, also of partitions that it led before: the source may not answer the next leader any more."""
+    """`partitions` by topic and partition. `refused`: topics that are not mirrored, or whose changes are not, with the
+    reason. `left_out`: topics that the pattern matches and does not select, with the reason. `problem`: why the link
+    does not work at this broker; empty if it does. `source_ends`: the source's high watermark in its last answer to this
+    broker, also of partitions that it led before: the source may not answer the next leader any more."""
 
     version: int = 1
     partitions: dict[str, dict[int, PartitionReport]] = Field(default_factory=dict)
     refused: dict[str, str] = Field(default_factory=dict)
+    left_out: dict[str, str] = Field(default_factory=dict)
     problem: str = ""
     source_ends: dict[str, dict[int, int]] = Field(default_factory=dict)
 
@@ -132,7 +137,8 @@ N = TypeVar("N", bound=NodeData)
 
 def update(coordination: Coordination, path: str, kind: type[N], change: Callable[[N | None], N | None]) -> N | None:
     """Changes the data of a path by compare-and-set; `change` gets None if the path does not exist, and returns None to
-    leave it as it is. Returns the data after that. Raises `CoordinationError`."""
+    leave it as it is. Returns the data after that. Raises `CoordinationError`; `NoNodeError` below a link that does not
+    exist: of a link that was dropped nothing comes back."""
     for _ in range(_ATTEMPTS):
         try:
             data, stat = coordination.get(path)
@@ -145,13 +151,31 @@ def update(coordination: Coordination, path: str, kind: type[N], change: Callabl
             return before
         try:
             if before is None:
-                coordination.create(path, after.encode(), make_parents=True)
+                _create(coordination, path, after.encode())
             else:
                 coordination.set(path, after.encode(), version)
-        except (BadVersionError, NodeExistsError, NoNodeError):
+        except (BadVersionError, NodeExistsError):
+            continue
+        except NoNodeError:
+            if before is None:
+                raise
             continue
         return after
     raise CoordinationUnavailableError(f"{path} kept changing during {_ATTEMPTS} attempts to change it")
+
+
+def _create(coordination: Coordination, path: str, data: bytes) -> None:
+    """Creates a link, or a path below one that exists."""
+    parent = path.rpartition("/")[0]
+    if parent == MIRRORS:
+        coordination.create(path, data, make_parents=True)
+        return
+    try:
+        coordination.create(path, data)
+    except NoNodeError:
+        with suppress(NodeExistsError):
+            coordination.create(parent, b"")
+        coordination.create(path, data)
 
 
 def read_links(coordination: Coordination) -> dict[str, LinkNode]:

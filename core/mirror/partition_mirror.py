@@ -42,6 +42,8 @@ class MirrorStatus(Enum):
     """The log ends where the source's high watermark was in the last answer."""
     SOURCE_AWAY = "SOURCE_AWAY"
     """The source does not answer, or refuses the fetch."""
+    FAILED = "FAILED"
+    """What the source answers cannot be stored; it is tried again."""
     DIVERGED = "DIVERGED"
     """The source has lost records that are here, and `on.divergence` is `stop`."""
     GAP = "GAP"
@@ -195,6 +197,11 @@ class PartitionMirror:
         """Notes that the source does not answer."""
         if not self.stopped:
             self.status = MirrorStatus.SOURCE_AWAY
+
+    def failed(self) -> None:
+        """Notes that an answer could not be stored."""
+        if not self.stopped:
+            self.status = MirrorStatus.FAILED
 
     def on_topic(self, topic_id: UUID) -> bool:
         """Compares the id of the source's topic with that of the start of the mirror (M8). Returns False, and stops, if

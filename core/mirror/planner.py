@@ -6,11 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from ..config.sections.mirror import MirrorConfig
 
 __all__ = ["LinkPlan", "NewMirror", "SourceTopic", "TargetTopic", "plan_link", "selects_group"]
+
+_INTERNAL: Final = "an internal topic of the source is never mirrored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +49,35 @@ class NewMirror:
 
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
-    """By the target's topic names. `refused`: why a topic that the link selects is not mirrored, by the source's
-    names."""
+    """By the target's topic names. By the source's names: `refused`, why a topic that the link selects is not mirrored,
+    and `left_out`, why the pattern does not select a topic that it matches."""
 
     create: Mapping[str, NewMirror]
     grow: Mapping[str, int]
     configs: Mapping[str, Mapping[str, str | None]]
     refused: Mapping[str, str]
+    left_out: Mapping[str, str]
 
 
 def selects(config: MirrorConfig, name: str, *, internal: bool) -> bool:
     """Returns True if the link mirrors the source's topic of this name. A pattern never selects internal topics."""
     if name in config.topics:
         return not internal
-    return (
-        bool(config.topics_regex) and not internal and not name.startswith("_") and _matches(config.topics_regex, name)
-    )
+    return not internal and not name.startswith("_") and _matches(config.topics_regex, name)
 
 
 def _matches(pattern: str, name: str) -> bool:
-    return re.fullmatch(pattern, name) is not None
+    return bool(pattern) and re.fullmatch(pattern, name) is not None
 
 
 def selects_group(config: MirrorConfig, group: str) -> bool:
-    return bool(config.groups_regex) and _matches(config.groups_regex, group)
+    return _matches(config.groups_regex, group)
 
 
 def plan_link(
     link_name: str,
     config: MirrorConfig,
     own_cluster: str,
-    source_cluster: str,
     source: Mapping[str, SourceTopic],
     target: Mapping[str, TargetTopic],
 ) -> LinkPlan:
@@ -90,16 +91,17 @@ def plan_link(
     grow: dict[str, int] = {}
     configs: dict[str, dict[str, str | None]] = {}
     refused: dict[str, str] = {name: "it does not exist at the source" for name in config.topics if name not in source}
+    left_out: dict[str, str] = {}
     for name, topic in sorted(source.items()):
         if not selects(config, name, internal=topic.internal):
             if name in config.topics:
-                refused[name] = "it is an internal topic"
+                refused[name] = f"{_INTERNAL}; remove it from `topics`"
+            elif _matches(config.topics_regex, name):
+                left_out[name] = _INTERNAL if topic.internal else "to mirror it, list it in `topics`"
             continue
         here = config.prefix + name
         found = target.get(here)
-        if source_cluster == own_cluster and here == name:
-            refused[name] = "the source is this cluster"
-        elif topic.mirror_of:
+        if topic.mirror_of:
             loop = topic.mirror_of == own_cluster
             refused[name] = "it is a mirror of " + ("this cluster" if loop else f"cluster {topic.mirror_of}")
         elif found is None:
@@ -118,4 +120,4 @@ def plan_link(
             }
             if changed:
                 configs[here] = changed
-    return LinkPlan(create, grow, configs, refused)
+    return LinkPlan(create, grow, configs, refused, left_out)

@@ -10,12 +10,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final
 
 from ...client.cluster_client import ClusterClient
+from ...client.errors import ConnectionFailedError
 from ...client.factory import ClusterAccess, open_client
+from ...client.network.metadata import ClusterView, TopicView
+from ...cluster.image import TopicImage
 from ...cluster.mirrors import (
     CopiedNode,
     LinkNode,
@@ -33,7 +36,7 @@ from ...cluster.mirrors import (
 from ...cluster.tree import paths
 from ...config.section import ConfigSource
 from ...config.sections.mirror import MirrorConfig
-from ...errors import BrokerError, ErrorCode, KlammError, describe_failure
+from ...errors import BrokerError, ConfigError, ErrorCode, KlammError, describe_failure
 from ...faults import fault_point
 from ...interfaces.coordination import NoNodeError
 from ...interfaces.offsets import CommittedOffset
@@ -43,6 +46,7 @@ from ...mirror.planner import NewMirror, SourceTopic, TargetTopic, plan_link, se
 from ...protocol.apis import ApiKey
 from ...records.partition import TopicPartition
 from ..services import Services
+from ..topic_creation import check_topic_config
 from .link_fetches import LinkFetches
 
 __all__ = ["LinkControl"]
@@ -50,6 +54,11 @@ __all__ = ["LinkControl"]
 log = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
 _LATEST: Final = -1
+_SOURCE_S: Final = 5.0
+"""How long the source may take to answer; promotions wait meanwhile."""
+_FETCH: Final = 12
+"""The version of Fetch since which a client names the epoch of its last record."""
+_VERSIONS: Final = {"client_software_name": "klamm-mirror", "client_software_version": "1"}
 
 
 class LinkControl:
@@ -67,6 +76,10 @@ class LinkControl:
         self._coordination = context.coordination
         self._topics: dict[str, MirrorTopicNode] = {}
         self._refused: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+        """Why the last try of a step failed."""
+        self._source_refused = False
         self._reported: ReportNode | None = None
         self._due: dict[str, float] = {}
         self._clients = ExitStack()
@@ -76,13 +89,16 @@ class LinkControl:
         self._own = self._clients.enter_context(open_client(context, f"mirror-{name}"))
         self.fetches = LinkFetches(
             name, self.config, services, self._coordination, loop, lambda: self._source, lambda: self._topics,
-            self._is_paused,
+            self._stops,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"klamm-mirror-{name}", daemon=True)
 
-    def _is_paused(self, topic: str) -> bool:
+    def _stops(self, topic: str) -> str:
+        """Returns the status for which a topic is not fetched; empty if it is."""
         node = self._topics.get(topic)
-        return self.node.paused or (node is not None and node.paused)
+        if self.node.paused or (node is not None and node.paused):
+            return "PAUSED"
+        return "FAILED" if self._source_refused else ""
 
     def start(self) -> None:
         self.fetches.start()
@@ -122,7 +138,6 @@ class LinkControl:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            problem = ""
             steps: list[tuple[str, float, Callable[[], None]]] = [
                 ("topics here", 0.0, self._read_topics),
                 ("promotions", 0.0, self._promote),
@@ -133,18 +148,22 @@ class LinkControl:
             for what, interval_s, step in steps:
                 if self._stopping.is_set() or time.monotonic() < self._due.get(what, 0.0):
                     continue
+                problem = ""
                 try:
                     step()
+                except ConfigError as error:
+                    problem = str(error)
                 except KlammError as error:
-                    problem = problem or f"{what}: {describe_failure(error)}"
+                    problem = f"{what}: {describe_failure(error)}"
                 except Exception as error:  # the others, and the broker, go on
-                    problem = problem or f"{what}: {describe_failure(error)}"
+                    problem = f"{what}: {describe_failure(error)}"
                     if not self._stopping.is_set():
                         log.exception("mirror %s, %s", self.name, what)
+                if problem and problem != self._failed.get(what) and not self._stopping.is_set():
+                    log.warning("mirror %s: %s", self.name, problem)
+                self._failed[what] = problem
                 self._due[what] = time.monotonic() + (min(interval_s, 1.0) if problem else interval_s)
-            if problem and problem != self.problem and not self._stopping.is_set():
-                log.warning("mirror %s: %s", self.name, problem)
-            self.problem = problem
+                self.problem = next(filter(None, self._failed.values()), "")
             self._stopping.wait(_TICK_S)
 
     @property
@@ -180,21 +199,30 @@ class LinkControl:
         """Compares the source's topics with those here; the controller carries out the difference."""
         if self.node.paused:
             return
-        view = self._source.metadata()
-        cluster = view.cluster_id or ""
-        self._check_source(cluster)
+        view = self._source.metadata(timeout_s=_SOURCE_S)
+        image = self._services.cluster.image()
+        try:
+            self._check_source(view, image.cluster_id)
+            self._source_refused = False
+        except ConfigError:
+            self._source_refused = True
+            raise
         found = {
-            name: SourceTopic(topic.topic_id, len(topic.partitions), topic.internal, self._source_configs(name))
+            name: SourceTopic(topic.topic_id, len(topic.partitions), topic.internal, self._source_configs(topic))
             for name, topic in view.topics.items()
             if topic.error is ErrorCode.none and topic.topic_id is not None
-            if selects(self.config, name, internal=topic.internal)
         }
         without_id = {
             name: "the source gives it no topic id; Apache Kafka 3.1 or newer is needed"
             for name, topic in view.topics.items()
-            if topic.topic_id is None and selects(self.config, name, internal=topic.internal)
+            if topic.error is ErrorCode.none and topic.topic_id is None
+            if selects(self.config, name, internal=topic.internal)
         }
-        image = self._services.cluster.image()
+        unreadable = {
+            name: f"the source answers {topic.error.name.upper()}"
+            for name, topic in view.topics.items()
+            if topic.error is not ErrorCode.none and selects(self.config, name, internal=topic.internal)
+        }
         here = {
             name: TargetTopic(
                 len(topic.partitions), topic.configs, topic.partitions[0].state.mirror if topic.partitions else "",
@@ -202,8 +230,9 @@ class LinkControl:
             )
             for name, topic in image.topics.items()
         }  # fmt: skip
-        plan = plan_link(self.name, self.config, image.cluster_id, cluster, found, here)
-        refused = {**plan.refused, **without_id}
+        plan = plan_link(self.name, self.config, image.cluster_id, found, here)
+        refused = {**plan.refused, **without_id, **unreadable}
+        refused = {name: f"not mirrored: {why}" for name, why in refused.items()}
         self.fetches.on_topics(
             (name, found[node.source].topic_id) for name, node in self._topics.items() if node.source in found
         )
@@ -213,21 +242,29 @@ class LinkControl:
             for name, count in plan.grow.items():
                 self._try(refused, name, partial(self._services.cluster.create_partitions, name, count))
             for name, changes in plan.configs.items():
-                self._try(refused, name, partial(self._services.cluster.alter_topic_config, name, changes))
+                self._try(refused, name, partial(self._alter, image.topics[name], changes))
         for topic, why in refused.items():
             if self._refused.get(topic) != why:
-                log.warning("mirror %s: topic %s is not mirrored: %s", self.name, topic, why)
-        self._refused = refused
+                log.warning("mirror %s: topic %s: %s", self.name, topic, why)
+        for topic, why in plan.left_out.items():
+            if topic not in self._left_out:
+                log.info("mirror %s: topic %s matches topics.regex and is left out: %s", self.name, topic, why)
+        self._refused, self._left_out = refused, dict(plan.left_out)
 
     def _try(self, refused: dict[str, str], topic: str, call: Callable[[], object]) -> None:
         """A topic that cannot be changed does not stop the others."""
         try:
             call()
-        except BrokerError as error:
+        except (BrokerError, ConfigError) as error:
             refused[topic] = str(error)
 
-    def _check_source(self, cluster: str) -> None:
-        """Raises `BrokerError` if the link's addresses lead to another cluster than before."""
+    def _check_source(self, view: ClusterView, own: str) -> None:
+        """Stores the source's cluster id, at the first time. Raises `ConfigError` if the link must copy nothing: from
+        this cluster, from another one than at first, or from brokers whose Fetch does not find a divergence."""
+        cluster, servers = view.cluster_id or "", ",".join(self.config.bootstrap_servers)
+        again = f"correct bootstrap.servers, then run `klamm mirror create {self.name}`"
+        if cluster == own:
+            raise ConfigError(f"{servers} is this cluster ({own}), and a link copies from another one: {again}")
 
         def note(node: LinkNode | None) -> LinkNode | None:
             return None if node is None else node.model_copy(update={"source_cluster_id": cluster})
@@ -235,18 +272,32 @@ class LinkControl:
         if not self.node.source_cluster_id and cluster:
             update(self._coordination, link_path(self.name), LinkNode, note)
         elif cluster != self.node.source_cluster_id:
-            raise BrokerError(
-                ErrorCode.inconsistent_cluster_id,
-                f"bootstrap.servers leads to cluster {cluster}, the link was made with {self.node.source_cluster_id}",
+            raise ConfigError(
+                f"{servers} is cluster {cluster or 'without an id'}, and the link has copied from "
+                f"{self.node.source_cluster_id}: {again}; to copy from the other one, promote or delete the link's "
+                f"topics, run `klamm mirror drop {self.name}`, and create it"
+            )
+        for node_id in view.nodes:
+            with suppress(ConnectionFailedError):  # its partitions are not fetched either
+                self._check_broker(node_id)
+
+    def _check_broker(self, node_id: int) -> None:
+        message = self._source.call(ApiKey.API_VERSIONS, node_id, timeout_s=_SOURCE_S, retry=False, **_VERSIONS)
+        newest = next((each.max_version for each in message.api_keys if each.api_key == ApiKey.FETCH), -1)
+        if newest < _FETCH:
+            raise ConfigError(
+                f"broker {node_id} of the source serves Fetch only up to version {newest}, and a mirror needs "
+                f"{_FETCH}: upgrade it to Apache Kafka 3.1 or newer"
             )
 
-    def _source_configs(self, topic: str) -> Mapping[str, str]:
-        """Returns the configurations that the source's topic sets itself."""
-        if not self.config.configs or not self._controls:
+    def _source_configs(self, topic: TopicView) -> Mapping[str, str]:
+        """Returns the configurations that a topic of the source sets itself, if they are to be copied."""
+        selected = selects(self.config, topic.name, internal=topic.internal)
+        if not selected or not self.config.configs or not self._controls:
             return {}
         return {
             name: entry.value
-            for name, entry in self._source.describe_configs(topic).items()
+            for name, entry in self._source.describe_configs(topic.name).items()
             if entry.source == ConfigSource.TOPIC and entry.value is not None
         }
 
@@ -254,16 +305,35 @@ class LinkControl:
         def note(_: MirrorTopicNode | None) -> MirrorTopicNode:
             return MirrorTopicNode(source=new.source, topic_id=new.topic_id)
 
+        self._check_configs(new.configs, "not mirrored: ")
         update(self._coordination, topic_path(self.name, name), MirrorTopicNode, note)
         factor = self._services.config.default_replication_factor
-        self._services.cluster.create_topic(name, new.partitions, factor, new.configs, mirror=self.name)
+        try:
+            self._services.cluster.create_topic(name, new.partitions, factor, new.configs, mirror=self.name)
+        except BrokerError as error:
+            self._coordination.delete(topic_path(self.name, name))
+            raise ConfigError(f"not mirrored: it cannot be created here: {error}") from error
         self._read_topics()
         log.info("mirror %s: topic %s was created with %d partitions", self.name, name, new.partitions)
+
+    def _alter(self, topic: TopicImage, changes: Mapping[str, str | None]) -> None:
+        after = {name: value for name, value in {**topic.configs, **changes}.items() if value is not None}
+        self._check_configs(after, "mirrored with its earlier configuration: ")
+        self._services.cluster.alter_topic_config(topic.name, changes)
+
+    def _check_configs(self, configs: Mapping[str, str], what: str) -> None:
+        try:
+            check_topic_config(self._services, configs)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{what}this cluster refuses the source's {error}; change it there, or name in the link's `configs` "
+                "only keys that are to be copied"
+            ) from error
 
     # -- groups --------------------------------------------------------------------------------------------------
 
     def _copy_groups(self) -> None:
-        if not self._controls or not self.config.groups_regex or self.node.paused:
+        if not self._controls or not self.config.groups_regex or self.node.paused or self._failed.get("source"):
             return
         ends = self._ends()
         for group in sorted(_groups(self._source)) if ends else ():
@@ -340,7 +410,7 @@ class LinkControl:
             ends.setdefault(topic, {}).update(known)
         found = ReportNode(
             partitions=partitions, refused=self._refused if self._controls else {},
-            problem=self.problem or self.fetches.problem,
+            left_out=self._left_out if self._controls else {}, problem=self.problem or self.fetches.failed_with,
             source_ends={topic: known for topic, known in ends.items() if topic in self._topics},
         )  # fmt: skip
         if found != self._reported:

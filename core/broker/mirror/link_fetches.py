@@ -20,7 +20,7 @@ from ...client.cluster_client import ClusterClient, FetchedPartition, Lineage
 from ...client.errors import STALE_LEADER_ERRORS
 from ...cluster.mirrors import MirrorCut, MirrorTopicNode, PartitionReport, topic_path, update
 from ...config.sections.mirror import MirrorConfig
-from ...errors import ErrorCode, KlammError, describe_failure
+from ...errors import CorruptRecordError, ErrorCode, KlammError, NoSpaceError, describe_failure
 from ...interfaces.coordination import Coordination
 from ...log.cut_batches import set_aside
 from ...log.errors import FencedLeaderEpochError
@@ -35,7 +35,8 @@ from ...mirror.partition_mirror import (
 )
 from ...protocol.replica_fetch import PartitionKey
 from ...records.chain import check_chain
-from ...records.partition import TopicPartition
+from ...records.header import MAGIC
+from ...records.partition import TopicPartition, some_of
 from ...replication.replica_fetch import EpochEndOffset
 from ...token_bucket import TokenBucket
 from ..replication.replica import Replica
@@ -49,8 +50,19 @@ _IDLE_S: Final = 0.1
 _BACKOFF_S: Final = 0.5
 _HELD_S: Final = 2.0
 """A partition whose topic is missing at the source, or whose records cannot be stored, is left out for this time."""
+_REFUSED_S: Final = 30.0
+"""The same for records that this version cannot store: only a change at the source helps."""
 _LOOK_UP_S: Final = 5.0
+_MAGIC_AT: Final = 16
 _EARLIEST: Final = -2
+
+
+class SourceRefusesError(KlammError):
+    """The source answers a fetch with an error."""
+
+
+class OldMagicError(CorruptRecordError):
+    """The source has record batches of magic 0 or 1."""
 
 
 class _Mirrored(NamedTuple):
@@ -74,9 +86,10 @@ class LinkFetches:
         loop: asyncio.AbstractEventLoop,
         client: Callable[[], ClusterClient],
         topics: Callable[[], Mapping[str, MirrorTopicNode]],
-        is_paused: Callable[[str], bool],
+        stops: Callable[[str], str],
     ) -> None:
-        self._failed_with = ""
+        """`stops` returns the status for which a topic is not fetched, as PAUSED; empty if it is."""
+        self.failed_with = ""
         self._held: dict[TopicPartition, str] = {}
         """The source's partitions that could not be fetched or stored, with the reason."""
         self._not_before: dict[TopicPartition, float] = {}
@@ -87,7 +100,7 @@ class LinkFetches:
         self._loop = loop
         self._client = client
         self._topics = topics
-        self._is_paused = is_paused
+        self._stops = stops
         self._mirrors: dict[PartitionKey, PartitionMirror] = {}
         self._caught_up: dict[PartitionKey, float] = {}
         self._stopping = threading.Event()
@@ -121,16 +134,16 @@ class LinkFetches:
         for replica in self._led():
             mirror = self._mirrors.get(replica.key)
             end = replica.log.log_end_offset
-            if self._is_paused(replica.name.topic):
-                status = "PAUSED"
-            else:
-                status = "COPYING" if mirror is None else mirror.status.value
-            source_end = -1 if mirror is None else mirror.source_end
-            lag = -1 if mirror is None else mirror.lag
-            last_epoch = replica.log.last_record_epoch
+            topic = self._topics().get(replica.name.topic)
+            source = None if topic is None else TopicPartition(topic.source, replica.name.partition)
+            status = self._stops(replica.name.topic) or ("COPYING" if mirror is None else mirror.status.value)
             found[replica.name] = PartitionReport(
-                status=status, end=end, source_end=source_end, lag=lag, last_epoch=last_epoch
-            )
+                status=status, end=end,
+                source_end=-1 if mirror is None else mirror.source_end,
+                lag=-1 if mirror is None else mirror.lag,
+                last_epoch=replica.log.last_record_epoch,
+                reason="" if source is None or status == "PAUSED" else self._held.get(source, ""),
+            )  # fmt: skip
         return found
 
     def lags_s(self) -> dict[TopicPartition, float]:
@@ -158,30 +171,45 @@ class LinkFetches:
         while not self._stopping.is_set():
             try:
                 worked = self._fetch_all()
-                self._failed_with = ""
+                self.failed_with = ""
             except Exception as error:  # it must go on, or these partitions would never be copied again
                 worked = False
-                if not self._stopping.is_set() and describe_failure(error) != self._failed_with:
+                if not self._stopping.is_set() and describe_failure(error) != self.failed_with:
                     log.exception("mirror %s failed", self._name)
-                self._failed_with = describe_failure(error)
+                self.failed_with = describe_failure(error)
             if not worked:
-                self._stopping.wait(_BACKOFF_S if self._failed_with else _IDLE_S)
+                self._stopping.wait(_BACKOFF_S if self.failed_with else _IDLE_S)
 
     @property
     def problem(self) -> str:
         """Why partitions are not fetched, for one of them; empty if all are."""
         held = next(iter(dict(self._held).items()), None)
-        return self._failed_with or ("" if held is None else f"{held[0]}: {held[1]}")
+        return self.failed_with or ("" if held is None else f"{held[0]}: {held[1]}")
 
-    def _hold(self, share: Iterable[_Mirrored], error: KlammError, seconds: float) -> None:
-        """Leaves partitions out for a while, so that the others go on."""
-        said, until, new = describe_failure(error), time.monotonic() + seconds, False
+    def _hold(self, share: Iterable[_Mirrored], why: str, seconds: float, *, failed: bool = False) -> None:
+        """Leaves partitions out for a while, so that the others go on. `failed`: what the source has answered cannot be
+        stored."""
+        until, new = time.monotonic() + seconds, []
         for each in share:
-            new = new or self._held.get(each.source) != said
-            self._held[each.source], self._not_before[each.source] = said, until
-            self._loop.call_soon_threadsafe(each.mirror.source_is_away)
+            if self._held.get(each.source) != why:
+                new.append(each.source)
+            self._held[each.source], self._not_before[each.source] = why, until
+            self._loop.call_soon_threadsafe(each.mirror.failed if failed else each.mirror.source_is_away)
         if new and not self._stopping.is_set():
-            log.warning("mirror %s: some partitions cannot be copied, retrying: %s", self._name, said)
+            log.warning("mirror %s: %s cannot be copied, retrying: %s", self._name, some_of(new), why)
+
+    def _hold_failed(self, each: _Mirrored, error: KlammError) -> None:
+        """Leaves out a partition whose answer could not be applied, and notes what to do."""
+        match error:
+            case NoSpaceError():
+                why = f"the disk of broker {self._services.broker_id} is full: {error}; free space, and it goes on"
+                self._hold([each], why, _HELD_S, failed=True)
+            case OldMagicError():
+                self._hold([each], str(error), _REFUSED_S, failed=True)
+            case SourceRefusesError():
+                self._hold([each], str(error), _HELD_S)
+            case _:
+                self._hold([each], describe_failure(error), _HELD_S, failed=True)
 
     def _on_loop(self, steps: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(steps, self._loop).result()
@@ -205,7 +233,7 @@ class LinkFetches:
                 for node, led in client.by_leader(named, timeout_s=_LOOK_UP_S).items():
                     by_leader.setdefault(node, {}).update({tp: named[tp] for tp in led})
             except KlammError as error:
-                self._hold(share, error, _HELD_S)
+                self._hold(share, describe_failure(error), _HELD_S)
         if len(by_leader) == 1:
             ((node, wanted),) = by_leader.items()
             self._fetch_from(node, wanted)
@@ -242,7 +270,7 @@ class LinkFetches:
                     mirror.status = before.status
                 self._mirrors[replica.key] = mirror
                 self._caught_up.setdefault(replica.key, time.monotonic())
-            if self._is_paused(replica.name.topic):
+            if self._stops(replica.name.topic):
                 continue
             if mirror.stopped and (decision := topic.decisions.get(replica.name.partition)) is not None:
                 status, *position = decision
@@ -270,7 +298,7 @@ class LinkFetches:
                 partition_max_bytes=config.max_partition_fetch_bytes,
             )
         except KlammError as error:  # its leader may be another broker by now
-            self._hold(share.values(), error, _BACKOFF_S)
+            self._hold(share.values(), describe_failure(error), _BACKOFF_S)
             if not self._stopping.is_set():
                 with suppress(KlammError):
                     client.metadata({tp.topic for tp in share}, timeout_s=_LOOK_UP_S)
@@ -286,7 +314,7 @@ class LinkFetches:
                     self._apply(share[tp], answer)
                     self._held.pop(tp, None)
                 except KlammError as error:  # of this partition: the others of the answer are taken
-                    self._hold([share[tp]], error, _HELD_S)
+                    self._hold_failed(share[tp], error)
         if stale:
             with suppress(KlammError):
                 client.metadata(stale, timeout_s=_LOOK_UP_S)
@@ -304,6 +332,10 @@ class LinkFetches:
                 self._store_gap(each)
             elif result is MirrorResult.EPOCH_TOO_LOW:
                 self._services.cluster.raise_leader_epochs({name: mirror.wanted_epoch - 1})
+            elif result is MirrorResult.REFUSED and found.error not in STALE_LEADER_ERRORS:
+                raise SourceRefusesError(
+                    f"the source answers {ErrorCode(found.error).name.upper()}; the link needs READ on its topics there"
+                )
             elif result is MirrorResult.STOPPED:
                 log.error(
                     "%s: %s at offset %d: nothing is copied any more; see `klamm mirror status`",
@@ -365,12 +397,24 @@ class LinkFetches:
 
 
 def _answer(found: FetchedPartition) -> MirrorAnswer:
-    """Returns the answer with whole batches only. Raises `CorruptRecordError` for a batch of magic 0 or 1."""
+    """Returns the answer with whole batches only. Raises `OldMagicError`; `CorruptRecordError` for a damaged batch."""
     diverging = None if found.diverging is None else EpochEndOffset(*found.diverging)
     records, largest = b"", -1
     if found.records:
+        _check_magic(found.records)
         chain = check_chain(found.records)
         if chain.batches:
             records, largest = found.records[: chain.end], chain.epochs[-1][0]
     error = ErrorCode(found.error)
     return MirrorAnswer(error, diverging, found.high_watermark, found.log_start_offset, records, largest)
+
+
+def _check_magic(records: bytes) -> None:
+    """Raises `OldMagicError` if the first entry is a message or a message set of magic 0 or 1: they precede all batches
+    of magic 2, and have their offset, length and magic at the same bytes."""
+    if len(records) > _MAGIC_AT and records[_MAGIC_AT] < MAGIC:
+        offset = int.from_bytes(records[:8], "big")
+        raise OldMagicError(
+            f"the source's record at offset {offset} has magic {records[_MAGIC_AT]}, a format from before Kafka 0.11, "
+            "and only magic 2 is copied: delete such records there (retention, DeleteRecords), or leave the topic out"
+        )

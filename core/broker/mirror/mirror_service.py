@@ -8,8 +8,12 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ...cluster.mirrors import LinkNode, read_links
-from ...errors import KlammError, describe_failure
+from pydantic import ValidationError
+
+from ...cluster.mirrors import LinkNode, ReportNode, read_links, report_path, update
+from ...config.problems import problems_of
+from ...config.sections.mirror import MirrorConfig
+from ...errors import ConfigError, KlammError, describe_failure
 from ...interfaces.service import BrokerContext, ServiceMetric
 from ..services import Services
 
@@ -31,6 +35,8 @@ class MirrorService:
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, LinkControl] = {}
         self._problem: str | None = None
+        self._invalid: dict[str, str] = {}
+        """Links that cannot be started, with the reason."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="klamm-mirrors", daemon=True)
 
@@ -44,7 +50,9 @@ class MirrorService:
             link.stop()
 
     def health(self) -> str | None:
-        return self._problem or next((said for link in list(self._links.values()) if (said := link.health())), None)
+        invalid = next((f"mirror {name}: {why}" for name, why in list(self._invalid.items())), None)
+        said = (said for link in list(self._links.values()) if (said := link.health()))
+        return self._problem or invalid or next(said, None)
 
     def metrics(self) -> Iterable[ServiceMetric]:
         return [sample for link in list(self._links.values()) for sample in link.metrics()]
@@ -66,6 +74,7 @@ class MirrorService:
         for name in [name for name in self._links if name not in links]:
             self._links.pop(name).stop()
             log.info("mirror %s has ended", name)
+        self._invalid = {name: why for name, why in self._invalid.items() if name in links}
         for name, node in links.items():
             from .link_control import LinkControl  # a broker without links imports no client
 
@@ -75,7 +84,24 @@ class MirrorService:
                 continue
             if known is not None:
                 self._links.pop(name).stop()
-            link = LinkControl(name, node, self._services, self._context, self._loop)
+            try:
+                link = LinkControl(name, node, self._services, self._context, self._loop)
+            except (ConfigError, ValidationError) as error:  # as of a later version; the other links go on
+                self._refuse(name, node, error)
+                continue
+            self._invalid.pop(name, None)
             self._links[name] = link
             link.start()
             log.info("mirror %s follows %s", name, ",".join(link.config.bootstrap_servers))
+
+    def _refuse(self, name: str, node: LinkNode, error: ConfigError | ValidationError) -> None:
+        """Stores why a link cannot be started, for `klamm mirror status`."""
+        config = isinstance(error, ConfigError)
+        problems = [error] if config else problems_of(error, MirrorConfig, node.config)
+        found = "; ".join(map(str, problems))
+        words = f"its stored definition is invalid: {found}; correct the file and run `klamm mirror create {name}`"
+        if self._invalid.get(name) != words:
+            log.error("mirror %s: %s", name, words)
+            path, report = report_path(name, self._services.broker_id), ReportNode(problem=words)
+            update(self._context.coordination, path, ReportNode, lambda _: report)
+            self._invalid[name] = words

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
+from ...transport.address import Address
 from ..section import INT_MAX, ConfigType, Int, Long, Names, Section, key, wrong_key
 
 __all__ = ["MirrorConfig"]
@@ -23,8 +24,12 @@ def _pattern(value: str) -> str:
 Pattern = Annotated[str, AfterValidator(_pattern), ConfigType.STRING]
 
 
+def _servers(given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(Address.parse_server(server)) for server in given)
+
+
 class MirrorConfig(Section):
-    bootstrap_servers: Names = key((), "brokers of the source, as `host:port`")
+    bootstrap_servers: Annotated[Names, AfterValidator(_servers)] = key((), "brokers of the source, as `host:port`")
     topics: Names = key((), "the source's topics that are mirrored")
     topics_regex: Pattern = key(
         "", "a pattern of whole names of further topics; it selects no internal topic and none that begins with `_`"

@@ -14,11 +14,9 @@ from klamm.core.mirror.planner import LinkPlan, SourceTopic, TargetTopic, plan_l
 ID = UUID(int=7)
 
 
-def planned(
-    source: Mapping[str, SourceTopic], target: Mapping[str, TargetTopic], *, cluster: str = "there", **keys: object
-) -> LinkPlan:
+def planned(source: Mapping[str, SourceTopic], target: Mapping[str, TargetTopic], **keys: object) -> LinkPlan:
     config = MirrorConfig.model_validate({"bootstrap.servers": "b:9092", "topics.regex": "flights.*", **keys})
-    return plan_link("berlin", config, "here", cluster, source, target)
+    return plan_link("berlin", config, "here", source, target)
 
 
 def test_a_new_topic_is_created_with_the_configurations_that_are_copied() -> None:
@@ -49,7 +47,6 @@ def test_the_number_of_partitions_never_shrinks() -> None:
         (SourceTopic(ID, 1), TargetTopic(1, link="paris", source="flights"), {}, "mirror of link paris"),
         (SourceTopic(ID, 1, mirror_of="here"), None, {}, "mirror of this cluster"),
         (SourceTopic(ID, 1, mirror_of="third"), None, {}, "mirror of cluster third"),
-        (SourceTopic(ID, 1), None, {"cluster": "here"}, "the source is this cluster"),
         (SourceTopic(ID, 1, internal=True), None, {"topics": ["flights"]}, "internal"),
     ],
 )
@@ -65,7 +62,11 @@ def test_a_named_topic_that_does_not_exist_is_reported() -> None:
 
 def test_a_pattern_selects_neither_internal_topics_nor_those_with_an_underscore() -> None:
     found = {"__consumer_offsets": SourceTopic(ID, 50, internal=True), "_schemas": SourceTopic(ID, 1)}
-    assert not planned(found, {}, **{"topics.regex": ".*"}).create
+    plan = planned(found, {}, **{"topics.regex": ".*"})
+    assert not plan.create
+    assert not plan.refused
+    assert "never mirrored" in plan.left_out["__consumer_offsets"]
+    assert "list it in `topics`" in plan.left_out["_schemas"]
     assert set(planned(found, {}, topics=["_schemas"]).create) == {"_schemas"}
 
 
@@ -81,7 +82,13 @@ def test_groups_are_selected_by_their_whole_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"topics": "a"}, {"bootstrap.servers": "b:1"}, {"bootstrap.servers": "b:1", "topics.regex": "("}]
+    "keys",
+    [
+        {"topics": "a"},
+        {"bootstrap.servers": "b:1"},
+        {"bootstrap.servers": "b", "topics": "a"},
+        {"bootstrap.servers": "b:1", "topics.regex": "("},
+    ],
 )
 def test_a_wrong_link_is_refused(keys: dict[str, str]) -> None:
     with pytest.raises(ValidationError):

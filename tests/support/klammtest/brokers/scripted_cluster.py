@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
+from klamm.core.config.section import ConfigSource
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol import messages
@@ -49,7 +50,8 @@ class ScriptedCluster:
     the elections. `preferred`: by rack, the broker that a leader names to fetch from (KIP-392); such brokers serve what
     they do not lead, unless `refused` has an error for it. `poll_s`: how long a Fetch without records waits, unless it
     asks for less; `polls_s`: the same of some brokers; `delays_s`: how much later these answer each Fetch.
-    `coordinators`: brokers that name another coordinator than `coordinator`, and which.
+    `coordinators`: brokers that name another coordinator than `coordinator`, and which. `configs`: what topics set
+    themselves.
     """
 
     topics: dict[str, int]
@@ -66,6 +68,8 @@ class ScriptedCluster:
     coordinator: int = 1
     coordinators: dict[int, int] = field(default_factory=dict)
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    cluster_id: str = "scripted"
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
     poll_s: float = 0.02
     polls_s: dict[int, float] = field(default_factory=dict)
     delays_s: dict[int, float] = field(default_factory=dict)
@@ -90,6 +94,7 @@ class ScriptedCluster:
                 ApiKey.METADATA: self._metadata,
                 ApiKey.FETCH: self._fetch,
                 ApiKey.LIST_OFFSETS: self._list_offsets,
+                ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
                 ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
                 ApiKey.FIND_COORDINATOR: self._find_coordinator,
                 ApiKey.OFFSET_COMMIT: self._commit,
@@ -145,7 +150,7 @@ class ScriptedCluster:
                 schema.part("MetadataResponseBroker", node_id=number, host="127.0.0.1", port=broker.port, rack=None)
                 for number, broker in self.brokers.items()
             ),
-            cluster_id="scripted",
+            cluster_id=self.cluster_id,
             controller_id=1,
             topics=tuple(self._topic(schema, name, self.behind.get(node, self.led)) for name in names),
             error_code=ErrorCode.none,
@@ -160,7 +165,7 @@ class ScriptedCluster:
             error_code=ErrorCode.none if count else ErrorCode.unknown_topic_or_partition,
             name=name,
             topic_id=self.ids.get(name),
-            is_internal=False,
+            is_internal=name.startswith("__"),
             partitions=tuple(
                 schema.part(
                     "MetadataResponsePartition",
@@ -292,6 +297,33 @@ class ScriptedCluster:
         if nearer != node:
             return {**found, "preferred_read_replica": nearer}
         return {**found, "records": log.batch_at(p.fetch_offset)}
+
+    def _describe_configs(self, node: int, request: Any, version: int) -> Any:
+        schema = messages.response(ApiKey.DESCRIBE_CONFIGS, version)
+        results = tuple(
+            schema.part(
+                "DescribeConfigsResult",
+                error_code=ErrorCode.none,
+                error_message=None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=tuple(
+                    schema.part(
+                        "DescribeConfigsResourceResult",
+                        name=name,
+                        value=value,
+                        read_only=False,
+                        config_source=int(ConfigSource.TOPIC),
+                        is_sensitive=False,
+                        synonyms=(),
+                        documentation=None,
+                    )
+                    for name, value in self.configs.get(resource.resource_name, {}).items()
+                ),
+            )
+            for resource in request.resources
+        )
+        return schema.build(throttle_time=NO_TIME, results=results)
 
     def _list_offsets(self, node: int, request: Any, version: int) -> Any:
         schema = messages.response(ApiKey.LIST_OFFSETS, version)

@@ -1,0 +1,284 @@
+"""What a mirror must not or cannot copy: one line in the log and in `klamm mirror status`, which says what to do, while
+other topics and links go on (docs/mirror.md, "What a link refuses").
+
+One cluster with several links: `berlin` to a broker of Klamm, the others to brokers in memory that answer what no
+broker of today does.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from klamm.core.cli.mirror import app
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.protocol.apis import SPOKEN, ApiKey
+from klamm.core.records.partition import TopicPartition
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.brokers.inprocess import broker_thread
+from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
+from klammtest.faulty import fault_hook
+from klammtest.logs import batch, codec_table
+from klammtest.waiting import PATIENCE_S, eventually, within
+
+QUICK = {"metadata.interval.ms": 100, "fetch.max.wait.ms": 50}
+ODD = {"odd.old": 1, "odd.configured": 1, "odd.good": 1, "__consumer_offsets": 1, "_schemas": 1}
+
+
+class World:
+    """The target with its links' file, and the source of `berlin`."""
+
+    def __init__(self, folder: Path, source: RunningBroker, stack: ExitStack) -> None:
+        coordination = {"plugin": "embedded", "path": str(folder / "coordination.db")}
+        self._target = stack.enter_context(broker_thread(folder, coordination))
+        self.data = folder / "data"
+        self.bootstrap = f"127.0.0.1:{self._target.advertised[0].port}"
+        self._file = folder / "klamm.yaml"
+        self._sections: dict[str, Any] = {"coordination": coordination, "mirrors": {}}
+        self.source = stack.enter_context(ClusterClient(source.bootstrap, codecs=codec_table()))
+        self.target = stack.enter_context(ClusterClient(self.bootstrap, codecs=codec_table()))
+        self.source_bootstrap = source.bootstrap
+
+    def run(self, *arguments: str) -> tuple[str, str]:
+        """Runs `klamm mirror`; returns its output and its error."""
+        result = CliRunner().invoke(app, [*arguments, "--config", str(self._file)])
+        return result.output, "" if result.exception is None else str(result.exception)
+
+    def link(self, name: str, bootstrap: str, **keys: object) -> None:
+        section = {"bootstrap.servers": bootstrap, **QUICK, **{key.replace("_", "."): keys[key] for key in keys}}
+        self._sections["mirrors"][name] = section
+        self._file.write_text(yaml.safe_dump(self._sections))
+        assert self.run("create", name)[1] == ""
+
+    def says(self, link: str, *words: str) -> str:
+        """Waits until one line of `status` has all the words; returns it. The command must fail."""
+
+        def found() -> str:
+            output, error = self.run("status", link)
+            lines = [line for line in output.splitlines() if all(word in line for word in words)]
+            return lines[0] if len(lines) == 1 and "does not copy everything" in error else ""
+
+        assert within(found, PATIENCE_S), (words, self.run("status", link))
+        return found()
+
+    def follows(self, link: str, topic: str, end: int) -> None:
+        def reached() -> bool:
+            rows = json.loads(self.run("status", link, "--topic", topic, "--json")[0])["partitions"]
+            return [(row["status"], row["end"]) for row in rows] == [("FOLLOWING", end)]
+
+        assert within(reached, PATIENCE_S), (topic, end, self.run("status", link))
+
+    def goes_on(self) -> None:
+        """A record more is copied by the link `berlin`."""
+        self.source.produce({TopicPartition("trips.good", 0): batch([b"x"])})
+        ((end, _),) = self.source.list_offsets({TopicPartition("trips.good", 0): -1}).values()
+        self.follows("berlin", "trips.good", end)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("refusals")
+    with ExitStack() as stack:
+        source = stack.enter_context(running_broker(folder / "source"))
+        (folder / "target").mkdir()
+        found = World(folder / "target", source, stack)
+        found.source.create_topics({"trips.good": NewTopic(1, 1, {"retention.ms": "-1"})})
+        found.link("berlin", source.bootstrap, **{"topics.regex": r"trips\..*"})
+        found.goes_on()
+        yield found
+
+
+@pytest.fixture
+def odd(world: World) -> Iterator[ScriptedCluster]:
+    """A source in memory; the links to it are dropped at the end."""
+    with scripted_cluster(ODD, 1) as cluster:
+        cluster.stored[TopicPartition("odd.good", 0)].append((1_700_000_000_000, None, b"a", ()))
+        try:
+            yield cluster
+        finally:
+            for row in json.loads(world.run("list", "--json")[0]):
+                if row["source"] == cluster.bootstrap:
+                    dropped(world, row["link"])
+
+
+def dropped(world: World, link: str) -> None:
+    """Removes a link and its topics, so that its source may end."""
+    world.run("pause", link)
+    names = {row["topic"] for row in json.loads(world.run("status", link, "--json")[0])["partitions"]}
+    if names:
+        world.target.delete_topics(sorted(names))
+
+    def done() -> bool:
+        return world.run("drop", link)[1] == ""
+
+    eventually(done, f"link {link} is removed")
+
+
+def test_a_link_to_its_own_cluster_copies_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        world.link("mine", world.bootstrap, **{"topics.regex": ".*", "prefix": "copy."})
+        line = world.says("mine", f"{world.bootstrap} is this cluster")
+    assert "correct bootstrap.servers, then run `klamm mirror create mine`" in line
+    assert logged(caplog, "mirror mine: ") == 1
+    assert not [name for name in world.target.metadata().topics if name.startswith("copy.")]
+    world.goes_on()
+    dropped(world, "mine")
+
+
+def test_a_source_without_fetch_12_copies_nothing(world: World, odd: ScriptedCluster) -> None:
+    (broker,) = odd.brokers.values()
+    low, _ = SPOKEN[ApiKey.FETCH]
+    broker.versions[ApiKey.FETCH] = (low, 11)
+    world.link("old", odd.bootstrap, **{"topics.regex": r"odd\..*"})
+    line = world.says("old", "broker 1 of the source serves Fetch only up to version 11")
+    assert "upgrade it to Apache Kafka 3.1 or newer" in line
+    assert not [name for name in world.target.metadata().topics if name.startswith("odd.")]
+    world.goes_on()
+
+
+def test_a_topic_that_exists_here_is_not_mirrored(world: World) -> None:
+    world.target.create_topics({"trips.here": NewTopic(1, 1)})
+    world.source.create_topics({"trips.here": NewTopic(1, 1)})
+    line = world.says("berlin", "topic trips.here: not mirrored", "is an ordinary topic")
+    assert "delete it, or set another prefix" in line
+    world.goes_on()
+    world.source.delete_topics(["trips.here"])
+    eventually(lambda: world.run("status", "berlin")[1] == "", "the line ends with its reason")
+
+
+def test_records_of_an_old_format_stop_their_partition(world: World, odd: ScriptedCluster) -> None:
+    odd.stored[TopicPartition("odd.old", 0)].batches.append((1, message(b"a", magic=1)))
+    world.link("odd", odd.bootstrap, topics=["odd.old", "odd.good"])
+    line = world.says("odd", "odd.old-0: the source's record at offset 0 has magic 1")
+    assert "delete such records there (retention, DeleteRecords), or leave the topic out" in line
+    output, _ = world.run("status", "odd", "--topic", "odd.old")
+    assert "FAILED" in output
+    world.follows("odd", "odd.good", 1)
+    world.goes_on()
+
+
+def test_another_cluster_behind_the_addresses_copies_nothing(world: World, odd: ScriptedCluster) -> None:
+    world.link("moved", odd.bootstrap, topics=["odd.good"])
+    world.follows("moved", "odd.good", 1)
+    odd.cluster_id = "elsewhere"
+    line = world.says("moved", "is cluster elsewhere, and the link has copied from scripted")
+    assert "to copy from the other one, promote or delete the link's topics, run `klamm mirror drop moved`" in line
+    odd.stored[TopicPartition("odd.good", 0)].append((1_700_000_000_000, None, b"of another cluster", ()))
+    asked = len(odd.asked(ApiKey.METADATA))
+    eventually(lambda: len(odd.asked(ApiKey.METADATA)) > asked + 1, "the source is compared again")
+    rows = json.loads(world.run("status", "moved", "--json")[0])["partitions"]
+    assert [(row["status"], row["end"]) for row in rows] == [("FAILED", 1)]
+    world.goes_on()
+    odd.cluster_id = "scripted"
+    world.follows("moved", "odd.good", 2)
+
+
+def test_a_pattern_leaves_internal_topics_out_and_says_so(world: World, odd: ScriptedCluster) -> None:
+    world.link("all", odd.bootstrap, **{"topics.regex": r"odd\.good|_.*"})
+    world.follows("all", "odd.good", 1)
+    eventually(lambda: "__consumer_offsets" in world.run("status", "all")[0], "the topics that are left out")
+    output, error = world.run("status", "all")
+    assert "topic __consumer_offsets is left out: an internal topic of the source is never mirrored" in output
+    assert "topic _schemas is left out: to mirror it, list it in `topics`" in output
+    assert error == ""
+    world.link("all", odd.bootstrap, topics=["odd.good", "__consumer_offsets"])
+    line = world.says("all", "topic __consumer_offsets: not mirrored")
+    assert "remove it from `topics`" in line
+    world.follows("all", "odd.good", 1)
+
+
+def test_a_topic_whose_configuration_is_refused_here_is_not_mirrored(world: World, odd: ScriptedCluster) -> None:
+    odd.configs["odd.configured"] = {"message.format.version": "2.8", "retention.ms": "-1"}
+    keys = ["retention.ms", "message.format.version"]
+    world.link("strict", odd.bootstrap, topics=["odd.configured", "odd.good"], configs=keys)
+    line = world.says("strict", "topic odd.configured: not mirrored: this cluster refuses", "message.format.version")
+    assert "change it there, or name in the link's `configs` only keys that are to be copied" in line
+    world.follows("strict", "odd.good", 1)
+    assert "odd.configured" not in world.target.metadata().topics
+    odd.configs["odd.good"] = {"message.format.version": "2.8"}
+    world.says("strict", "topic odd.good: mirrored with its earlier configuration: this cluster refuses")
+    odd.stored[TopicPartition("odd.good", 0)].append((1_700_000_000_000, None, b"b", ()))
+    world.follows("strict", "odd.good", 2)
+    world.goes_on()
+
+
+def test_a_partition_goes_on_when_its_disk_has_space_again(world: World) -> None:
+    """The quota of one partition's directory is used up."""
+    world.source.create_topics({"trips.full": NewTopic(1, 1, {"retention.ms": "-1"})})
+    world.follows("berlin", "trips.full", 0)
+    with fault_hook(no_space_below("trips.full-0")):
+        world.source.produce({TopicPartition("trips.full", 0): batch([b"a"])})
+        line = world.says("berlin", "trips.full-0: the disk of broker 0 is full")
+        assert "free space, and it goes on" in line
+        assert "FAILED" in world.run("status", "berlin", "--topic", "trips.full")[0]
+        world.goes_on()
+    world.follows("berlin", "trips.full", 1)
+    assert world.run("status", "berlin")[1] == ""
+
+
+def test_a_stored_link_that_cannot_be_used_leaves_the_others_alone(world: World) -> None:
+    """As a link that a later version has stored."""
+    from klamm.core.cluster.mirrors import LinkNode, link_path, update
+    from klamm.core.config.settings import load_settings
+
+    coordination = load_settings(Path(world.data).parent / "klamm.yaml").make_coordination()
+    coordination.start(30)
+    try:
+        node = LinkNode(config={"bootstrap.servers": ["b:9092"], "topics": ["a"], "unknown.key": 1})
+        update(coordination, link_path("a-later-one"), LinkNode, lambda _: node)
+        world.says("a-later-one", "unknown.key")
+        world.goes_on()
+        assert world.run("drop", "a-later-one")[1] == ""
+    finally:
+        coordination.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"bootstrap.servers": "berlin"}, "mirrors.berlin.bootstrap.servers: expected host:port"),
+        ({"topics.regex": "("}, "mirrors.berlin.topics.regex"),
+        ({"on.gap": "perhaps"}, "mirrors.berlin.on.gap"),
+        ({"topic": "a"}, "mirrors.berlin.topic"),
+    ],
+)
+def test_a_wrong_definition_is_one_line(tmp_path: Path, keys: Mapping[str, object], why: str) -> None:
+    section = {"bootstrap.servers": "b:9092", "topics": ["a"], **keys}
+    (tmp_path / "klamm.yaml").write_text(yaml.safe_dump({"mirrors": {"berlin": section}}))
+    result = CliRunner().invoke(app, ["create", "berlin", "--config", str(tmp_path / "klamm.yaml")])
+    (line,) = str(result.exception).splitlines()
+    assert why in line
+
+
+def logged(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+
+
+def message(value: bytes, magic: int) -> bytes:
+    """Returns a message set with one message of magic 1, as brokers before 0.11 store it."""
+    body = struct.pack(">bbqii", magic, 0, 1_400_000_000_000, -1, len(value)) + value
+    return struct.pack(">qiI", 0, len(body) + 4, crc32(body)) + body
+
+
+def no_space_below(folder: str) -> Any:
+    """Returns a hook by which appends to the segments of one partition fail with EDQUOT."""
+
+    def hook(point: str) -> None:
+        if point == "log.append.before_write":
+            segment = sys._getframe(2).f_locals["self"]
+            if folder in str(segment.path):
+                raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    return hook
