@@ -245,7 +245,7 @@ def main() -> int:
                 epochs = {header.leader_epoch for tp in plain for _, header in iter_headers(whole(target, tp))}
                 lines, batches = dump_differences(folder / "kafka" / "data", broker.log_dir, plain)
                 found += lines
-                mirror.command("promote", "berlin", "--drain")
+                mirror.command("promote", "berlin", "--drain", "--quiet", "1s")
                 read += read_group(broker.bootstrap, 3 * third - len(read))
                 java_read += read_java(broker.bootstrap, 3 * third - len(java_read))
                 for group, rows in ((GROUP, read), (JAVA_GROUP, java_read)):

@@ -75,7 +75,7 @@ def main() -> int:
                     run(groups, "offsets", GROUP, "--save", back)
                     run(groups, "reset", GROUP, "--file", back, "--bootstrap", bootstrap, "--yes")
                     ways.append(committed(source))
-                    run(mirror, "promote", "kafka", "--drain")
+                    run(mirror, "promote", "kafka", "--drain", "--quiet", "1s")
 
                 ways: list[dict[str, int]] = []
                 moved = move(

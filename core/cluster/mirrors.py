@@ -98,8 +98,8 @@ class PartitionReport(NodeData):
 class ReportNode(NodeData):
     """`partitions` by topic and partition. `refused`: topics that are not mirrored, or whose changes are not, with the
     reason. `left_out`: topics that the pattern matches and does not select, with the reason. `problem`: why the link
-    does not work at this broker; empty if it does. `source_ends`: the source's high watermark in its last answer to this
-    broker, also of partitions that it led before: the source may not answer the next leader any more."""
+    does not work at this broker; empty if it does. `source_ends`: the source's high watermark in its last answer to
+    this broker, also of partitions that it led before: the source may not answer the next leader any more."""
 
     version: int = 1
     partitions: dict[str, dict[int, PartitionReport]] = Field(default_factory=dict)

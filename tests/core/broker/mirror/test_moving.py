@@ -43,6 +43,12 @@ def test_running_clients_move_without_a_lost_or_doubled_record(tmp_path: Path) -
             source.create_topics({"orders": NewTopic(3, 1)})
             run("create", "old")
             run("status", "old", "--wait", "60s")
-            moved = move(old.bootstrap, new.bootstrap, "orders", copied, lambda: run("promote", "old", "--drain"))
+            moved = move(
+                old.bootstrap,
+                new.bootstrap,
+                "orders",
+                copied,
+                lambda: run("promote", "old", "--drain", "--quiet", "1s"),
+            )
     print(f"pauses: consumer {moved.consumer_pause_s:.2f} s, producer {moved.producer_pause_s:.2f} s")
     assert not moved.problems
