@@ -189,7 +189,7 @@ class LinkFetches:
     def _hold(self, share: Iterable[_Mirrored], why: str, seconds: float, *, failed: bool = False) -> None:
         """Leaves partitions out for a while, so that the others go on. `failed`: what the source has answered cannot be
         stored."""
-        until, new = time.monotonic() + seconds, []
+        until, new = time.monotonic() + seconds, list[TopicPartition]()
         for each in share:
             if self._held.get(each.source) != why:
                 new.append(each.source)
