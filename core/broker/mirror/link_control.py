@@ -58,7 +58,6 @@ _SOURCE_S: Final = 5.0
 """How long the source may take to answer; promotions wait meanwhile."""
 _FETCH: Final = 12
 """The version of Fetch since which a client names the epoch of its last record."""
-_VERSIONS: Final = {"client_software_name": "klamm-mirror", "client_software_version": "1"}
 
 
 class LinkControl:
@@ -282,7 +281,14 @@ class LinkControl:
                 self._check_broker(node_id)
 
     def _check_broker(self, node_id: int) -> None:
-        message = self._source.call(ApiKey.API_VERSIONS, node_id, timeout_s=_SOURCE_S, retry=False, **_VERSIONS)
+        message = self._source.call(
+            ApiKey.API_VERSIONS,
+            node_id,
+            timeout_s=_SOURCE_S,
+            retry=False,
+            client_software_name="klamm-mirror",
+            client_software_version="1",
+        )
         newest = next((each.max_version for each in message.api_keys if each.api_key == ApiKey.FETCH), -1)
         if newest < _FETCH:
             raise ConfigError(

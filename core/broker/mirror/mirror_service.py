@@ -96,9 +96,10 @@ class MirrorService:
 
     def _refuse(self, name: str, node: LinkNode, error: ConfigError | ValidationError) -> None:
         """Stores why a link cannot be started, for `klamm mirror status`."""
-        config = isinstance(error, ConfigError)
-        problems = [error] if config else problems_of(error, MirrorConfig, node.config)
-        found = "; ".join(map(str, problems))
+        if isinstance(error, ValidationError):
+            found = "; ".join(map(str, problems_of(error, MirrorConfig, node.config)))
+        else:
+            found = str(error)
         words = f"its stored definition is invalid: {found}; correct the file and run `klamm mirror create {name}`"
         if self._invalid.get(name) != words:
             log.error("mirror %s: %s", name, words)
