@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What `make bench` needs besides .venv: requirements/bench.txt, a C compiler, RabbitMQ and
-# ActiveMQ (Debian's packages), Kafka's jars (from Maven Central, into var/bench/kafka), and for the broker that is
-# measured an environment with what it needs and nothing else (var/bench/venv), with this tree's Klamm, compiled.
+# ActiveMQ (Debian's packages), the jars of Kafka and MirrorMaker (from Maven Central, into var/bench/kafka and
+# var/bench/mirrormaker), and for the broker that is measured an environment with what it needs and nothing else
+# (var/bench/venv), with this tree's Klamm, compiled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,15 +36,18 @@ if [ "$(cat .venv/bench.txt 2>/dev/null)" != "$(cat requirements/bench.txt)" ]; 
   cp requirements/bench.txt .venv/bench.txt
 fi
 
-jars=var/bench/kafka
-now=$(sha256sum < bench/pom.xml)
-if [ "$(cat "$jars/pom.sha256" 2>/dev/null)" != "$now" ]; then
-  echo "bench: fetching Apache Kafka's jars"
-  rm -rf "$jars" && mkdir -p "$jars"
-  mvn -q -B -f bench/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$PWD/$jars" \
-    || die "Maven could not fetch Apache Kafka (bench/pom.xml)"
-  echo "$now" > "$jars/pom.sha256"
-fi
+fetch_jars() { # fetch_jars POM FOLDER
+  local now
+  now=$(sha256sum < "$1")
+  [ "$(cat "$2/pom.sha256" 2>/dev/null)" = "$now" ] && return
+  echo "bench: fetching the jars of $1"
+  rm -rf "$2" && mkdir -p "$2"
+  mvn -q -B -f "$1" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$PWD/$2" \
+    || die "Maven could not fetch the jars of $1"
+  echo "$now" > "$2/pom.sha256"
+}
+fetch_jars bench/pom.xml var/bench/kafka
+fetch_jars bench/mirrormaker/pom.xml var/bench/mirrormaker
 
 # The broker under test. Built from a copy: a build in the tree would leave its folder there.
 venv=var/bench/venv

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -22,7 +21,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final
@@ -35,7 +33,8 @@ from klamm.schemas.log import TOPIC_CONFIGS
 from klamm.schemas.options import SCHEMA_TOPIC
 from klamm.schemas.store.records import SchemaRecord, encode
 from klamm.schemas.store.schema import SchemaText
-from klammbench.paths import DOCS, ROOT
+from klammbench.figures import write_figures
+from klammbench.paths import DOCS
 from klammbench.process import cpu_exact, pss_bytes
 from klammbench.targets import Target, figure
 from klammtest.broker import KLAMM, RunningBroker, running_broker
@@ -48,7 +47,6 @@ VERSIONS: Final = 10
 RATE: Final = 2000
 CONNECTIONS: Final = 16
 WRITERS: Final = 8
-BEGIN, END = "<!-- figures: make bench ONLY=registry REPORT=1 -->\n", "<!-- end of the figures -->\n"
 
 
 @dataclass
@@ -260,21 +258,6 @@ def lines(found: Found) -> list[str]:
     ]
 
 
-def write_page(found: Found, page: Path) -> None:
-    made = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    )
-    about = (
-        f"`make bench ONLY=registry`, {datetime.now(UTC):%Y-%m-%d}, commit {made.stdout.strip()}, Python "
-        f"{platform.python_version()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}:"
-    )
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    body = "\n".join([about, "", "```", *lines(found), "```", ""])
-    page.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="klammbench.registry", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, under a minute")
@@ -288,7 +271,7 @@ def main() -> int:
     found = measured(quick=given.quick)
     print("\n".join(lines(found)), flush=True)
     if given.report:
-        write_page(found, DOCS / "registry.md")
+        write_figures(DOCS / "registry.md", "registry", lines(found))
     return 0 if all(target.met for target in targets(found)) else 1
 
 

@@ -1,5 +1,6 @@
 """Fetch between brokers (version 18), written and read here: a follower's request carries only changed partitions, and
-the records of a response are views into its frame. Each round of replication reads one of each.
+the records of a response are views into its frame. Each round of replication reads one of each. A mirror fetches from
+its source in the same way, as a consumer (`CONSUMER`), with version 13 or later.
 
 A test compares the bytes with kio's.
 """
@@ -17,6 +18,10 @@ from .messages import Buffer
 from .primitives import Reader
 
 VERSION = 18
+CONSUMER = -1
+"""The replica id of a consumer."""
+FIRST_BY_ID = 13
+"""The first version that names topics by id: the earliest that a consumer's request is written in."""
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id, as its 16 bytes, and partition. (A `UUID` is hashed and compared in Python, at each look-up.)"""
 
@@ -26,6 +31,10 @@ _INT32 = struct.Struct(">i")
 _REPLICA = struct.Struct(">iqB")
 _END = b"\1\1\1" + write_uvarint(_REPLICA.size)
 """The bytes before the replica's state: no rack, and one tagged field, the replica's state, with its size."""
+_CONSUMER_END = b"\1\0"
+"""No rack, and no tagged field."""
+_REPLICA_STATE_FROM = 15
+"""Earlier versions begin with the replica id instead of having the replica's state at the end."""
 _ID = 16
 _RESPONSE = struct.Struct(">ihi")
 _ANSWER = struct.Struct(">ihqqq")
@@ -44,7 +53,7 @@ class PartitionFetch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFetchRequest:
-    """The body of a follower's request. `topics`: partitions by topic id, as are `forgotten`."""
+    """The body of a follower's request, or of a consumer's without a rack, whose `replica_epoch` is not sent."""
 
     replica_id: int
     replica_epoch: int
@@ -56,10 +65,11 @@ class ReplicaFetchRequest:
     partitions: Mapping[PartitionKey, PartitionFetch]
     forgotten: tuple[PartitionKey, ...] = ()
 
-    def encode(self) -> bytes:
-        out = bytearray(
-            _TOP.pack(self.max_wait_ms, self.min_bytes, self.max_bytes, 0, self.session_id, self.session_epoch)
-        )
+    def encode(self, version: int = VERSION) -> bytes:
+        """Returns the body. `version` may be earlier, from `FIRST_BY_ID` on, for a consumer's request only."""
+        is_consumer = self.replica_id == CONSUMER
+        out = bytearray(_INT32.pack(CONSUMER) if is_consumer and version < _REPLICA_STATE_FROM else b"")
+        out += _TOP.pack(self.max_wait_ms, self.min_bytes, self.max_bytes, 0, self.session_id, self.session_epoch)
         topics = _by_topic(self.partitions)
         out += write_uvarint(len(topics) + 1)
         for topic_id, numbers in topics.items():
@@ -75,7 +85,7 @@ class ReplicaFetchRequest:
             for number in numbers:
                 out += _INT32.pack(number)
             out.append(0)
-        out += _END + _REPLICA.pack(self.replica_id, self.replica_epoch, 0)
+        out += _CONSUMER_END if is_consumer else _END + _REPLICA.pack(self.replica_id, self.replica_epoch, 0)
         return bytes(out)
 
 
@@ -144,11 +154,12 @@ class ReplicaFetchResponse:
 
 
 def read_replica_fetch_response(frame: memoryview, offset: int) -> ReplicaFetchResponse:
-    """Reads the body of a response from `offset` on. Raises `ProtocolError` if it cannot be read."""
+    """Reads the body of a response, of version `FIRST_BY_ID` or later, from `offset` on. Raises `ProtocolError` if it
+    cannot be read."""
     try:
         return _read_response(frame, offset)
     except (struct.error, IndexError, ValueError) as error:
-        raise ProtocolError(f"cannot read a Fetch response between brokers: {error}") from error
+        raise ProtocolError(f"cannot read a Fetch response: {error}") from error
 
 
 def _read_response(frame: memoryview, at: int) -> ReplicaFetchResponse:

@@ -67,8 +67,11 @@ class PlaintextStream:
         self._socket.close()
 
 
-def dial_plaintext(address: Address, timeout_s: float) -> PlaintextStream:
-    """`interface.Dial` without TLS, and without Nagle's delay: requests are whole when they are written."""
+def dial_plaintext(address: Address, timeout_s: float, receive_buffer: int = -1) -> PlaintextStream:
+    """`interface.Dial` without TLS, and without Nagle's delay: requests are whole when they are written.
+    `receive_buffer` in bytes; -1: the system's."""
     opened = socket.create_connection((address.host, address.port), timeout_s)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if receive_buffer > 0:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     return PlaintextStream(opened)

@@ -18,6 +18,7 @@ from ...client.cluster_client import ClusterClient
 from ...client.errors import ConnectionFailedError
 from ...client.factory import ClusterAccess, open_client
 from ...client.network.metadata import ClusterView, TopicView
+from ...client.network.request_router import Network
 from ...cluster.image import TopicImage
 from ...cluster.mirrors import (
     CopiedNode,
@@ -45,6 +46,7 @@ from ...mirror.group_offsets import GroupOffset, offsets_to_copy
 from ...mirror.planner import NewMirror, SourceTopic, TargetTopic, plan_link, selects, selects_group
 from ...protocol.apis import ApiKey
 from ...records.partition import TopicPartition
+from ...transport.plaintext_stream import dial_plaintext
 from ..services import Services
 from ..topic_creation import check_topic_config
 from .link_fetches import LinkFetches
@@ -84,7 +86,8 @@ class LinkControl:
         self._clients = ExitStack()
         self._stopping = threading.Event()
         access = ClusterAccess(",".join(self.config.bootstrap_servers), services.codecs)
-        self._source = self._clients.enter_context(open_client(access, f"mirror-{name}"))
+        dial = partial(dial_plaintext, receive_buffer=self.config.socket_receive_buffer_bytes)
+        self._source = self._clients.enter_context(open_client(access, f"mirror-{name}", network=Network(dial=dial)))
         self._own = self._clients.enter_context(open_client(context, f"mirror-{name}"))
         self.fetches = LinkFetches(
             name, self.config, services, self._coordination, loop, lambda: self._source, lambda: self._topics,

@@ -19,7 +19,7 @@ from ...transport.address import Address
 from ...transport.interface import Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import ConnectionFailedError, RequestTimeoutError
-from .connection import Build, ClientConnection, ClientConnectionState, Response
+from .connection import Build, ClientConnection, ClientConnectionState, Decode, Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,13 @@ class BlockingConnection:
         max_version: int | None = None,
         feature: str | None = None,
         watch: AnswerWatch | None = None,
+        decode: Decode | None = None,
     ) -> Any:
-        """Returns the response's message; None if `answered` is False (Produce with acks=0)."""
+        """Returns the response's message, or the result of `decode`; None if `answered` is False (Produce with
+        acks=0)."""
         deadline = self._clock() + timeout_s
         with self._closing_on_error(api.name):
-            self._protocol.send(api, build, answered=answered, max_version=max_version, feature=feature)
+            self._protocol.send(api, build, answered=answered, max_version=max_version, feature=feature, decode=decode)
             self._write(deadline)
             while answered:
                 for response in self._read_watched(deadline, watch):

@@ -47,7 +47,7 @@ from ..errors import (
 from . import backoff
 from .backoff import Backoff, Delays, FailOver, Retries
 from .blocking_connection import AnswerWatch
-from .connection import Build
+from .connection import Build, Decode
 from .metadata import (
     ClusterMetadata,
     ClusterView,
@@ -150,6 +150,7 @@ class Caller:
         max_version: int | None = None,
         feature: str | None = None,
         watch: AnswerWatch | None = None,
+        decode: Decode | None = None,
         **fields: Any,
     ) -> Any:
         """Sends a request and returns the response's message.
@@ -157,7 +158,8 @@ class Caller:
         The request is made by `build(schema)`, or from `fields`, of which those that the negotiated version lacks are
         left out. `node_id` None: any broker. The caller handles error codes within the message. `timeout_s` covers all
         attempts together; for a broker that waits on purpose (a long poll) it must be longer than that wait. `feature`,
-        which the broker must support, and `watch` are for requests to one node.
+        which the broker must support, `watch`, and `decode`, which reads the response in place of kio, are for requests
+        to one node.
         """
         make = build or (lambda schema: schema.build(**fields))
         retries = self._retries(timeout_s, self.network.reconnect)
@@ -166,7 +168,7 @@ class Caller:
         while True:
             try:
                 address = self._node(node_id, retries).address
-                return self._once(address, api, make, retries.left_s, max_version, feature, watch)
+                return self._once(address, api, make, retries.left_s, max_version, feature, watch, decode)
             except ConnectionFailedError as error:
                 self.cluster.forget_node(node_id)
                 if not retry:
@@ -204,12 +206,15 @@ class Caller:
         max_version: int | None,
         feature: str | None = None,
         watch: AnswerWatch | None = None,
+        decode: Decode | None = None,
     ) -> Any:
         if left_s <= 0:
             raise RequestTimeoutError(f"no time left to send {api.name} to {address}")
         try:
             with self._pool.lend(address, left_s) as connection:
-                return connection.call(api, build, left_s, max_version=max_version, feature=feature, watch=watch)
+                return connection.call(
+                    api, build, left_s, max_version=max_version, feature=feature, watch=watch, decode=decode
+                )
         except (ConnectionFailedError, ProtocolError) as error:
             if self._closed.is_set():
                 raise ClientClosedError("the client is closed") from error

@@ -57,10 +57,14 @@ class MirrorConfig(Section):
         "follow", "what a partition does when the source has lost records that were copied"
     )
     throttle_bytes_per_second: Long = key(0, "the most that each broker fetches; 0: no limit", ge=0)
-    fetch_max_bytes: Int = key(64 * 1024 * 1024, "the most bytes in an answer of the source", gt=0, le=INT_MAX)
+    fetch_connections: Int = key(2, "connections to each broker of the source, which share its partitions", ge=1, le=64)
+    fetch_max_bytes: Int = key(16 * 1024 * 1024, "the most bytes in an answer of the source", gt=0, le=INT_MAX)
     max_partition_fetch_bytes: Int = key(8 * 1024 * 1024, "the most bytes of one partition in an answer", gt=0)
     fetch_min_bytes: Int = key(1, "the source answers once it has so many bytes", ge=0)
     fetch_max_wait_ms: Int = key(500, "the longest that the source waits for them, in milliseconds", ge=0)
+    socket_receive_buffer_bytes: Int = key(
+        -1, "receive buffer of a connection to the source; -1: the system's, which grows with the round trip", ge=-1
+    )
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:

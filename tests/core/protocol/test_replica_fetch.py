@@ -15,6 +15,8 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
 from klamm.core.protocol.replica_fetch import (
+    CONSUMER,
+    FIRST_BY_ID,
     VERSION,
     PartitionFetch,
     ReplicaFetchRequest,
@@ -41,6 +43,23 @@ def test_a_request_is_written_as_kio_does() -> None:
     assert (found.session_id, found.session_epoch) == (77, 8)
     assert as_replica_fetch(found) == request
     assert schema.encode(found) == request.encode()
+
+
+@pytest.mark.parametrize("version", range(FIRST_BY_ID, VERSION + 1))
+def test_a_consumers_request_is_written_as_kio_does(version: int) -> None:
+    schema = messages.request(ApiKey.FETCH, version)
+    found = schema.decode(replace(REQUEST, replica_id=CONSUMER).encode(version))
+    assert version >= 15 or found.replica_id == CONSUMER
+    assert version < 15 or found.replica_state.replica_id == CONSUMER
+    assert (found.isolation_level, found.rack_id, found.session_id, found.session_epoch) == (0, "", 77, 8)
+    assert {
+        (topic.topic_id.bytes, p.partition): PartitionFetch(
+            p.current_leader_epoch, p.fetch_offset, p.last_fetched_epoch, p.log_start_offset, p.partition_max_bytes
+        )
+        for topic in found.topics
+        for p in topic.partitions
+    } == WANTED
+    assert [(topic.topic_id.bytes, *topic.partitions) for topic in found.forgotten_topics_data] == [(B, 1, 2)]
 
 
 @pytest.mark.parametrize(

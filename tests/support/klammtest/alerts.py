@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
 import klamm
 from klamm.core.broker.server import Broker
+from klamm.core.cli.mirror import app as mirror_app
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
@@ -328,6 +331,21 @@ def unaudited(cluster: Scene) -> Outcome:
     return cluster.until("klamm_server_brokertopicmetrics_messagesin_total", lambda value: value >= 2), LATE_STEPS
 
 
+def unmirrored(cluster: Scene) -> Outcome:
+    """The source of a link has ended, and by the clock of the fetches an hour passes."""
+    folder, link = cluster.folder, cluster.folder / "link.yaml"
+    tree = {"plugin": "zookeeper", "zookeeper.connect": f"{cluster.coordination.connect}/klamm"}
+    with running_broker(folder / "source", topics={"followed": {"partitions": 4}}) as source:
+        mirrors = {"berlin": {"bootstrap.servers": source.bootstrap, "topics": ["followed"]}}
+        link.write_text(yaml.safe_dump({"coordination": tree, "mirrors": mirrors}))
+        made = CliRunner().invoke(mirror_app, ["create", "berlin", "--config", str(link)])
+        assert made.exception is None, made.output
+        name = "klamm_mirror_lag_seconds"
+        cluster.until(name, lambda value: value < 600, cluster.ports[1])
+    with patch("klamm.core.broker.mirror.link_fetches.monotonic", lambda: time.monotonic() + 3600):
+        return cluster.until(name, lambda value: value > 600, cluster.ports[1]), FIRING_STEPS
+
+
 def dead(cluster: Scene) -> Outcome:
     cluster.first.kill()
     return cluster.scrape(), FIRING_STEPS
@@ -364,6 +382,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     (("KlammOfflineReplicas", "KlammOfflinePartitions"), "an fsync that fails with EIO", broken),
     (("KlammCorruption",), "a batch whose CRC does not match", corrupt),
     (("KlammAuditIncomplete",), "a producer that dies before it has counted what it sent", unaudited),
+    (("KlammMirrorLag",), "the source of a link has ended an hour ago", unmirrored),
     (("KlammBrokerDown", "KlammNoController"), "kill -9 of the controller", dead),
     (("KlammUnderReplicated", "KlammUnderMinIsr"), "its partitions without it", left_alone),
     (("KlammUncleanElection",), "a replica that lacks a record leads", unclean),

@@ -1,0 +1,336 @@
+"""Fetches mirrored partitions from one broker of the source, over one connection, in a fetch session (KIP-227): a
+request carries only partitions whose position has changed, and an answer only those with something new.
+
+One thread, which also appends what it gets. What needs the event loop (`_turn`) is done once for each answer. The rules
+are those of `PartitionMirror`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from ...client.cluster_client import ClusterClient
+from ...client.errors import STALE_LEADER_ERRORS
+from ...config.sections.mirror import MirrorConfig
+from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, describe_failure
+from ...log.errors import FencedLeaderEpochError
+from ...mirror.partition_mirror import MirrorAnswer, MirrorFetch, MirrorResult, MirrorStatus, PartitionMirror
+from ...protocol.apis import ApiKey
+from ...protocol.replica_fetch import (
+    CONSUMER,
+    FIRST_BY_ID,
+    VERSION,
+    PartitionAnswer,
+    PartitionFetch,
+    PartitionKey,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    read_replica_fetch_response,
+)
+from ...records.chain import check_chain
+from ...records.header import MAGIC
+from ...records.partition import TopicPartition
+from ...replication.fetch_sessions import FetchSessionHandler
+from ...replication.replica_fetch import EpochEndOffset
+from ..replication.replica import Replica
+
+__all__ = ["Link", "Mirrored", "OldMagicError", "SourceFetcher", "SourceRefusesError"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_IDLE_S: Final = 0.1
+_BACKOFF_S: Final = 0.5
+LOOK_UP_S: Final = 5.0
+_LONGEST_THROTTLED_S: Final = 1.0
+_EARLIEST: Final = -2
+_MAGIC_AT: Final = 16
+_SESSION_ERRORS: Final = frozenset({ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch})
+_UNKNOWN: Final = -1
+
+
+class SourceRefusesError(KlammError):
+    """The source answers a fetch with an error."""
+
+
+class OldMagicError(CorruptRecordError):
+    """The source has record batches of magic 0 or 1."""
+
+
+class Mirrored(NamedTuple):
+    """A partition that is fetched. `source`: its name at the source."""
+
+    replica: Replica
+    mirror: PartitionMirror
+    source: TopicPartition
+
+    @property
+    def key(self) -> PartitionKey:
+        """Identifies the partition at the source."""
+        return self.mirror.topic_id.bytes, self.source.partition
+
+
+class Link(Protocol):
+    """What the fetchers of a link have in common."""
+
+    client: Callable[[], ClusterClient]
+    stops: Callable[[str], str]
+    """Returns the status for which a topic is not fetched, as PAUSED; empty if it is."""
+
+    def on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Returns the result of a call on the event loop."""
+        ...
+
+    def is_held(self, source: TopicPartition) -> bool:
+        """Returns True while the partition is left out."""
+        ...
+
+    def hold(self, share: Iterable[Mirrored], why: str, seconds: float) -> None:
+        """Leaves partitions out for a while, so that the others go on."""
+        ...
+
+    def hold_failed(self, each: Mirrored, error: KlammError) -> None:
+        """Leaves out a partition whose answer could not be applied, and notes what to do."""
+        ...
+
+    def release(self, source: TopicPartition) -> None:
+        """Notes that the partition was copied."""
+        ...
+
+    def caught_up(self, replica: Replica) -> None:
+        """Notes that the partition has all that the source had committed."""
+        ...
+
+    def copied(self, size: int) -> None: ...
+
+    def wait_s(self) -> float:
+        """Returns the seconds until the throttle allows a fetch."""
+        ...
+
+    def store_gap(self, each: Mirrored) -> None: ...
+
+    def raise_epoch(self, each: Mirrored) -> None:
+        """Has the partition's leader epoch raised to the one that its mirror wants."""
+        ...
+
+
+class _Applied(NamedTuple):
+    """What an answer has changed. `size`: the bytes that were appended."""
+
+    each: Mirrored
+    result: MirrorResult
+    size: int
+
+
+class SourceFetcher:
+    """`assign` names the partitions, on any thread. `node`: the broker's id at the source."""
+
+    def __init__(self, link: Link, name: str, config: MirrorConfig, node: int) -> None:
+        self._link = link
+        self._config = config
+        self._node = node
+        self._share: Mapping[PartitionKey, Mirrored] = {}
+        self._session: FetchSessionHandler[PartitionKey, PartitionFetch] = FetchSessionHandler()
+        self._in_session: dict[PartitionKey, None] = {}
+        self._applied: list[_Applied] = []
+        self._heard = False
+        """An answer came since the last turn: what it does not name has not changed."""
+        self._some = threading.Event()
+        self._stopping = threading.Event()
+        self.failed_with = ""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def assign(self, share: Mapping[PartitionKey, Mirrored]) -> None:
+        """Fetches these partitions from now on, and no others."""
+        self._share = share
+        if share:
+            self._some.set()
+
+    def stop_soon(self) -> None:
+        self._stopping.set()
+        self._some.set()
+
+    def stop(self) -> None:
+        self.stop_soon()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if not self._share:
+                self._some.clear()
+                if not self._share:
+                    self._some.wait()
+                continue
+            try:
+                self._round()
+                self.failed_with = ""
+            except Exception as error:  # it must go on, or these partitions would never be copied again
+                self._session.on_failure()
+                if not self._stopping.is_set() and describe_failure(error) != self.failed_with:
+                    log.exception("fetching from the source's broker %d failed", self._node)
+                self.failed_with = describe_failure(error)
+                self._stopping.wait(_BACKOFF_S)
+
+    def _round(self) -> None:
+        """Sends one Fetch, and applies its answer."""
+        fetches = self._link.on_loop(self._turn)
+        wait_s = self._link.wait_s() if fetches else _IDLE_S
+        if wait_s > 0:
+            self._stopping.wait(min(wait_s, _LONGEST_THROTTLED_S))
+            return
+        for key in [key for key in self._in_session if key not in fetches]:
+            self._session.forget(key)
+            del self._in_session[key]
+        limit = self._config.max_partition_fetch_bytes
+        for key, (_, fetch) in fetches.items():
+            self._in_session[key] = None
+            self._session.want(key, PartitionFetch(_UNKNOWN, fetch.offset, fetch.last_epoch, _UNKNOWN, limit))
+        try:
+            response = self._fetch()
+        except KlammError as error:  # these partitions may be led by another broker by now
+            self._session.on_failure()
+            self._link.hold((each for each, _ in fetches.values()), describe_failure(error), _BACKOFF_S)
+            self._look_up({each.source.topic for each, _ in fetches.values()})
+            return
+        if response is not None:
+            self._heard = True
+            self._apply_all(fetches, response)
+
+    async def _turn(self) -> dict[PartitionKey, tuple[Mirrored, MirrorFetch]]:
+        """Notes what was applied; returns the next fetch of each partition. On the event loop."""
+        applied, self._applied = self._applied, []
+        for each, result, size in applied:
+            replica = each.replica
+            if replica.leader is each.mirror.leader:
+                each.mirror.notice(result)
+                self._link.copied(size)
+                replica.mirrored(size)
+        heard, self._heard = self._heard, False
+        found = {}
+        for key, each in self._share.items():
+            replica, mirror = each.replica, each.mirror
+            if replica.leader is not mirror.leader or replica.is_offline or self._link.stops(replica.name.topic):
+                continue
+            if heard and mirror.status is MirrorStatus.FOLLOWING and key in self._in_session:
+                self._link.caught_up(replica)
+            if not self._link.is_held(each.source) and (fetch := mirror.fetch()) is not None:
+                found[key] = each, fetch
+        return found
+
+    def _fetch(self) -> ReplicaFetchResponse | None:
+        """Returns the answer; None if the session has ended, so that the next request is a full one."""
+        config, session = self._config, self._session.next_request()
+        request = ReplicaFetchRequest(
+            CONSUMER, _UNKNOWN, config.fetch_max_wait_ms, config.fetch_min_bytes, config.fetch_max_bytes,
+            session.session_id, session.epoch, session.partitions, session.forgotten,
+        )  # fmt: skip
+
+        def build(schema: Any) -> list[bytes]:
+            version = schema.root.__version__
+            if version < FIRST_BY_ID:
+                raise BrokerError(
+                    ErrorCode.unsupported_version,
+                    f"broker {self._node} of the source serves Fetch {version} at most; {FIRST_BY_ID} is needed",
+                )
+            return [request.encode(version)]
+
+        client = self._link.client()
+        longest_s = client.request_timeout_s + config.fetch_max_wait_ms / 1000
+        response: ReplicaFetchResponse = client.call(
+            ApiKey.FETCH, self._node, build=build, decode=read_replica_fetch_response, max_version=VERSION,
+            timeout_s=longest_s, retry=False,
+        )  # fmt: skip
+        self._session.on_response(response.error, response.session_id)
+        if response.error in _SESSION_ERRORS:
+            return None
+        if response.error is not ErrorCode.none:
+            raise BrokerError(response.error, f"fetch from broker {self._node} of the source")
+        return response
+
+    def _apply_all(
+        self, fetches: Mapping[PartitionKey, tuple[Mirrored, MirrorFetch]], response: ReplicaFetchResponse
+    ) -> None:
+        stale = set()
+        for key, answer in response.partitions.items():
+            if key not in fetches:
+                continue
+            each, fetch = fetches[key]
+            if answer.error in STALE_LEADER_ERRORS:
+                stale.add(each.source.topic)
+            try:
+                result = self._apply(each, fetch, answer)
+                self._link.release(each.source)
+            except FencedLeaderEpochError as error:
+                log.info("%s: %s", each.replica.name, error)
+                result = MirrorResult.STALE
+            except KlammError as error:  # of this partition: the others of the answer are taken
+                self._link.hold_failed(each, error)
+                result = MirrorResult.STALE
+            if result is not MirrorResult.APPENDED:
+                self._session.on_failure()  # the source would not send its bounds again
+        if stale:
+            self._look_up(stale)
+            self._stopping.wait(_IDLE_S)
+
+    def _look_up(self, topics: set[str]) -> None:
+        """Asks who leads the topics, since the broker has not served them."""
+        if self._stopping.is_set():
+            return
+        try:
+            self._link.client().metadata(topics, timeout_s=LOOK_UP_S)
+        except KlammError as error:
+            log.debug("the source's topics %s: %s", ", ".join(sorted(topics)), error)
+
+    def _apply(self, each: Mirrored, fetch: MirrorFetch, found: PartitionAnswer) -> MirrorResult:
+        """Applies an answer, and does what it asks for."""
+        mirror, answer = each.mirror, _answer(found)
+        result = mirror.on_answer(fetch, answer)
+        if result is MirrorResult.OUT_OF_RANGE:
+            start, _ = self._link.client().list_offsets({each.source: _EARLIEST})[each.source]
+            result = mirror.on_bounds(fetch, start)
+        self._applied.append(_Applied(each, result, len(answer.records) if result is MirrorResult.APPENDED else 0))
+        if result is MirrorResult.GAP_FOUND:
+            self._link.store_gap(each)
+        elif result is MirrorResult.EPOCH_TOO_LOW:
+            self._link.raise_epoch(each)
+        elif result is MirrorResult.REFUSED and found.error not in STALE_LEADER_ERRORS:
+            raise SourceRefusesError(
+                f"the source answers {found.error.name.upper()}; the link needs READ on its topics there"
+            )
+        elif result is MirrorResult.STOPPED:
+            log.error(
+                "%s: %s at offset %d: nothing is copied any more; see `klamm mirror status`",
+                each.replica.name, mirror.status.value, fetch.offset,
+            )  # fmt: skip
+        return result
+
+
+def _answer(found: PartitionAnswer) -> MirrorAnswer:
+    """Returns the answer with whole batches only. Raises `OldMagicError`; `CorruptRecordError` for a damaged batch."""
+    diverging = None if found.diverging is None else EpochEndOffset(*found.diverging)
+    records, largest = memoryview(found.records), -1
+    if records:
+        _check_magic(records)
+        chain = check_chain(records)
+        records = records[: chain.end]
+        if chain.batches:
+            largest = chain.epochs[-1][0]
+    return MirrorAnswer(
+        found.error, diverging, found.high_watermark, found.log_start_offset,
+        records,  # type: ignore[arg-type]
+        largest,
+    )  # fmt: skip
+
+
+def _check_magic(records: memoryview) -> None:
+    """Raises `OldMagicError` if the first entry is a message or a message set of magic 0 or 1: they precede all batches
+    of magic 2, and have their offset, length and magic at the same bytes."""
+    if len(records) > _MAGIC_AT and records[_MAGIC_AT] < MAGIC:
+        offset = int.from_bytes(records[:8], "big")
+        raise OldMagicError(
+            f"the source's record at offset {offset} has magic {records[_MAGIC_AT]}, a format from before Kafka 0.11, "
+            "and only magic 2 is copied: delete such records there (retention, DeleteRecords), or leave the topic out"
+        )
