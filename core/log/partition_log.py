@@ -686,29 +686,30 @@ class PartitionLog:
             )
 
     def _store_run(self, records: bytes | bytearray | memoryview, chain: Chain, now_ms: int) -> None:
-        """Writes the batches in as few pieces as the segments and their indexes allow: each piece gets at most one
-        entry of an index."""
+        """Writes the batches in pieces of which each gets at most one entry of an index, and as many of them at once as
+        the segments allow."""
         view, room = memoryview(records), self.config.index_interval_bytes
-        for piece in split_chain(records, room):
-            active, first_ms = self._segments.active, piece.first_max_timestamp
-            if not active.has_room(max(piece.first_size, room), chain.next_offset - 1, first_ms, now_ms):
-                active = self._roll(piece.base_offset, now_ms, active.fill_level(first_ms, now_ms))
-            run = view[piece.start : piece.end]
+        pieces, done, last = split_chain(records, room), 0, chain.next_offset - 1
+        while done < len(pieces):
+            first = pieces[done]
+            active, first_ms = self._segments.active, first.first_max_timestamp
+            if not active.has_room(max(first.first_size, room), last, first_ms, now_ms):
+                active = self._roll(first.base_offset, now_ms, active.fill_level(first_ms, now_ms))
+            run = pieces[done : done + active.run_length(pieces, done, room, last, now_ms)]
             try:
-                active.append_next(
-                    run, piece.base_offset, piece.last_offset, piece.max_timestamp, piece.max_timestamp_last,
-                    piece.first_last_offset,
-                )  # fmt: skip
+                active.append_run(view, run)
             except StorageError as error:
                 self._write_failed(active, error)
                 raise
-            for position in piece.producers:
-                header = BatchHeader.parse(view, position)
-                if header.attributes & TRANSACTIONAL:
-                    self._update_transactions(active, header, self._producers.marker(view, position, header))
-                else:
-                    self._producers.state.update(header)
-            self._end = piece.last_offset + 1
+            for piece in run:
+                for position in piece.producers:
+                    header = BatchHeader.parse(view, position)
+                    if header.attributes & TRANSACTIONAL:
+                        self._update_transactions(active, header, self._producers.marker(view, position, header))
+                    else:
+                        self._producers.state.update(header)
+                self._end = piece.last_offset + 1
+            done += len(run)
 
     def _append_checked(
         self, checked: CheckedBatch, leader_epoch: int, now_ms: int, commit: bool, on_loop: bool

@@ -66,6 +66,11 @@ class IndexFile:
         return self._count
 
     @property
+    def entries_left(self) -> int:
+        """The number of entries that can be added before the index is `full`."""
+        return self._max_entries - 1 - self._count
+
+    @property
     def in_memory(self) -> bool:
         """True if a search reads no file."""
         return self._data is not None or not self._count

@@ -7,13 +7,14 @@ the last segment of a log grows. Not thread-safe: the log's lock guards everythi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ... import faults
 from ...config.sections.topic import TopicConfig
 from ...errors import CorruptRecordError, KlammError, NoSpaceError, StorageError
 from ...faults import fault_point
+from ...records.chain import Piece
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ...records.partition import TopicPartition
 from ..recovery.resync import is_unfinished, scan_past_damage
@@ -30,6 +31,8 @@ from .segment_indexes import LargestTimestamp, SegmentIndexes, new_largest
 from .transaction_index import AbortedEntry
 
 _log = logging.getLogger(__name__)
+_MOST_WRITTEN = 1024 * 1024
+"""Upper bound of one write, so that one that fails for want of space leaves the rest of a large run."""
 
 
 class DamagedIndexError(CorruptRecordError):
@@ -239,14 +242,9 @@ class Segment:
         base_offset: int,
         last_offset: int,
         max_timestamp: int,
-        max_timestamp_last: int = -1,
-        first_last_offset: int = -1,
     ) -> None:
-        """Appends a batch that is known to follow the last one. It is one function because it runs for every batch.
-
-        A follower appends a run of batches at once. The indexes then name one batch of it each: `max_timestamp_last` is
-        the last offset of the first batch with `max_timestamp`, `first_last_offset` that of the first batch.
-        """
+        """Appends a batch that is known to follow the last one. It is one function because it runs for every batch that
+        is produced; `append_run` does the same for many batches."""
         position, size = self._size, len(batch)
         log_file, indexes = self._log_file, self._indexes
         try:
@@ -266,14 +264,60 @@ class Segment:
             self._first_timestamp = max_timestamp
         self.next_offset = last_offset + 1
         if max_timestamp > self.largest.timestamp_ms:
-            named = last_offset if max_timestamp_last < 0 else max_timestamp_last
-            self.largest = new_largest(LargestTimestamp, (max_timestamp, named))
+            self.largest = new_largest(LargestTimestamp, (max_timestamp, last_offset))
         if indexes.bytes_since_entry > self._config.index_interval_bytes:
             try:
-                indexes.add(last_offset if first_last_offset < 0 else first_last_offset, position, self.largest)
+                indexes.add(last_offset, position, self.largest)
             except CorruptRecordError as error:  # the first addition reads the entries of the file
                 self._rebuild_under_readers(error)
         indexes.bytes_since_entry += size
+
+    def run_length(self, pieces: Sequence[Piece], at: int, room: int, last_offset: int, now_ms: int) -> int:
+        """Returns how many of the pieces from `pieces[at]` on, for which there is room, may be appended in one write:
+        at least 1. A batch takes `room` bytes at least; `last_offset` is the last of all pieces."""
+        if not self._size:  # it accepts any batch
+            return 1
+        start, end = pieces[at].start, at + 1
+        most = min(len(pieces), at + self._indexes.entries_left)
+        while end < most and pieces[end].end - start <= _MOST_WRITTEN:
+            piece = pieces[end]
+            size = piece.start - start + max(piece.first_size, room)
+            if not self.has_room(size, last_offset, piece.first_max_timestamp, now_ms):
+                break
+            end += 1
+        return end - at
+
+    def append_run(self, data: memoryview, pieces: Sequence[Piece]) -> None:
+        """Appends, in one write, pieces of `data` that are known to follow the last batch and one another. The indexes
+        name at most one batch of each piece: the first one, and the first with its largest timestamp."""
+        position, start = self._size, pieces[0].start
+        run = data[start : pieces[-1].end]
+        try:
+            fault_point("log.append.before_write")
+            self._log_file.open().write(run, position)
+            fault_point("log.append.after_write")
+        except OSError as error:
+            self._undo_write(position, error)
+        if position == 0 and self._first_timestamp is None:
+            self._first_timestamp = pieces[0].max_timestamp
+        indexes, interval, shift = self._indexes, self._config.index_interval_bytes, position - start
+        for piece in pieces:
+            if piece.max_timestamp > self.largest.timestamp_ms:
+                self.largest = LargestTimestamp(piece.max_timestamp, piece.max_timestamp_last)
+            self._size, self.next_offset = piece.end + shift, piece.last_offset + 1
+            if indexes.bytes_since_entry > interval:
+                try:
+                    indexes.add(piece.first_last_offset, piece.start + shift, self.largest)
+                except CorruptRecordError as error:  # the first addition reads the entries of the file
+                    self._rebuild_under_readers(error)  # with this piece
+                    indexes = self._indexes
+                    continue
+            indexes.bytes_since_entry += piece.end - piece.start
+        hints = self._hints
+        for piece in pieces[-MAX_HINTS // 2 :]:
+            if len(hints) >= MAX_HINTS:
+                forget_older_hints(hints)
+            hints[piece.base_offset] = piece.start + shift
 
     def _undo_write(self, position: int, error: OSError) -> None:
         with storage(f"cannot write {self.path} ({error.strerror}), nor truncate it to its former size"):

@@ -60,6 +60,11 @@ class SegmentIndexes:
 
     # -- entries -------------------------------------------------------------------------------------------------
 
+    @property
+    def entries_left(self) -> int:
+        """The number of entries that can be added before one of the indexes is full; at least 1."""
+        return max(min(index.entries_left for index in (self.offsets, self.times)), 1)
+
     def add(self, last_offset: int, position: int, largest: LargestTimestamp) -> None:
         """Adds entries for the batch at `position`; `largest` is the largest timestamp up to and including that
         batch."""

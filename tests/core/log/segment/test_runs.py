@@ -81,3 +81,23 @@ def test_the_first_record_of_a_time_is_found_in_the_middle_of_a_run(tmp_path: Pa
     newest = log.offset_of_largest_timestamp()
     assert newest is not None
     assert newest.offset == 35
+
+
+def test_a_run_that_is_written_at_once_rolls_its_segments_by_size(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=100, segment_bytes=1000)
+    records = stored(log, [[(1, START_MS + n)] * 40 for n in range(3)])
+    sizes = [file.stat().st_size for file in sorted(tmp_path.rglob("*.log"))]
+    assert all(700 < size <= 1000 for size in sizes[:-1]), sizes
+    assert all(log.read(offset, 1).data for offset, _ in records)
+
+
+def test_a_run_that_is_written_at_once_rolls_its_segments_when_an_index_is_full(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=100, segment_index_bytes=8 * 5)
+    records = stored(log, [[(1, START_MS)] * 40])
+    log.close()
+    indexes = [file.stat().st_size for file in sorted(tmp_path.rglob("*.index"))]
+    assert len(indexes) > 3
+    assert max(indexes) <= min(indexes[:-1]) + 8, "as many entries as each may have"
+    log = open_log(tmp_path, index_interval_bytes=100, segment_index_bytes=8 * 5)
+    log.advance_high_watermark(log.log_end_offset)
+    assert all(log.read(offset, 1).data for offset, _ in records)
