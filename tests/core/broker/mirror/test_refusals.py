@@ -116,7 +116,14 @@ def odd(world: World) -> Iterator[ScriptedCluster]:
 def dropped(world: World, link: str) -> None:
     """Removes a link and its topics, so that its source may end."""
     world.run("pause", link)
-    names = {row["topic"] for row in json.loads(world.run("status", link, "--json")[0])["partitions"]}
+
+    def rows() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(world.run("status", link, "--json")[0])["partitions"]
+        return found
+
+    # Until its broker has read that it is paused, it creates a deleted topic again.
+    eventually(lambda: all(row["status"] == "PAUSED" for row in rows()), f"link {link} is paused")
+    names = {row["topic"] for row in rows()}
     if names:
         world.target.delete_topics(sorted(names))
 
