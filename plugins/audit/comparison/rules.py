@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count, pairwise
+from itertools import chain, count, islice, pairwise
 from typing import NamedTuple
 
 from klamm.plugin import NO_WINDOW
@@ -302,13 +302,14 @@ def broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
 class _PlaceDemand(NamedTuple):
     """What is demanded of a reader in one partition, by window: `held` by the broker; of these `before` its beginning,
     `part` in ranges inside which it began, `late` in ranges that go on beyond its end; of these `far` in ranges that
-    begin there or later."""
+    begin there or later. `cut`: what a group counted in offsets that hold fewer records of the window now."""
 
     held: Mapping[int, int]
     before: Mapping[int, int]
     part: Mapping[int, int]
     late: Mapping[int, int]
     far: Mapping[int, int]
+    cut: Mapping[int, int]
 
 
 class Demand:
@@ -349,7 +350,32 @@ class Demand:
             self._add(late, event)
             if event.from_offset >= last:
                 self._add(far, event)
-        return _PlaceDemand(held, before, part, late, far)
+        return _PlaceDemand(held, before, part, late, far, self._cut(tiles, self._mine.tiles.get(place, ())))
+
+    def _cut(self, broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> dict[int, int]:
+        """R11: returns by window how many records a group's ranges have more than the broker's of the same offsets. The
+        log was cut after the group had counted them, so they make up for no other record."""
+        found: dict[int, int] = {}
+        near = 0
+        for event in mine if broker and self._mine.tier.tier == CONSUMER else ():
+            while near < len(broker) and broker[near].to_offset <= event.from_offset:
+                near += 1
+            held: dict[int, int] = {}
+            at = event.from_offset
+            for other in islice(broker, near, None):
+                if other.from_offset >= event.to_offset:
+                    break
+                if other.from_offset <= at < other.to_offset:
+                    at = other.to_offset
+                self._add(held, other)
+            if at < event.to_offset:
+                continue  # the broker tier has not counted all of its offsets
+            mine_here: dict[int, int] = {}
+            self._add(mine_here, event)
+            for start, records in mine_here.items():
+                if (more := records - held.get(start, 0)) > 0:
+                    found[start] = found.get(start, 0) + more
+        return found
 
     def _add(self, found: dict[int, int], event: AuditEvent) -> None:
         for window in event.windows:
@@ -362,7 +388,8 @@ class Demand:
         tally = mine.windows.get(start, Tally())
         most = short = late = rest = over = held = 0
         for place, demand in self._places.items():
-            mine_here = mine.by_place.get(place, {}).get(start, 0)
+            counted = mine.by_place.get(place, {}).get(start, 0)
+            mine_here = counted - demand.cut.get(start, 0)
             all_of = demand.held.get(start, 0)
             wanted = all_of - demand.before.get(start, 0)
             beyond = demand.late.get(start, 0)
@@ -370,7 +397,7 @@ class Demand:
             held, most = held + all_of, most + wanted
             short, over = (
                 short + max(covered - mine_here, 0),
-                over + max(mine_here - wanted + demand.far.get(start, 0), 0),
+                over + max(counted - wanted + demand.far.get(start, 0), 0),
             )
             left = wanted - max(mine_here, covered)
             late, rest = late + max(min(left, beyond), 0), rest + max(left - beyond, 0)

@@ -337,20 +337,25 @@ class Follower:
 
         Records that were deleted before this tier saw the partition are not counted. If the log ends at the
         position, that is published at once: the log may have been cut there after a former leader published counts
-        that it could not commit, and nothing may ever be written again.
+        that it could not commit, and nothing may ever be written again. A log that begins where its former epoch ends
+        was perhaps cut below, and records of the present epoch were deleted since.
         """
+        below = False
         if not followed.known:
             followed.position = read.log_start_offset
             followed.known = True
         elif 0 <= followed.counted < read.leader_epoch:
             cut = self._cut(partition, followed)
-            followed.position = followed.position if cut is None else cut
+            if cut is not None:
+                followed.position, below = cut, 0 < cut <= read.log_start_offset
         followed.epoch = read.leader_epoch
         self._start(partition, followed)
         untouched = followed.origin is not None and followed.counted < 0  # may begin at a later offset of the source
         if read.leader_epoch > 0 and read.high_watermark == followed.position and not untouched:
             self._uncommitted[partition] = followed.position
             self._ranges.cut(partition)
+        if below:
+            self._ranges.cut(partition, below=True)
 
     def _start(self, partition: TopicPartition, followed: _Followed) -> None:
         epoch = -1 if followed.epoch is None else followed.epoch

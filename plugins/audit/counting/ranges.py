@@ -300,10 +300,13 @@ class KlammRangeAudit:
         state = self._partitions[partition]
         state.counted = state.lossy = to
 
-    def cut(self, partition: TopicPartition) -> None:
+    def cut(self, partition: TopicPartition, *, below: bool = False) -> None:
         """Records that the log was cut at the start of the range: the next event reports it, an empty one if nothing
-        follows."""
-        self._partitions[partition].tells = True
+        follows. `below`: or below it, and what was written there instead was deleted; the range is lossy."""
+        state = self._partitions[partition]
+        state.tells = True
+        if below:
+            state.lossy = state.begin + 1
 
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
         """Publishes the counts up to these offsets. Raises `DeliveryError` if an event could not be stored; the counts

@@ -389,6 +389,25 @@ def test_an_owner_that_begins_inside_a_range_was_set_back() -> None:
     assert any("was set back" in problem.text for problem in audit.problems)
 
 
+def test_records_that_a_cut_has_lost_make_up_for_none_that_a_group_has_not_received() -> None:
+    """The group skipped two records, and committed past two others that an unclean election cut off at 24 since."""
+    counted = [
+        event("producer", "p", 0, 1, {0: 24, 1: 5}),
+        event("broker", "b", 0, 24, {0: 24}, epoch=1, stored_ms=1),
+        event("broker", "b", 24, 29, {0: 5}, epoch=1, stored_ms=2),
+        event("broker", "b", 24, 24, {}, epoch=2, stored_ms=5),
+        event("broker", "b", 24, 29, {1: 5}, epoch=2, stored_ms=6),
+    ]
+    read = [
+        event("consumer", "readers", 0, 24, {0: 22}, epoch=1, stored_ms=3),
+        event("consumer", "readers", 24, 26, {0: 2}, epoch=1, stored_ms=4),
+    ]
+    audit = result([*counted, *read], READERS)
+    assert states(audit, READERS) == [State.MISSING, State.LATE]
+    whole = result([*counted, event("consumer", "readers", 0, 24, {0: 24}, epoch=1, stored_ms=3), read[1]], READERS)
+    assert states(whole, READERS) == [State.DUPLICATED, State.LATE]
+
+
 @pytest.mark.parametrize(("kept", "state"), [(200, State.COMPLETE), (150, State.UNKNOWN)])
 def test_a_log_that_was_cut_is_unknown_until_its_leader_tells(kept: int, state: State) -> None:
     """What was stored instead can be of the first window, too."""

@@ -570,6 +570,24 @@ def test_a_leader_epoch_that_begins_within_a_pass_loses_no_count(monkeypatch: py
     assert counted(topic) == ({0: 30}, [])
 
 
+def test_a_range_is_lossy_where_the_log_was_cut_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention deleted the records of the new leader before the tier's first pass there."""
+    logs, topic = MemoryLogs(), AuditTopic()
+    for _ in range(2):
+        logs.append([0] * 5, producer="p")
+        follower(logs, topic).advance()
+    logs.cut(5)
+    logs.append([WINDOW_MS] * 2, producer="p")
+    logs.delete_before(7)
+    monkeypatch.setattr(logs, "epoch_end", lambda partition, epoch: 7)
+    tier = follower(logs, topic)
+    for _ in range(3):
+        tier.advance()
+        logs.append([2 * WINDOW_MS] * 3, producer="p")
+    told = [(event.from_offset, event.to_offset, event.lossy) for event in topic.events]
+    assert told == [(0, 5, False), (5, 10, False), (7, 7, True), (7, 10, True), (10, 13, False)]
+
+
 def keeping_its_position(patch: pytest.MonkeyPatch) -> None:
     """As it was: a leader that leads again continues where it stopped before."""
     original = Follower._read_piece

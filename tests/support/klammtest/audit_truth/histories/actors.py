@@ -203,7 +203,8 @@ class Group:
         committed = self.committed.get(key)
         again = {at for at in self.uncommitted if at[:2] == key}
         if committed is not None and committed == self.told.get(key):
-            again = {at for at in again if at[2] >= committed}  # somebody committed for the member that was refused
+            self.uncommitted -= {at for at in again if at[2] < committed}  # somebody committed for the refused member
+            again &= self.uncommitted
         self.received -= again
         self.uncommitted -= again
         if committed is None:
@@ -318,6 +319,7 @@ class Group:
                     key = topic_id, place.partition
                     if self.begun.get(key, 0) <= epoch:  # else its range is void
                         self.told[key] = max(end, self.told.get(key, 0))
+                        self.passed[key] = max(end, self.passed.get(key, 0))
 
     def end(self) -> None:
         """`klamm groups delete`; without the event it is compared on, and `klamm audit retire` sends it."""
@@ -344,6 +346,7 @@ class Group:
         """The log has lost what is after `end`; the consumer finds it by the leader epoch, and goes on there."""
         key = self.world.topic_id, part.number
         counted = {at for at in self.received if at[:2] == key and at[2] >= end}
+        counts_from = self.counts_from.get(key, end)
         self.received -= counted
         self.uncommitted -= counted
         for offsets in (self.committed, self.published, self.furthest, self.told):
@@ -352,8 +355,8 @@ class Group:
         if self.positions.get(part.number, 0) > end:
             self._start(part, end)
         elif counted:
-            self.counts_from[key] = min(end, self.counts_from.get(key, end))
-            self.read_on |= counted
+            self.counts_from[key] = min(end, counts_from)
+            self.read_on |= counted | {(*key, at) for at in range(end, counts_from)}  # it takes these for a replay
 
     def set_offset(self, part: Part, offset: int) -> None:
         """`klamm groups reset` of a group without members; the next member begins there."""

@@ -212,7 +212,8 @@ class Known:
             after = [event for event in ranges if event.from_offset >= end][:1]
             touching = [event for event in ranges if event.from_offset < end and event.to_offset > begin]
             sides = [window.start_ms for event in (*before, *after, *touching) for window in event.windows]
-            low = min(sides) - (0 if after else 2 * LATENESS_MS) if before else NO_WINDOW
+            low: float = min(sides) - (0 if after else 2 * LATENESS_MS) if before else NO_WINDOW
+            low = min(low, math.inf if after else _behind_since(ranges))
             high = max(sides) if after else max(every, default=0)
             low, high = low - LATENESS_MS, high + LATENESS_MS + WINDOW_MS
             windows |= {window for window in every if low <= window < high or window == NO_WINDOW}
@@ -257,6 +258,18 @@ class Known:
                 }
                 windows |= sender.sent
         return windows
+
+
+def _behind_since(ranges: Iterable[AuditEvent]) -> float:
+    """R17: returns the earliest time of a record that follows these ranges, by the disorder that the partition had. A
+    time after its own event is a sender's mistake."""
+    newest, most = -math.inf, 0.0
+    for event in ranges:
+        starts = [window.start_ms for window in event.windows if window.start_ms != NO_WINDOW]
+        if starts:
+            newest = max(newest, min(max(starts), event.seen_ms))
+            most = max(most, newest - min(starts))
+    return newest - most
 
 
 PATIENCE = 3
