@@ -48,7 +48,7 @@ from skewed_clock import SkewedClock
 
 LINK = "source"
 PARTITIONS = 2
-RATE = 100.0
+RATE = 50.0
 """Records a second of each producer."""
 _BROKER: Mapping[str, Any] = {"replica.lag.time.max.ms": 3_000, "log.flush.scheduler.interval.ms": 200}
 _PRODUCERS: Mapping[str, Callable[[str], senders.Client]] = {
