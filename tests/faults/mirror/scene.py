@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
 from typer.testing import CliRunner
 
 from cluster.coordinations import CoordinationSite, coordination_for
@@ -30,15 +29,16 @@ from cluster.scene import (
     MOST_PROBLEMS,
     check_brokers,
     keep_evidence,
-    watermarks,
 )
 from harness import Result, Run, heard
 from klamm.core.cli.mirror import app
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.cluster.image_reader import read_image
-from klamm.core.errors import CoordinationError
+from klamm.core.errors import CoordinationError, KlammError
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker
 from klammtest.history import History, Outcome, ReplicaLog, Send, StoredBatch, check
+from klammtest.logs import codec_table
 from klammtest.replicated import network, senders
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
 from klammtest.replicated.watchers import read_back
@@ -48,7 +48,8 @@ from skewed_clock import SkewedClock
 
 LINK = "source"
 PARTITIONS = 2
-RATE = 50.0
+_LATEST = -1
+RATE = 25.0
 """Records a second of each producer."""
 _BROKER: Mapping[str, Any] = {"replica.lag.time.max.ms": 3_000, "log.flush.scheduler.interval.ms": 200}
 _PRODUCERS: Mapping[str, Callable[[str], senders.Client]] = {
@@ -95,6 +96,7 @@ class MirrorScene:
         self.coordination = coordination
         self.clocks: Mapping[str, Mapping[int, SkewedClock]] = {}
         """Of the clusters `source` and `target`, by broker."""
+        self.clients: dict[str, ClusterClient] = {}
         self.topic = ""
         self.history = History()
         self.senders: list[senders.Sender] = []
@@ -156,6 +158,14 @@ class MirrorScene:
     def gaps(self) -> dict[TopicPartition, list[Range]]:
         return {tp: [(gap[0], gap[1]) for gap in row["gaps"]] for tp, row in self.status().items()}
 
+    def ends(self, cluster: BrokerCluster) -> dict[TopicPartition, int]:
+        """Returns the high watermarks of the life's partitions; none while one has no leader."""
+        client = self.clients["target" if cluster is self.cluster else "source"]
+        with suppress(KlammError):
+            found = client.list_offsets(dict.fromkeys(self.partitions, _LATEST), timeout_s=10)
+            return {tp: offset for tp, (offset, _) in found.items()}
+        return {}
+
     # -- what must hold after a fault --------------------------------------------------------------------------------
 
     def require_progress(self, at: int | str) -> None:
@@ -169,13 +179,12 @@ class MirrorScene:
         began, wanted, shown = time.monotonic(), dict[TopicPartition, int](), dict[TopicPartition, int]()
 
         def reached() -> bool:
-            with suppress(KafkaException):  # the broker that was asked does not know the leader yet
-                if not wanted:
-                    wanted.update(watermarks(self.source.bootstrap, self.partitions))
-                shown.update(watermarks(self.cluster.bootstrap, self.partitions))
+            if not wanted:
+                wanted.update(self.ends(self.source))
+            shown.update(self.ends(self.cluster))
             return bool(wanted) and all(shown.get(tp, -1) >= end for tp, end in wanted.items())
 
-        if not within(reached, LIMIT_S):
+        if not polled(reached):
             rows = list(self.status().values())
             self.total.wrong(at, f"the mirror shows {shown} and not {wanted} after {LIMIT_S:.0f} s: {rows}")
         self.longest("follows-again-ms", time.monotonic() - began)
@@ -200,7 +209,7 @@ class MirrorScene:
                 len(found) == wanted and len({tuple(log.batches) for log in found}) == 1 for found in logs.values()
             )
 
-        if not within(equal, LIMIT_S):
+        if not polled(equal):
             self.total.wrong(at, f"the mirror is not equal to its source after {LIMIT_S:.0f} s: {self.status()}")
 
     def longest(self, figure: str, seconds: float) -> None:
@@ -279,7 +288,7 @@ class MirrorScene:
 
     def fail_over(self) -> None:
         """Promotes the life's topic, and returns when it is promoted."""
-        within(lambda: self.promoted() or self._failed_over(), LIMIT_S)
+        polled(lambda: self.promoted() or self._failed_over())
         if not self.promoted():
             raise RuntimeError(f"{self.topic} is not promoted after {LIMIT_S:.0f} s")
 
@@ -308,9 +317,7 @@ class MirrorScene:
         """Waits until each replica of the target ends at the high watermark."""
 
         def equal() -> bool:
-            try:
-                ends = watermarks(self.cluster.bootstrap, self.partitions)
-            except KafkaException:
+            if not self.cluster.in_sync(self.topic, PARTITIONS) or not (ends := self.ends(self.cluster)):
                 return False
             copies = {tp: self.cluster.replicas(tp) for tp in ends}
             return all(
@@ -318,7 +325,7 @@ class MirrorScene:
                 for tp, end in ends.items()
             )
 
-        if not within(equal, LIMIT_S):
+        if not polled(equal):
             found = {str(tp): {copy.broker: copy.end for copy in self.cluster.replicas(tp)} for tp in self.partitions}
             self.total.wrong(at, f"the target's replicas do not come to the same end: {found}")
 
@@ -360,7 +367,7 @@ class MirrorScene:
                 )
             return bool(epochs)
 
-        within(read, LIMIT_S)
+        polled(read)
         return epochs
 
     def _check_history(
@@ -383,6 +390,11 @@ class MirrorScene:
         else:
             self.total.count(FIGURES.get(kind, kind))
             self.total.wrong(at, what)
+
+
+def polled(condition: Callable[[], object]) -> bool:
+    """Returns True if the condition becomes true within `LIMIT_S`; it is asked ten times a second."""
+    return within(lambda: condition() or time.sleep(0.1), LIMIT_S)
 
 
 Inject = Callable[[int, random.Random, MirrorScene], None]
@@ -479,6 +491,8 @@ def mirror_scene_on(site: MirrorSite, run: Run, total: Result) -> Iterator[Mirro
         )  # fmt: skip
         scene = MirrorScene(site, source, target, total, run, at_target)
         scene.clocks = clocks
+        for name, bootstrap in (("source", source.bootstrap), ("target", target.bootstrap)):
+            scene.clients[name] = stack.enter_context(ClusterClient(bootstrap, codecs=codec_table()))
         scene.mirror("create", LINK)
         yield scene
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
-
-from cluster.scene import LIMIT_S, watermarks
-from klamm.core.client.cluster_client import ClusterClient
+from cluster.scene import LIMIT_S
 from klamm.core.cluster.mirrors import MirrorTopicNode, topic_path, update
 from klamm.core.records.header import iter_headers, rewrite_base
 from klamm.core.records.partition import TopicPartition
 from klammtest.history import History, Outcome, Send, StoredBatch, read_replica
-from klammtest.logs import batch, codec_table
-from klammtest.waiting import within
-from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite
+from klammtest.logs import batch
+from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite, polled
 
 _UNCLEAN = {"unclean.leader.election.enable": "true"}
 _values = itertools.count(900_000_000_000)
@@ -106,7 +101,7 @@ def _cuts(scene: MirrorScene, tp: TopicPartition) -> list[dict[str, Any]]:
         found[:] = row["cuts"] if row else []
         return row is not None
 
-    within(read, LIMIT_S)
+    polled(read)
     return found
 
 
@@ -122,7 +117,7 @@ def retention(at: int, chance: random.Random, scene: MirrorScene) -> None:
     paused = chance.random() < 0.5
     if paused:
         scene.mirror("pause", LINK, "--topic", scene.topic)
-        within(lambda: _all_are(scene, "PAUSED"), LIMIT_S)
+        polled(lambda: _all_are(scene, "PAUSED"))
     else:
         scene.cluster.kill()
     reached = {tp: [log.end for log in scene.cluster.replicas(tp)] for tp in scene.partitions}
@@ -131,16 +126,14 @@ def retention(at: int, chance: random.Random, scene: MirrorScene) -> None:
     ends: dict[TopicPartition, int] = {}
 
     def ahead() -> bool:
-        with suppress(KafkaException):
-            ends.update(watermarks(scene.source.bootstrap, chosen))
+        ends.update(scene.ends(scene.source))
         return all(ends.get(tp, 0) > copied[tp] + 20 for tp in chosen)
 
-    if not within(ahead, LIMIT_S):
+    if not polled(ahead):
         scene.total.wrong(at, f"the source took no records: {ends}, copied: {copied}")
     scene.remember()
     before = {tp: chance.randint(copied[tp] + 11, ends[tp]) for tp in chosen}
-    with ClusterClient(scene.source.bootstrap, codecs=codec_table()) as client:
-        client.delete_records(before)
+    scene.clients["source"].delete_records(before)
     for tp, offset in before.items():
         scene.missed[tp].append((min(reached[tp]), offset))
     if paused:
@@ -183,12 +176,12 @@ def created_again(at: int, chance: random.Random, scene: MirrorScene) -> None:
     old, scene.senders = scene.history, []
     scene.source.delete_topic(scene.topic)
     time.sleep(chance.choice((0.0, 0.5, 2.0)))
-    within(partial(_create, scene), LIMIT_S)
+    polled(partial(_create, scene))
     scene.source.await_in_sync(scene.topic, len(scene.partitions))
     scene.history = History()
     scene.senders = scene.producers(scene.source)
     scene.require_progress(at)
-    if not within(lambda: _all_are(scene, "SOURCE_REPLACED"), LIMIT_S):
+    if not polled(lambda: _all_are(scene, "SOURCE_REPLACED")):
         scene.total.wrong(at, f"the new topic is not reported: {scene.status()}")
     if keeps:
         scene.total.count("kept")

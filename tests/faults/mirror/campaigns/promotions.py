@@ -7,10 +7,8 @@ import subprocess
 import time
 
 from cluster import plants
-from cluster.scene import LIMIT_S
 from klammtest.broker import ENVIRONMENT, KLAMM
-from klammtest.waiting import within
-from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite
+from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite, polled
 
 _STEPS = ("command", "mirror.promote", "mirror.promoted", "leader", "controller")
 
@@ -37,7 +35,7 @@ def killed(at: int | str, chance: random.Random, scene: MirrorScene) -> None:
     if step == "command":
         time.sleep(chance.uniform(0.3, 2.0))
     elif step.startswith("mirror."):
-        within(lambda: any(broker.died() for broker in brokers), LIMIT_S)
+        polled(lambda: any(broker.died() for broker in brokers))
         time.sleep(chance.choice((0.0, 3.0)))  # by chance the next controller comes to the same step
         dead = [i for i, broker in enumerate(brokers) if broker.died()]
         if not dead:
