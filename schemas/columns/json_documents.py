@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from klamm.core.errors import SchemaError
+from klamm.core.errors import KlammError, SchemaError
 from klamm.core.records.arrow import scalar
 
 from ..json_values import float_text
@@ -178,7 +178,7 @@ class DocumentReader:
     def _printer(self, prefix: bytes) -> _Printer | None:
         try:
             avro = parse(self._schema_text(prefix)).root
-        except SchemaError:  # the reader of single values reports it
+        except KlammError:  # the reader of single values reports it
             return None
         if not native.can_decode(avro) or not _printed(avro):
             return None

@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from ...client.typed import SharedCoordination, TypedValues
 from ...config.servers import servers_of
 from ...config.settings import Settings
+from ...errors import KlammError
 from ...interfaces.serde import (
     DocumentsDeserializer,
     DocumentsSerializer,
@@ -131,7 +132,7 @@ class CliValues:
             return None
         try:
             return make(serde)
-        except ImportError:  # pyarrow comes with an extra
+        except (ImportError, KlammError):  # pyarrow comes with an extra; a registry may not answer a second time
             return None
 
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from klamm import Consumer, Producer
+from klamm.core.cli.record_io import clients
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.interfaces.sink import RecordBatch
@@ -27,7 +28,7 @@ from klammtest.clients.producing import topic_name
 from klammtest.waiting import eventually
 
 Klamm = Callable[..., Any]
-TRIP = {
+TRIP: dict[str, Any] = {
     "type": "record",
     "name": "Trip",
     "fields": [
@@ -47,11 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with running_broker(here) as broker:
         at = broker.bootstrap
         (here / "trip.avsc").write_text(json.dumps(TRIP))
+        (here / "plain.avsc").write_text(json.dumps({**TRIP, "fields": TRIP["fields"][:2]}))
         document = {
             **yaml.safe_load(broker.config_path.read_text()),
             "producer": {"bootstrap.servers": at, "max.request.size": 200_000},
             "consumer": {"bootstrap.servers": at},
-            "topics": {name: {"schema": "trip.avsc"} for name in ("trips", "rows", "broken", "copied")},
+            "topics": {name: {"schema": "trip.avsc"} for name in ("trips", "rows", "broken", "copied")}
+            | {name: {"schema": "plain.avsc"} for name in ("few", "many")},
         }
         broker.config_path.write_text(json.dumps(document))
         yield here
@@ -105,6 +108,28 @@ def test_json_of_a_typed_topic(klamm: Klamm, folder: Path, client: ClusterClient
     assert klamm("produce", "copied", lines(folder, *whole.splitlines()), "--json", "-q").err == ""
     copied = klamm("consume", "copied", "--json").out
     assert copied == whole.replace('"trips"', '"copied"')
+
+
+def test_many_records_are_sent_and_printed_as_few(
+    klamm: Klamm, folder: Path, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [f'{{"rider":{json.dumps(rider)},"km":{km}}}' for rider in ("", "ä\n", "\0") for km in (1, -0.0, 1e300)]
+    given = lines(folder, *documents, "null", *documents * 3)
+    ways = ([], ["--from", "-3", "-n", "2", "-p", "0"], ["--from", "4", "--until", "8", "--grep", "e.300"])
+
+    def outcome(topic: str) -> list[tuple[int, str, str]]:
+        client.create_topics({topic: NewTopic(2, 1)})
+        for partition in "01":
+            done = klamm("produce", topic, given, "--key", "k", "-H", "h=v", "-p", partition)
+            assert (done.status, done.err) == (0, f"klamm: 37 records sent to {topic}\n")
+        read = [klamm("consume", topic, *options) for options in ways]
+        read += [klamm("consume", topic, "--raw", "-f", "%p %k %h{%k=%v} %v{hex}\n")]
+        return [(one.status, "\n".join(sorted(one.out.splitlines())), one.err) for one in read]
+
+    few = outcome("few")
+    monkeypatch.setattr(clients, "_MANY", 0)
+    monkeypatch.setattr(clients, "_FEW", 0)
+    assert outcome("many") == few
 
 
 def test_csv_of_a_typed_topic(klamm: Klamm, folder: Path, client: ClusterClient) -> None:
