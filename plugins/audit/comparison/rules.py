@@ -663,7 +663,8 @@ class Problems:
         """Returns the windows in which records of these offsets can lie; None if unknown.
 
         They are the windows in which the broker tier has counted them; without its count, those between the ranges
-        before and after, give or take the lateness that senders are allowed, or those of another tier's count.
+        before and after, give or take the lateness that senders are allowed and what is wrong with their clocks, or
+        those of another tier's count.
         """
         if counts is not self._broker:
             if self._broker is None or place not in self._broker.tiles:
@@ -677,11 +678,19 @@ class Problems:
         before = next((self._of(event) for event in reversed(tiles) if event.to_offset <= span[0]), None)
         after = next((self._of(event) for event in tiles if event.from_offset >= span[1]), None)
         sides = [side for side in (before, after) if side is not None]
-        low = -math.inf if before is None else min(map(min, sides)) - self._lateness_ms
-        high = math.inf if after is None else max(map(max, sides)) + self._lateness_ms + self._window_ms - 1
+        spread = self._lateness_ms + self._clocks_apart_ms()
+        low = -math.inf if before is None else min(map(min, sides)) - spread
+        high = math.inf if after is None else max(map(max, sides)) + spread + self._window_ms - 1
         near = {start for start in self._known if low <= start <= high or start == NO_WINDOW}
         others = [self._counted(other, place, span) for other in self._found.values() if other is not counts]
         return frozenset(near).union(*(windows for windows, holes in others if not holes))
+
+    def _clocks_apart_ms(self) -> int:
+        """Returns how far the clocks of producers are apart, of those that are off by more than the lateness."""
+        producers = self._found.get(PRODUCERS)
+        ahead = [life.ahead_ms for life in producers.lives] if producers is not None else []
+        off = [0, *(ms for ms in ahead if abs(ms) > self._lateness_ms)]
+        return max(off) - min(off)
 
     def _counted(
         self, counts: TierCounts, place: Place, span: tuple[int, int]

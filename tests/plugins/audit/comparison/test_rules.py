@@ -378,6 +378,21 @@ def test_a_reader_s_gap_makes_only_the_windows_unknown_that_its_offsets_can_be_i
     assert sorted(start // WINDOW_MS for start in gap.windows or ()) == [5, 7, 9]
 
 
+@pytest.mark.parametrize(("ahead", "state"), [(0, State.MISSING), (-3, State.UNKNOWN), (3, State.UNKNOWN)])
+def test_a_broker_s_gap_may_hold_records_of_a_wrong_clock(ahead: int, state: State) -> None:
+    """The audit topic has lost the broker's count of the second producer's records."""
+    now = 9 * WINDOW_MS
+    lost = 9 + ahead if ahead else 6
+    events = [
+        event("producer", "p", 0, 1, {9: 20}, stored_ms=now, time_ms=now),
+        event("producer", "q", 0, 1, {lost: 5}, stored_ms=now, time_ms=now + ahead * WINDOW_MS),
+        event("broker", "b", 0, 10, {}, sources={"p": {9: 10}}, stored_ms=now),
+        event("broker", "b", 15, 25, {}, sources={"p": {9: 10}}, stored_ms=now),
+    ]
+    audit = result(events, BROKER, lateness_ms=WINDOW_MS)
+    assert {w.start_ms // WINDOW_MS: w.cells[BROKER].state for w in audit.windows}[lost] is state
+
+
 def test_an_owner_that_begins_inside_a_range_was_set_back() -> None:
     """An unclean election cut the log at 150, and retention deleted what came instead before the group read on."""
     read = [

@@ -194,6 +194,8 @@ class Known:
         every = {row.window for _, part in self.parts() for row in part.rows}
         every |= {window for sender in self.senders for window in sender.sent}
         audit = self.world.audit
+        off = [0, *(sender.ahead_ms for sender in self.senders)]
+        apart_ms = max(off) - min(off)
         begins: dict[tuple[str, int | None], int] = {}
         for event in audit.events:
             if event.tier == BROKER:
@@ -215,7 +217,7 @@ class Known:
             low: float = min(sides) - (0 if after else 2 * LATENESS_MS) if before else NO_WINDOW
             low = min(low, math.inf if after else _behind_since(ranges))
             high = max(sides) if after else max(every, default=0)
-            low, high = low - LATENESS_MS, high + LATENESS_MS + WINDOW_MS
+            low, high = low - LATENESS_MS - apart_ms, high + LATENESS_MS + WINDOW_MS + apart_ms
             windows |= {window for window in every if low <= window < high or window == NO_WINDOW}
             for reader in self.owners():
                 windows |= self.enclosing([(topic_id, number, begin, end)], *reader)
