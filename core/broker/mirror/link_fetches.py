@@ -32,7 +32,7 @@ __all__ = ["LinkFetches"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_ASSIGN_S: Final = 0.1
+_ASSIGN_S: Final = 0.3
 """Seconds between two assignments of the partitions to fetchers."""
 _BACKOFF_S: Final = 0.5
 _HELD_S: Final = 2.0
