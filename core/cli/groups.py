@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ..client.cluster_client import ClusterClient
     from ..config.settings import Settings
 
+__all__ = ["app"]
+
 app = typer.Typer(
     add_completion=False, help="List consumer groups, show their lag, reset and delete them.", no_args_is_help=True
 )
