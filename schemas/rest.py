@@ -104,7 +104,7 @@ class RestRegistry(SchemaRegistry):
 
     def _own(self, subject: str, schema_id: int) -> RegisteredSchema:
         with self._lock:
-            self._fetch_id(schema_id, context_of(subject))
+            self._fetch_id(schema_id, context_of(subject), known=True)
             found = self._of(self._store, subject).find(SchemaKey(schema_id=schema_id))
         assert found is not None
         return found
@@ -136,9 +136,9 @@ class RestRegistry(SchemaRegistry):
     def _numbers(self, subject: str) -> list[int]:
         return [_whole(number) for number in _list(self._client.get("subjects", subject, "versions"))]
 
-    def _fetch_id(self, schema_id: int, context: str) -> None:
+    def _fetch_id(self, schema_id: int, context: str, *, known: bool = False) -> None:
         query = {} if context == DEFAULT_CONTEXT else {"subject": qualified(context, "")}
-        answer = self._client.get("schemas", "ids", schema_id, **query)
+        answer = self._client.get("schemas", "ids", schema_id, known=known, **query)
         subject, version = self._place(schema_id, query) or (qualified(context, _NOWHERE), schema_id)
         self._add(subject, version, schema_id, answer)
 

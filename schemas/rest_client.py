@@ -63,10 +63,11 @@ class RestClient:
     def close(self) -> None:
         self._pool.clear()
 
-    def get(self, *path: str | int, **query: str) -> Any:
+    def get(self, *path: str | int, known: bool = False, **query: str) -> Any:
         """Returns the answer. Raises `NotRegisteredError`; `SchemaError` for what is refused;
-        `RegistryUnavailableError` if no address answers, or the user is refused."""
-        return self._call("GET", _path(path, query), None)
+        `RegistryUnavailableError` if no address answers, or the user is refused. `known`: the registry has it, so an
+        address that does not is behind, and is passed over."""
+        return self._call("GET", _path(path, query), None, known=known)
 
     def post(self, body: Mapping[str, Any], *path: str | int, **query: str) -> Any:
         """As `get`."""
@@ -76,7 +77,7 @@ class RestClient:
         """As `get`."""
         return self._call("PUT", _path(path, {}), body)
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None, *, known: bool = False) -> Any:
         data = None if body is None else json.dumps(body).encode()
         end = self._clock() + self._timeout_s
         wait = _FIRST_WAIT_S
@@ -86,7 +87,9 @@ class RestClient:
                 url = self._urls[self._chosen % len(self._urls)]
                 try:
                     return self._once(method, url, path, data)
-                except _NoAnswerError as error:
+                except (_NoAnswerError, NotRegisteredError) as error:
+                    if isinstance(error, NotRegisteredError) and not known:
+                        raise
                     problems.append(f"{url}: {error}")
                     with self._lock:
                         self._chosen += 1

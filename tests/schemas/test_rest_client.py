@@ -200,6 +200,21 @@ def test_an_answer_that_is_no_schema_is_one_line(answer: Any) -> None:
         registry.close()
 
 
+def test_a_replica_that_is_behind_is_asked_again() -> None:
+    clock, answers = Clock(), iter([error(404, 40403, "Schema 7 not found"), error(404, 40403, "Schema 7 not found")])
+
+    def decide(method: str, path: str, _headers: Mapping[str, str]) -> Answer:
+        if path.endswith("/ids/7"):
+            return next(answers, (200, {"schema": '"int"'}))
+        return (200, {"id": 7}) if method == "POST" else error(404)
+
+    with registry_front(decide) as front:
+        registry = RestRegistry(client(front.url, clock=clock))
+        assert registry.register("s", '"int"').schema_id == 7
+        assert len(clock.waits) == 2
+        registry.close()
+
+
 def test_references_that_go_on_and_on_are_refused() -> None:
     def decide(_method: str, path: str, _headers: Mapping[str, str]) -> Answer:
         number = int(path.partition("?")[0].rpartition("/")[2]) if "/versions/" in path else 0
