@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.reader.topic_table import TopicTable
-from klamm.core.errors import ErrorCode, LogEndMovedError
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode, LogEndMovedError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.offset_and_epoch import ANY_EPOCH, OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
@@ -53,6 +54,7 @@ class TopicSchemaLog:
         self._partition = TopicPartition(topic, 0)
         self._now_s = now_s
         self._reading = threading.Lock()
+        self._checked: set[UUID | None] = set()
         self._store = SchemaStore()
         self._table = TopicTable(client, _Contents(self._store, self.lock), timeout_s=client.request_timeout_s)
 
@@ -63,6 +65,28 @@ class TopicSchemaLog:
         topic = NewTopic(partitions=1, configs=TOPIC_CONFIGS)
         self._client.create_topics({self._partition.topic: topic}, exists_ok=True)
         return False
+
+    def check(self) -> None:
+        """Raises `ConfigError` if the topic would lose schemas: if it is not one compacted partition. It is asked once
+        for each topic of this name."""
+        name = self._partition.topic
+        found = self._client.cluster.view.topics.get(name)
+        if found is None or found.error or found.topic_id in self._checked:
+            return
+        if len(found.partitions) != 1:
+            raise ConfigError(f"topic {name} has {len(found.partitions)} partitions; a topic of schemas has one")
+        try:
+            policy = self._client.describe_configs(name)["cleanup.policy"].value
+        except BrokerError as error:
+            if error.code != ErrorCode.topic_authorization_failed:
+                raise
+        else:
+            if policy != "compact":
+                raise ConfigError(
+                    f"topic {name} has cleanup.policy={policy}, by which schemas are lost; "
+                    f"`klamm topics alter {name} --set cleanup.policy=compact` keeps them"
+                )
+        self._checked = {found.topic_id}
 
     def read(self, deadline_s: float | None = None) -> SchemaStore:
         """`deadline_s`, on the monotonic clock, bounds the call; then `BrokerError` (REQUEST_TIMED_OUT)."""

@@ -138,7 +138,8 @@ class RestRegistry(SchemaRegistry):
 
     def _fetch_id(self, schema_id: int, context: str, *, known: bool = False) -> None:
         query = {} if context == DEFAULT_CONTEXT else {"subject": qualified(context, "")}
-        answer = self._client.get("schemas", "ids", schema_id, known=known, **query)
+        get = self._client.get_known if known else self._client.get
+        answer = get("schemas", "ids", schema_id, **query)
         subject, version = self._place(schema_id, query) or (qualified(context, _NOWHERE), schema_id)
         self._add(subject, version, schema_id, answer)
 

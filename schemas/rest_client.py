@@ -63,11 +63,14 @@ class RestClient:
     def close(self) -> None:
         self._pool.clear()
 
-    def get(self, *path: str | int, known: bool = False, **query: str) -> Any:
+    def get(self, *path: str | int, **query: str) -> Any:
         """Returns the answer. Raises `NotRegisteredError`; `SchemaError` for what is refused;
-        `RegistryUnavailableError` if no address answers, or the user is refused. `known`: the registry has it, so an
-        address that does not is behind, and is passed over."""
-        return self._call("GET", _path(path, query), None, known=known)
+        `RegistryUnavailableError` if no address answers, or the user is refused."""
+        return self._call("GET", _path(path, query), None)
+
+    def get_known(self, *path: str | int, **query: str) -> Any:
+        """As `get`, of what the registry has: an address that does not have it is behind, and is passed over."""
+        return self._call("GET", _path(path, query), None, known=True)
 
     def post(self, body: Mapping[str, Any], *path: str | int, **query: str) -> Any:
         """As `get`."""

@@ -166,6 +166,8 @@ class RegistryApp:
                 response = await self._answer(request, parts, media)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # the registry stops, and the request has had its time
+            response = _error(50002, "The registry stops before the outcome is known.", media)
         except RefusedError as error:
             response = _error(error.error_code, str(error), media)
         except HttpError as error:
@@ -202,17 +204,28 @@ class RegistryApp:
         return self._pages.answer(method, parts, query)
 
     def _slow(self, route: Route, arguments: list[Any]) -> Answer:
+        problem = None
         if not route.writes or not self._topic.is_loaded:  # a write reads the topic to its end itself
-            self._load()
-        return route.call(*arguments)
+            problem = self._load()
+        try:
+            return route.call(*arguments)
+        except RefusedError as error:
+            if problem is None or not 40400 <= error.error_code < 40500:
+                raise
+            raise HttpError(
+                503, f"the topic of schemas cannot be read now, and was without it: {error} ({problem})"
+            ) from error
 
-    def _load(self) -> None:
+    def _load(self) -> str | None:
+        """Returns why the topic cannot be read now, if what was read before may be answered."""
         try:
             self._topic.catch_up()
         except KlammError as error:
             if not self._topic.is_loaded:
                 raise HttpError(503, f"the topic of schemas cannot be read yet: {error}") from error
             _log.warning("an answer is from memory: %s", error)
+            return str(error)
+        return None
 
     def _route(self, method: str, parts: list[str]) -> tuple[Route, list[Any]]:
         wrong_method = False

@@ -44,7 +44,10 @@ class RegistryConfig(Section):
         scheme, mark, rest = self.listeners.partition("://")
         if not mark or scheme != "http":
             raise ConfigError(f"services.registry.listeners: expected http://HOST:PORT, got {self.listeners!r}")
-        return Address.parse(rest.rstrip("/"))
+        try:
+            return Address.parse(rest.rstrip("/"))
+        except ValueError as error:
+            raise ConfigError(f"services.registry.listeners: {error}") from error
 
 
 def registry_config(settings: Settings) -> RegistryConfig:

@@ -69,6 +69,8 @@ class SchemaTopic:
         self._reading = threading.Lock()
         self._read_from: float | None = None
         """When the last read that reached the end began."""
+        self._failed: tuple[float, KlammError] | None = None
+        """When the last read that failed began, and its error."""
         self._generation = -1
         self._kept: dict[str, int] = {}
         self._kept_at = -math.inf
@@ -116,12 +118,14 @@ class SchemaTopic:
         return self._store.generation, self._store.position
 
     def catch_up(self, timeout_s: float | None = None) -> None:
-        """Reads the topic to its end as of this call; one read serves all calls that wait for it. After `timeout_s`
-        it raises `BrokerError` (REQUEST_TIMED_OUT)."""
+        """Reads the topic to its end as of this call; one read serves all calls that wait for it, with its error too.
+        After `timeout_s` it raises `BrokerError` (REQUEST_TIMED_OUT)."""
         asked = self._clock()
         if not self._reading.acquire(timeout=-1 if timeout_s is None else timeout_s):
             raise BrokerError(ErrorCode.request_timed_out, f"the topic of schemas was not read within {timeout_s:g} s")
         try:
+            if self._failed is not None and self._failed[0] >= asked:
+                raise self._failed[1]
             if self._read_from is None or self._read_from < asked:
                 self._read(None if timeout_s is None else asked + timeout_s)
         finally:
@@ -197,6 +201,7 @@ class SchemaTopic:
             if self._read_from is None:
                 self._log.create()
             self._store = self._log.read(deadline_s)
+            self._log.check()
             with self._log.lock:
                 ids, generation = self._store.last_ids(), self._store.generation
             if generation != self._generation or any(
@@ -209,7 +214,7 @@ class SchemaTopic:
                         self._store.raise_last_id(context, last)
                 self._generation = generation
         except KlammError as error:
-            self._problem = str(error)
+            self._problem, self._failed = str(error), (began, error)
             raise
         self._read_from, self._problem = began, None
 

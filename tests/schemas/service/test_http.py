@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from typing import Any, cast
 
 import pytest
 
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode
+from klamm.schemas.service.api import Defaults, RegistryApi
+from klamm.schemas.service.app import RegistryApp
+from klamm.schemas.service.config import RegistryConfig
+from klamm.schemas.store.registration import DEFAULTS
 from klammtest.registry import TYPE, RunningRegistry
 
 
@@ -75,3 +82,62 @@ def test_a_request_of_two_lengths_is_refused(registry: RunningRegistry) -> None:
         answer = wire.recv(65536)
     assert answer.startswith(b"HTTP/1.1 400")
     assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_what_is_not_found_while_the_topic_cannot_be_read_is_asked_again(
+    registry: RunningRegistry, subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = registry.register(subject, '"int"').body
+
+    def fail() -> None:
+        raise BrokerError(ErrorCode.request_timed_out, "no leader")
+
+    monkeypatch.setattr(registry.service._topic, "catch_up", fail)
+    assert registry.get(f"/schemas/ids/{made['id']}").body["schema"] == '"int"'
+    for method, path, body in (
+        ("GET", "/schemas/ids/999999", None),
+        ("GET", f"/subjects/{subject}-none/versions", None),
+        ("POST", f"/subjects/{subject}-none", {"schema": '"int"'}),
+    ):
+        answer = registry.call(method, path, body)
+        assert (answer.status, answer.code) == (503, 503)
+        assert answer.body["message"].startswith("the topic of schemas cannot be read now, and was without it: S")
+
+
+def test_a_request_that_the_stop_of_the_registry_ends_is_answered() -> None:
+    sent: list[Any] = []
+
+    async def run() -> None:
+        started = asyncio.Event()
+
+        async def receive() -> Any:
+            started.set()
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        app = RegistryApp(
+            RegistryApi(cast(Any, None), Defaults(DEFAULTS)), cast(Any, None), max_body_bytes=9, identity={}
+        )
+        scope = {
+            "type": "http", "method": "POST", "path": "/subjects/s/versions", "raw_path": b"/subjects/s/versions",
+            "query_string": b"", "headers": [],
+        }  # fmt: skip
+        task = asyncio.create_task(app(scope, receive, send))
+        await started.wait()
+        task.cancel()
+        await task
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 500
+    assert b'"error_code":50002' in sent[1]["body"]
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    ["http://127.0.0.1:99999", "http://127.0.0.1", "http://a:1,http://b:2", "http://a:1/x", "http://::1:8081"],
+)
+def test_a_listener_that_is_none(listeners: str) -> None:
+    with pytest.raises(ConfigError, match=r"^services\.registry\.listeners: expected host:port"):
+        RegistryConfig(listeners=listeners).address()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode
 from klamm.core.records.codecs import CodecTable
+from klamm.schemas.log import TOPIC_CONFIGS
 from klamm.schemas.service.topic import SchemaTopic
 from klamm.schemas.store.records import Record, SchemaRecord
 from klamm.schemas.store.schema import SchemaText
@@ -81,3 +84,62 @@ def test_the_follower_is_woken_by_what_another_writes(topics: tuple[SchemaTopic,
     two.write(next_schema)
     eventually(lambda: one.place == two.place, "the follower has read it")
     assert one.problem() is None
+
+
+@pytest.mark.parametrize(
+    ("new", "line"),
+    [
+        (NewTopic(2, configs=TOPIC_CONFIGS), "has 2 partitions; a topic of schemas has one"),
+        (NewTopic(1), "has cleanup.policy=delete, by which schemas are lost; `klamm topics alter "),
+    ],
+)
+def test_a_topic_that_would_lose_schemas_is_refused(
+    broker: RunningBroker, subject: str, new: NewTopic, line: str
+) -> None:
+    with ClusterClient(broker.bootstrap, codecs=CodecTable()) as admin, closing(opened(broker, subject)) as topic:
+        admin.create_topics({subject: new})
+        for call in (topic.catch_up, lambda: topic.write(next_schema)):
+            with pytest.raises(ConfigError, match=f"^topic {subject} {line}"):
+                call()
+        assert not topic.is_loaded
+        assert line in (topic.problem() or "")
+        admin.delete_topics([subject])
+        eventually(lambda: ids(topic) == [], "the topic is another")
+        topic.write(next_schema)
+        assert ids(topic) == [1]
+
+
+def test_calls_that_wait_share_a_read_that_fails(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, reads, failed = itertools.count(), itertools.count(1), list[str]()
+    asked, go_on = threading.Semaphore(0), threading.Event()
+
+    def clock() -> float:
+        asked.release()
+        return next(ticks)
+
+    client = ClusterClient(broker.bootstrap, codecs=CodecTable(), client_id="test")
+    with closing(SchemaTopic(client, "_none", clock=clock)) as topic:
+
+        def read(_deadline_s: float | None) -> SchemaStore:
+            number = next(reads)
+            go_on.wait(30)
+            raise BrokerError(ErrorCode.request_timed_out, f"read {number}")
+
+        def ask() -> None:
+            with pytest.raises(BrokerError) as caught:
+                topic.catch_up()
+            failed.append(str(caught.value))
+
+        monkeypatch.setattr(topic._log, "create", lambda: True)
+        monkeypatch.setattr(topic._log, "read", read)
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        threads[0].start()
+        for _ in range(2):  # it has asked, and its read has begun
+            assert asked.acquire(timeout=30)
+        for thread in threads[1:]:
+            thread.start()
+            assert asked.acquire(timeout=30)
+        go_on.set()
+        for thread in threads:
+            thread.join()
+        assert sorted(line[-6:] for line in failed) == ["read 1", "read 2", "read 2", "read 2"]
