@@ -228,7 +228,10 @@ class RegistryApi:
         with self._topic.store() as store:
             name = store.alias_of(_valid(subject))
             given = with_numbers(store, name, _schema(body))
-            text = self._parsed(store, name, given, new=False)
+            references = self._references(store, name, given.references)
+        text = _Reading().parsed(given, references, new=False)  # without the store, since that may take long
+        text.canonical  # noqa: B018
+        with self._topic.store() as store:
             for candidate in self._beside(store, name):
                 if not store.has_subject(candidate, Which.ALL if which is Which.ALL else Which.LIVE):
                     continue
@@ -466,7 +469,9 @@ class RegistryApi:
                 config = self._config(store, name)
                 versions = chosen(store, name)
                 schema = with_numbers(store, name, completed(_schema(body), None, config))
-                text = self._parsed(store, name, schema, new=True)
+                references = self._references(store, name, schema.references)
+            text = _Reading().parsed(schema, references, new=True)  # without the store, since that may take long
+            with self._topic.store() as store:
                 plan = self._planned(store, schema, text, versions, config)
             found = messages(schema.schema_type, plan.text, plan.versions, plan.rule)
         except RefusedError as error:

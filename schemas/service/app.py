@@ -190,7 +190,7 @@ class RegistryApp:
         arguments.append(query)
         if route.body:
             arguments.append(await self._body(request))
-        if route.quick and self._topic.is_loaded:
+        if route.quick and self._topic.is_loaded and not query.text("format"):  # another form is parsed first
             try:
                 return _response(route.call(*arguments), route, media)
             except RefusedError as error:

@@ -49,7 +49,7 @@ class AvroText:
     def __post_init__(self) -> None:
         (check_new if self.new else parse)(self.text, self.references)
 
-    @property
+    @cached_property
     def parsed(self) -> ParsedSchema:
         return parse(self.text, self.references)
 
@@ -57,7 +57,7 @@ class AvroText:
     def canonical(self) -> str:
         return _printed(canonical_text, self)
 
-    @property
+    @cached_property
     def normalized(self) -> str:
         return _printed(lambda text, known: normalized_text(text, self.parsed.root, known), self)
 

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from klamm.schemas.service import formats
 from klamm.schemas.service.api import Defaults, RegistryApi
 from klamm.schemas.service.query import Query
 from klamm.schemas.store.records import KeyValue, Record, SchemaTombstone, SubjectClearing, encode
@@ -215,6 +217,38 @@ class Histories(RuleBasedStateMachine):
                 held = store.schema(schema_id, context)
                 assert held is None or held.guid == guid
                 assert schema_id <= store.last_id(context)
+
+
+class GuardedTopic(MemoryTopic):
+    """Counts who has the store."""
+
+    holders = 0
+
+    @contextmanager
+    def store(self) -> Iterator[SchemaStore]:
+        self.holders += 1
+        try:
+            yield self._store
+        finally:
+            self.holders -= 1
+
+
+@pytest.mark.parametrize("form", ["AVRO", "JSON", "PROTOBUF"])
+def test_a_text_that_is_sent_is_read_without_the_store(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = {"AVRO": '"int"', "JSON": '{"type":"integer"}', "PROTOBUF": 'syntax = "proto3"; message A {}'}[form]
+    topic, body = GuardedTopic([], {}), {"schema": text, "schemaType": form}
+    api = RegistryApi(topic, Defaults(DEFAULTS))  # type: ignore[arg-type]
+    api.register("s", Query(), body)
+    read: list[int] = []
+
+    def reading(*given: Any, **more: Any) -> Any:
+        read.append(topic.holders)
+        return formats.parsed(*given, **more)
+
+    monkeypatch.setattr("klamm.schemas.service.api.parsed", reading)
+    assert api.look_up("s", Query(), body)["version"] == 1
+    assert api.compare_with_all("s", Query(), body) == {"is_compatible": True}
+    assert read == [0, 0]
 
 
 Histories.TestCase.settings = fuzzed(40)
