@@ -17,6 +17,7 @@ that only the brokers are compared.
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -79,9 +80,16 @@ class Comparison:
         return f"{self.cell}: {unit}: {old:,.{digits}f} -> {new:,.{digits}f}, after/before {ratio} {verdict}"
 
 
-def compare(shape: Shape, systems: Sequence[System], rounds: int, say: Callable[[str], None]) -> list[Comparison]:
-    """Runs the shape's cells on both `systems` (before, after); their order alternates from round to round."""
-    cells = [_longer(cell) for cell in shape.cells(True) if getattr(cell, "kind", _KINDS[0]) in _KINDS]
+def compare(
+    shape: Shape, systems: Sequence[System], rounds: int, say: Callable[[str], None], pattern: str = ""
+) -> list[Comparison]:
+    """Runs the shape's cells, those in whose name `pattern` is found, on both `systems` (before, after); their order
+    alternates from round to round."""
+    cells = [
+        _longer(cell)
+        for cell in shape.cells(True)
+        if getattr(cell, "kind", _KINDS[0]) in _KINDS and re.search(pattern, cell.name)
+    ]
     values: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     number = 0
     with ExitStack() as stack:
@@ -145,7 +153,10 @@ def main() -> int:
                     _system(name, given.data / f"compared-{at}", command)
                     for at, command in (("before", before), ("after", BROKER_COMMAND))
                 ]
-                for found in compare(SHAPES[name], systems, given.rounds, lambda line: print(line, flush=True)):
+                compared = compare(
+                    SHAPES[name], systems, given.rounds, lambda line: print(line, flush=True), given.cells
+                )
+                for found in compared:
                     print(f"({name}) {found.line(given.limit)}", flush=True)
                     worse += found.worse_by() > given.limit
     except BusyError as error:
@@ -167,6 +178,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("before", type=Path, help="the other clone, or its `klamm` command")
     parser.add_argument("--only", default="b,c", help=f"letters of shapes, with commas between: {','.join(COMPARED)}")
+    parser.add_argument("--cells", default="", help="a pattern of the cells' names, as `consume`")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--data", type=Path, default=SYSTEM_DATA, help="the folder of both brokers' logs")
     parser.add_argument("--limit", type=float, default=LIMIT, help="the share by which a median may be worse")

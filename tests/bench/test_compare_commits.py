@@ -71,6 +71,11 @@ def test_the_ratio_is_that_of_each_round_and_the_order_alternates() -> None:
     assert before.calls == ["wipe", "start", "warm", "stop", "wipe"]
 
 
+def test_only_cells_of_the_pattern_are_run() -> None:
+    systems = cast(Sequence[Klamm], [RecordedSystem(1.0), RecordedSystem(0.9)])
+    assert not compare(cast(Shape, NoisyShape()), systems, 1, lambda line: None, "no cell has this name")
+
+
 def test_worse_depends_on_which_way_is_better() -> None:
     slower = Comparison("one", RATE, [100.0], [90.0])
     assert round(slower.worse_by(), 6) == 0.1
