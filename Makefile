@@ -13,7 +13,7 @@ help: ## what there is to make
 setup: ## .venv with pinned versions; done by the others themselves
 	@scripts/setup.sh kcat=kcat 'chromium=chromium?' 'etcd=etcd-server?'
 
-demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled plants an anomaly; LAKE=file without HDFS)
+demo: ## the whole pipeline on 336,776 real flights, through a live cluster and one that mirrors it (PLANT=lost or PLANT=doubled plants an anomaly; LAKE=file without HDFS)
 	@scripts/setup.sh
 	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT)) $(if $(LAKE),--lake $(LAKE))
 

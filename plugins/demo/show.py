@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from klamm.core.cli.output import say_on
 
 STATUS_S = 5.0
-COUNTS = ("produced", "consumed", "loaded")
+COUNTS = ("produced", "consumed", "mirrored", "loaded")
 
 
 class Show:
@@ -46,9 +46,9 @@ class Show:
         """Prints the text unchanged."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def counts(self, produced: int, consumed: int, loaded: int) -> None:
+    def counts(self, produced: int, consumed: int, mirrored: int, loaded: int) -> None:
         """Shows the progress."""
-        now = dict(zip(COUNTS, (produced, consumed, loaded), strict=True))
+        now = dict(zip(COUNTS, (produced, consumed, mirrored, loaded), strict=True))
         for name, count in now.items():
             self._bars.update(self._tasks[name], completed=count)
         if not self._console.is_terminal and self.seconds - self._told >= STATUS_S:

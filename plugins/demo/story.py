@@ -1,12 +1,16 @@
 """The demo from beginning to end, as a story: read this first.
 
-    flights ─▶ 2 producers ─▶ 3 brokers ─▶ group of 3 members, one of them killed with -9
-                                  │
-                                  ├─▶ schema registry, used by REST from confluent-kafka
-                                  └─▶ load job, run by run, killed in one and started again ─▶ lake on HDFS
+    flights ─▶ 2 producers ─▶ 3 live brokers ─▶ group of 3 members, one of them killed with -9
+                                    │
+                                    ├─▶ schema registry, used by REST from confluent-kafka
+                                    └─▶ 1 offline broker, a mirror, killed with -9 and started again
+                                            │
+                                            ├─▶ audit, of both clusters
+                                            └─▶ load job, killed in one run and started again ─▶ lake on HDFS
 
-Each partition has three replicas. A broker is killed with -9 while the producers send a month: the others lead its
-partitions, and later it starts again and catches up.
+Each partition has three replicas at the live cluster. A live broker is killed with -9 while the producers send a month:
+the others lead its partitions, and later it starts again and catches up. The offline cluster has a coordination of its
+own and copies the same bytes.
 
 Producers send a month on request, so that producing continues while the load job is killed and restarted. Then the late
 day follows, and at the end all counts are compared.
@@ -17,13 +21,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..audit.query import Answer
 from .flights import TOPIC, load_flights, split_late
-from .outage import Outage
+from .outage import MirrorOutage, Outage
 from .processes import DemoError, Processes
 from .report.report import Report
 from .report.timeline import MarkKind, Timeline
@@ -33,6 +37,7 @@ from .steps.cluster import PARTITIONS, Brokers, create_topics, differing_partiti
 from .steps.consume import GROUP, MEMBERS, Group
 from .steps.hdfs import LakeFileSystem, StartingHdfs, await_hdfs, served_by, start_hdfs
 from .steps.load import Loads, PeriodicLoad
+from .steps.mirror import Mirror
 from .steps.plant import Plant, double_one, lose_one
 from .steps.produce import MONTHS, PRODUCERS, Producers
 from .steps.readback import Readback
@@ -82,6 +87,7 @@ class Story:
         self._size = size
         self._timeline = Timeline(lambda: show.seconds)
         self._acknowledged = 0
+        self._mirrored = 0
         self._allowed = 0
         self._lost = 0
         self._planted = ""
@@ -92,6 +98,7 @@ class Story:
         """Runs the demo. Raises `DemoError` if a step cannot be carried out; the counts are in the report's verdict."""
         with Processes(self._workspace.logs) as processes:
             hdfs = start_hdfs(self._workspace, processes) if self._lake is LakeFileSystem.HDFS else None
+            mirror = Mirror(self._workspace, processes)
             with running_brokers(self._workspace, processes, self._timeline) as brokers:
                 producers = Producers(self._workspace, processes, self._limit, self._plant)
                 with self._timeline.phase("klamm topics create"):
@@ -101,7 +108,7 @@ class Story:
                     f"replicas each ({self._workspace.config})"
                 )
                 registry = Registry(self._workspace, processes)
-                return self._flow(processes, brokers, producers, hdfs, registry)
+                return self._flow(processes, brokers, producers, mirror, hdfs, registry)
 
     def lake_left(self) -> str:
         """Returns the lake's path, and the command to serve it again."""
@@ -113,18 +120,26 @@ class Story:
         processes: Processes,
         brokers: Brokers,
         producers: Producers,
+        mirror: Mirror,
         hdfs: StartingHdfs | None,
         registry: Registry,
     ) -> Report:
         if self._plant is Plant.LOST:
             self._tell_planted(f"the brokers lose {lose_one(self._workspace, self._limit)}")
             self._lost = 1
+        with self._timeline.phase("the offline broker, beside all else"):
+            mirror.await_start()
+        mirror.follow()
+        self._show.say(f"the offline cluster, one broker, mirrors {TOPIC} ({self._workspace.offline})")
         group = Group(self._workspace, processes)
         self._show.say(f"{PRODUCERS} producers send; {MEMBERS} members of the group {GROUP!r} consume")
-        outage = Outage(brokers, self._tell, lambda: self._show.seconds)
+        outages = (
+            Outage(brokers, self._tell, lambda: self._show.seconds),
+            MirrorOutage(mirror, self._tell, lambda: self._show.seconds),
+        )
         with ThreadPoolExecutor(1) as pool:
             registering = pool.submit(self._register, registry)
-            loads = self._stream(processes, producers, group, outage, hdfs)
+            loads = self._stream(processes, producers, mirror, group, outages, hdfs)
             registered = registering.result()
         differing = self._compare_replicas()
         self._show.say(f"all is produced, consumed and loaded; Spark reads the lake back: {self._workspace.lake}")
@@ -145,12 +160,14 @@ class Story:
         return registered
 
     def _compare_replicas(self) -> int:
-        """Returns the number of partitions whose replicas differ."""
-        differing = differing_partitions(self._workspace.broker_logs)
+        """Returns the number of partitions whose replicas, or whose mirror, differ."""
+        differing = differing_partitions([*self._workspace.broker_logs, self._workspace.mirror_log])
         if differing:
-            self._tell(f"the replicas of partitions {', '.join(map(str, differing))} of {TOPIC} differ")
+            self._tell(
+                f"the replicas of partitions {', '.join(map(str, differing))} of {TOPIC}, or their mirrors, differ"
+            )
         else:
-            self._tell(f"{BROKERS} brokers hold the same bytes of each partition of {TOPIC}")
+            self._tell(f"{BROKERS} live brokers and the mirror hold the same bytes of each partition of {TOPIC}")
         return len(differing)
 
     def _audit(self, group: Group) -> Answer:
@@ -169,14 +186,20 @@ class Story:
     # -- all that happens at once
 
     def _stream(
-        self, processes: Processes, producers: Producers, group: Group, outage: Outage, hdfs: StartingHdfs | None
+        self,
+        processes: Processes,
+        producers: Producers,
+        mirror: Mirror,
+        group: Group,
+        outages: Sequence[Outage | MirrorOutage],
+        hdfs: StartingHdfs | None,
     ) -> Loads:
         self._allowed = MONTHS_ALLOWED[0]
         with self._show, ThreadPoolExecutor(1) as pool:
             started: Future[Loads] = Future()
-            loading = pool.submit(self._load, processes, producers, hdfs, started)
+            loading = pool.submit(self._load, processes, producers, mirror, hdfs, started)
             try:
-                self._follow(producers, group, outage, started, loading)
+                self._follow(producers, mirror, group, outages, started, loading)
             except BaseException:
                 self._ended.set()
                 processes.close()  # a running load ends, and its thread with it
@@ -184,7 +207,12 @@ class Story:
         return started.result()
 
     def _load(
-        self, processes: Processes, producers: Producers, hdfs: StartingHdfs | None, started: Future[Loads]
+        self,
+        processes: Processes,
+        producers: Producers,
+        mirror: Mirror,
+        hdfs: StartingHdfs | None,
+        started: Future[Loads],
     ) -> None:
         """Runs the loads, in a separate thread: the job is killed in its second load, and the one after it loads the
         rest.
@@ -192,6 +220,7 @@ class Story:
         if hdfs is not None:
             self._workspace = await_hdfs(hdfs, self._workspace, self._show)
             self._timeline.add_phase("HDFS, beside all else", self._begun_s, self._show.seconds)
+        self._look_until(lambda: self._mirrored > 0 and mirror.schemas() > 0, "the mirror")
         loads = Loads(self._workspace, processes)
         started.set_result(loads)
         self._until_killed(loads)
@@ -276,7 +305,13 @@ class Story:
             raise DemoError("the demo is ending")
 
     def _follow(
-        self, producers: Producers, group: Group, outage: Outage, started: Future[Loads], loading: Future[None]
+        self,
+        producers: Producers,
+        mirror: Mirror,
+        group: Group,
+        outages: Sequence[Outage | MirrorOutage],
+        started: Future[Loads],
+        loading: Future[None],
     ) -> None:
         """Carries out the remaining events (months, kills, progress bars) until the loads are done, the group has
         read everything and all replicas are in sync."""
@@ -285,9 +320,10 @@ class Story:
         while True:
             self._acknowledged = producers.acknowledged() + self._lost
             consumed = group.consumed()
+            self._mirrored = mirror.flights()
             loaded = started.result().rows() if started.done() else 0
             self._timeline.sample(self._acknowledged, consumed, loaded)
-            self._show.counts(self._acknowledged, consumed, loaded)
+            self._show.counts(self._acknowledged, consumed, self._mirrored, loaded)
             now = time.monotonic()
             if producing_s and self._acknowledged >= self._size.in_time:
                 self._timeline.add_phase("producing", producing_s, self._show.seconds)
@@ -295,12 +331,13 @@ class Story:
             if loading.done():
                 loading.result()
                 done_at = done_at or now
-                if (consumed >= self._stored() and outage.over) or now - done_at > PATIENCE_S:
+                if (consumed >= self._stored() and all(each.over for each in outages)) or now - done_at > PATIENCE_S:
                     return
             else:
                 producers.check()
             group.check()
-            outage.advance(producers.released)
+            for outage in outages:
+                outage.advance(producers.released)
             if producers.released < self._allowed and now - month_at > MONTH_S:
                 producers.release()
                 month_at = now
@@ -333,6 +370,7 @@ class Story:
             expected=self._size.all,
             produced=acknowledged.total(),
             consumed=consumed,
+            mirrored=self._mirrored,
             loaded=lake.total(),
             missing=missing,
             duplicated=duplicated,

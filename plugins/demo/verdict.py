@@ -11,14 +11,16 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Verdict:
     """`produced`: acknowledged flights, by the keys that the producers recorded. `consumed`: distinct (partition,
-    offset) that the group's members got. `loaded`: rows of the lake. `missing` and `duplicated` compare the multiset of
-    the keys acknowledged with the lake's. `lowest`: the lowest completeness over all windows and tiers; None when one
-    is unknown. `audited`: what `klamm audit` says. `differing`: partitions whose replicas do not hold the same bytes.
+    offset) that the group's members got. `mirrored`: records in the log of the offline broker. `loaded`: rows of the
+    lake. `missing` and `duplicated` compare the multiset of the keys acknowledged with the lake's. `lowest`: the lowest
+    completeness over all windows and tiers; None when one is unknown. `audited`: what `klamm audit` says. `differing`:
+    partitions whose replicas and mirror do not hold the same bytes.
     `expected`: flights in the data. `registered`: the versions of their schema that the registry took, and refused."""
 
     expected: int
     produced: int
     consumed: int
+    mirrored: int
     loaded: int
     missing: int
     duplicated: int
@@ -30,15 +32,15 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        counts = (self.produced, self.consumed, self.loaded)
+        counts = (self.produced, self.consumed, self.mirrored, self.loaded)
         clean = (self.missing, self.duplicated) == (0, 0) and self.lowest == 1.0 and self.audited
-        return clean and self.differing == 0 and self.registered == (2, 1) and counts == (self.expected,) * 3
+        return clean and self.differing == 0 and self.registered == (2, 1) and counts == (self.expected,) * 4
 
     def line(self) -> str:
         complete = "unknown" if self.lowest is None else f"{int(self.lowest * 10_000) / 10_000:.4f}"
         return (
-            f"demo: produced={self.produced} consumed={self.consumed} loaded={self.loaded} missing={self.missing} "
-            f"duplicated={self.duplicated} complete={complete} "
+            f"demo: produced={self.produced} consumed={self.consumed} mirrored={self.mirrored} loaded={self.loaded} "
+            f"missing={self.missing} duplicated={self.duplicated} complete={complete} "
             f"schemas={self.registered[0]} refused={self.registered[1]} seconds={self.seconds:.0f}"
         )
 

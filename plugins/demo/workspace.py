@@ -42,22 +42,23 @@ class HdfsAddress:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A directory of its own for each run; its ports were free when it was made. `broker_port` is the first broker's;
-    those of the others follow it. `hdfs`: None when the lake is a directory."""
+    """A directory of its own for each run; its ports were free when it was made. `broker_port` is that of the live
+    cluster's first broker; those of the others follow it. `hdfs`: None when the lake is a directory."""
 
     root: Path
     broker_port: int
     zookeeper_port: int
     registry_port: int
+    offline_port: int
     hdfs: HdfsAddress | None = None
 
     @classmethod
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
-        """Writes `klamm.yaml` and the schema next to it; raises `ConfigError` if it cannot."""
+        """Writes the files of both clusters and the schema next to them; raises `ConfigError` if it cannot."""
         broker_port = free_port_run(BROKERS)
-        zookeeper_port, registry_port = free_ports(2, others=range(broker_port, broker_port + BROKERS))
+        others = free_ports(3, others=range(broker_port, broker_port + BROKERS))
         root = parent / (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S-%f")
-        made = cls(root.absolute(), broker_port, zookeeper_port, registry_port)
+        made = cls(root.absolute(), broker_port, *others)
         try:
             made.logs.mkdir(parents=True)
             package = resources.files(__package__)
@@ -68,34 +69,47 @@ class Workspace:
         return made
 
     def with_lake_on(self, hdfs: HdfsAddress) -> Workspace:
-        """Returns the same workspace with its lake on that file system, in `klamm.yaml` too."""
+        """Returns the same workspace with its lake on that file system, in the offline cluster's file too."""
         moved = replace(self, hdfs=hdfs)
         moved._configure()
         return moved
 
     def _configure(self) -> None:
-        text = resources.files(__package__).joinpath("klamm.yaml").read_text()
         places = {
             "${DEMO_BROKER}": f"127.0.0.1:{self.broker_port}",
             "${DEMO_BROKERS}": self.bootstrap,
             "${DEMO_ZOOKEEPER}": f"127.0.0.1:{self.zookeeper_port}",
+            "${DEMO_OFFLINE}": self.offline_bootstrap,
             "${DEMO_LAKE}": self.hdfs.lake if self.hdfs else "lake",
             "${DEMO_WEBHDFS}": self.hdfs.web_url if self.hdfs else "null",
         }
-        for name, address in places.items():
-            text = text.replace(name, address)
-        half = self.config.with_suffix(".half")  # others read it meanwhile
-        half.write_text(text)
-        half.replace(self.config)
+        for file in (self.config, self.offline):
+            text = resources.files(__package__).joinpath(file.name).read_text()
+            for name, address in places.items():
+                text = text.replace(name, address)
+            half = file.with_suffix(".half")  # others read it meanwhile
+            half.write_text(text)
+            half.replace(file)
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers."""
+        """The addresses of all brokers of the live cluster."""
         return ",".join(f"127.0.0.1:{self.broker_port + broker}" for broker in range(BROKERS))
 
     @property
+    def offline_bootstrap(self) -> str:
+        """The address of the offline cluster's broker."""
+        return f"127.0.0.1:{self.offline_port}"
+
+    @property
     def config(self) -> Path:
+        """The live cluster's file."""
         return self.root / "klamm.yaml"
+
+    @property
+    def offline(self) -> Path:
+        """The offline cluster's file, for its broker, the loads and the audit."""
+        return self.root / "offline.yaml"
 
     @property
     def logs(self) -> Path:
@@ -113,9 +127,14 @@ class Workspace:
 
     @property
     def broker_logs(self) -> list[Path]:
-        """The log directory of each broker, as `klamm broker --brokers` names them."""
+        """The log directory of each live broker, as `klamm broker --brokers` names them."""
         first = self.root / "broker"
         return [first, *(first.with_name(f"{first.name}-{broker}") for broker in range(1, BROKERS))]
+
+    @property
+    def mirror_log(self) -> Path:
+        """The log directory of the offline broker."""
+        return self.root / "offline"
 
     def acknowledged(self, producer: str) -> Path:
         """The file of the keys of the flights that were acknowledged to a producer, one a line."""

@@ -1,4 +1,4 @@
-"""Step 5: runs `klamm audit`: the table by month and tier, and the lowest completeness."""
+"""Step 5: runs `klamm audit` at the offline cluster: the table by month and tier, and the lowest completeness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH = 200
 
 def ask_audit(workspace: Workspace, timeout_s: float) -> Answer:
     """Returns the report once everything is complete, or after `timeout_s`."""
-    settings = load_settings(workspace.config)
+    settings = load_settings(workspace.offline)
     deadline = time.monotonic() + timeout_s
     with open_client(settings, "demo") as client:
         runner = AuditQueryRunner(client, audit_config(settings))

@@ -109,7 +109,7 @@ class Loads:
 
     def start(self, environment: Mapping[str, str] | None = None) -> PeriodicLoad:
         self._started += 1
-        command = [*KLAMM, "load", SINK, "--every", EVERY, "--json", "--config", str(self._workspace.config)]
+        command = [*KLAMM, "load", SINK, "--every", EVERY, "--json", "--config", str(self._workspace.offline)]
         return PeriodicLoad(self._processes.start(f"load-{self._started}", command, environment))
 
     def start_doomed(self) -> PeriodicLoad:

@@ -17,7 +17,7 @@ from klamm.plugins.demo.steps.hdfs import LakeFileSystem
 from klammtest.hadoop.hdfs import NO_HDFS
 from klammtest.pages.audit_page import check_document
 
-LAST_LINE = "demo: produced=480 consumed=479 loaded=479 missing=1 duplicated=0 complete=0."
+LAST_LINE = "demo: produced=480 consumed=479 mirrored=479 loaded=479 missing=1 duplicated=0 complete=0."
 
 
 def demo(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -30,7 +30,8 @@ def check_report(text: str) -> None:
     plain = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
     for words in (
         "Planted: the brokers lose 2013-1-1/UA/1545/EWR", "kill : member-0 is killed with -9",
-        "kill : broker ", "is back: all replicas are in sync", "3 brokers hold the same bytes of each partition",
+        "kill : broker ", "kill : the broker that mirrors is killed", "it copies on at the end of its log",
+        "is back: all replicas are in sync", "3 live brokers and the mirror hold the same bytes",
         "kill : a load is killed with -9 between staging and publishing: 1 staged, nothing published",
         "rebalance : member-", "load 1 is published", "Records of topic flights by day", "1 missing",
     ):  # fmt: skip

@@ -64,7 +64,7 @@ def test_the_report_says_what_happened_in_words_and_numbers() -> None:
         "hdfs://127.0.0.1:20003/lake", "Records of topic flights by day of record time (UTC) and tier", "1 missing",
     ):  # fmt: skip
         assert words in plain, words
-    assert text.count('class="flag kill"') == 3
+    assert text.count('class="flag kill"') == 4
 
 
 def test_what_was_planted_is_said() -> None:

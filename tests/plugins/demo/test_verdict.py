@@ -10,13 +10,23 @@ import pytest
 from klamm.plugins.demo.verdict import Verdict, acknowledged_keys, differences
 
 GOOD = Verdict(
-    expected=10, produced=10, consumed=10, loaded=10, missing=0, duplicated=0, lowest=1.0, audited=True, seconds=12.4
+    expected=10,
+    produced=10,
+    consumed=10,
+    mirrored=10,
+    loaded=10,
+    missing=0,
+    duplicated=0,
+    lowest=1.0,
+    audited=True,
+    seconds=12.4,
 )
 
 
 def test_the_last_line() -> None:
     assert GOOD.line() == (
-        "demo: produced=10 consumed=10 loaded=10 missing=0 duplicated=0 complete=1.0000 schemas=2 refused=1 seconds=12"
+        "demo: produced=10 consumed=10 mirrored=10 loaded=10 missing=0 duplicated=0 complete=1.0000 schemas=2 refused=1"
+        " seconds=12"
     )
     assert GOOD.passed
 
@@ -26,6 +36,7 @@ def test_the_last_line() -> None:
     [
         {"produced": 9},
         {"consumed": 11},
+        {"mirrored": 9},
         {"loaded": 9},
         {"missing": 1},
         {"duplicated": 1},

@@ -33,12 +33,13 @@ def report_of_a_run() -> Report:
     events = [
         event("producer", "demo-1", 0, 1, days, **told),
         event("broker", "b", 0, stored, {}, sources={"demo-1": kept}, **told),
+        event("mirror", "b", 0, stored, kept, **told),
         event("consumer", "departures", 0, stored, kept, **told),
         event("hadoop", "lake", 0, stored, kept, **told),
     ]
     answer = HandMade(events, {"flights": stored}, now_ms=now_ms).answer()
     verdict = Verdict(
-        expected=sent, produced=sent, consumed=stored, loaded=stored, missing=1, duplicated=0,
+        expected=sent, produced=sent, consumed=stored, mirrored=stored, loaded=stored, missing=1, duplicated=0,
         lowest=0.9285, audited=False, seconds=90.0,
     )  # fmt: skip
     loads = [_load(1, 1000, 21_000), _load(2, 2500, 49_000), _load(3, stored - 3500, 68_000)]
@@ -62,6 +63,8 @@ def _timeline(sent: int) -> Timeline:
         (28.0, MarkKind.KILL, "member-0 is killed with -9 after 1,100 records of the group"),
         (28.6, MarkKind.KILL, "broker 0 is killed with -9 while it leads partitions 0 and 3 of flights"),
         (28.9, MarkKind.NEWS, "the other brokers lead them 0.3 s later; broker 0 stays dead for now"),
+        (31.2, MarkKind.KILL, "the broker that mirrors is killed with -9 after 3,120 flights, and started again"),
+        (34.1, MarkKind.NEWS, "it copies on at the end of its log 2.9 s after the kill"),
         (29.5, MarkKind.KILL, "a load is killed with -9 between staging and publishing: 1 staged, nothing published"),
         (33.4, MarkKind.REBALANCE, "member-1 takes over partitions 0, 1"),
         (49.0, MarkKind.LOAD, "load 2 is published: 2,500 rows in 31 files"),
@@ -73,7 +76,8 @@ def _timeline(sent: int) -> Timeline:
         timeline.mark(kind, text, _WALL_S + at_s)
     phases = (
         ("ZooKeeper", 0.2, 2.4), ("HDFS, beside all else", 0.3, 9.0), ("three brokers", 2.4, 5.1),
-        ("klamm topics create", 5.1, 6.9), ("producing", 7.9, 48.0), ("load 1, with the start of Spark", 9.1, 21.0),
+        ("klamm topics create", 5.1, 6.9), ("the offline broker, beside all else", 6.9, 7.0),
+        ("producing", 7.9, 48.0), ("load 1, with the start of Spark", 9.1, 21.0),
         ("the load that is killed", 21.0, 29.5), ("load 2, with the start of Spark", 29.6, 49.0),
         ("load 3", 60.1, 68.0),
         ("Spark reads the lake back", 69.0, 88.0), ("the group commits and ends", 69.0, 70.5), ("audit", 70.5, 73.0),
