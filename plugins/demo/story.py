@@ -127,8 +127,7 @@ class Story:
         if self._plant is Plant.LOST:
             self._tell_planted(f"the brokers lose {lose_one(self._workspace, self._limit)}")
             self._lost = 1
-        with self._timeline.phase("the offline broker, beside all else"):
-            mirror.await_start()
+        mirror.await_start()
         mirror.follow()
         self._show.say(f"the offline cluster, one broker, mirrors {TOPIC} ({self._workspace.offline})")
         group = Group(self._workspace, processes)

@@ -76,7 +76,7 @@ def _timeline(sent: int) -> Timeline:
         timeline.mark(kind, text, _WALL_S + at_s)
     phases = (
         ("ZooKeeper", 0.2, 2.4), ("HDFS, beside all else", 0.3, 9.0), ("three brokers", 2.4, 5.1),
-        ("klamm topics create", 5.1, 6.9), ("the offline broker, beside all else", 6.9, 7.0),
+        ("klamm topics create", 5.1, 6.9),
         ("producing", 7.9, 48.0), ("load 1, with the start of Spark", 9.1, 21.0),
         ("the load that is killed", 21.0, 29.5), ("load 2, with the start of Spark", 29.6, 49.0),
         ("load 3", 60.1, 68.0),
