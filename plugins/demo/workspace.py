@@ -56,9 +56,9 @@ class Workspace:
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
         """Writes the files of both clusters and the schema next to them; raises `ConfigError` if it cannot."""
         broker_port = free_port_run(BROKERS)
-        others = free_ports(3, others=range(broker_port, broker_port + BROKERS))
+        zookeeper_port, registry_port, offline_port = free_ports(3, others=range(broker_port, broker_port + BROKERS))
         root = parent / (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S-%f")
-        made = cls(root.absolute(), broker_port, *others)
+        made = cls(root.absolute(), broker_port, zookeeper_port, registry_port, offline_port)
         try:
             made.logs.mkdir(parents=True)
             package = resources.files(__package__)
