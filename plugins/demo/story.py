@@ -53,7 +53,7 @@ MONTHS_ALLOWED = (3, 6, 8, MONTHS)
 follows it, so that each of these has records to load."""
 PATIENCE_S = 120.0
 LOAD_S = 600.0
-AUDIT_WAIT_S, PLANTED_WAIT_S = 30.0, 5.0
+AUDIT_WAIT_S, PLANTED_WAIT_S = 30.0, 8.0
 
 
 @dataclass(frozen=True)
