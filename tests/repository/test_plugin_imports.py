@@ -100,6 +100,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         {
             "audit/counting/appends.py",
             "audit/counting/broker_tier.py",
+            "demo/steps/mirror.py",
             "demo/steps/plant.py",
         },
     ),
