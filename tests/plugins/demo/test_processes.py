@@ -73,8 +73,8 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_the_configuration_follows_the_lake_to_hdfs(tmp_path: Path) -> None:
     local = Workspace.make(tmp_path)
     moved = local.with_lake_on(HdfsAddress(1001, 1002, 1003, 1004, 1005))
-    assert (moved.config, moved.lake) == (local.config, "hdfs://127.0.0.1:1001/lake")
-    config = load_settings(moved.config).sink("lake").choice.config
+    assert (moved.offline, moved.lake) == (local.offline, "hdfs://127.0.0.1:1001/lake")
+    config = load_settings(moved.offline).sink("lake").choice.config
     assert isinstance(config, LakeConfig)
     assert (config.path, config.webhdfs_url) == (moved.lake, "http://127.0.0.1:1002")
 
