@@ -138,6 +138,11 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {row['reason']}"
         if row["status"] == "SOURCE_REPLACED":
             yield f"{name}: the source's topic is another one: --take-new of `klamm mirror resolve` copies it"
+        elif row["status"] == "STALE":
+            yield (
+                f"{name}: not copied for longer than delete.retention.ms, so keys that the source has deleted may "
+                "remain: --take-new of `klamm mirror resolve` copies it again"
+            )
         elif row["status"] in STOPPED:
             yield f"{name}: {row['status']} at offset {row['end']}: `klamm mirror resolve --continue` goes on"
     for topic, why in found["refused"].items():

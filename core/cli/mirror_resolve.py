@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["STOPPED", "resolve"]
 
-STOPPED: Final = ("DIVERGED", "GAP", "SOURCE_REPLACED")
+STOPPED: Final = ("DIVERGED", "GAP", "STALE", "SOURCE_REPLACED")
 """The statuses of partitions that wait for a decision."""
+_CONTINUED: Final = {
+    "GAP": "goes on behind the gap at offset {}",
+    "DIVERGED": "is cut to what the source has below offset {}; what is cut is kept in a file",
+    "STALE": "goes on at offset {}; keys that the source has deleted may remain",
+}
 _EARLIEST: Final = -2
 
 
@@ -51,8 +56,9 @@ def resolve(
     """Decide what happens to the partitions of a topic that have stopped.
 
     GAP: --continue goes on at the source's log start; the gap is stored. DIVERGED: --continue cuts the mirror to what
-    the source has, and keeps what is cut in a file. SOURCE_REPLACED: --take-new deletes the topic here and copies the
-    new one; `klamm mirror fail-over` keeps the old one.
+    the source has, and keeps what is cut in a file. STALE: --take-new deletes the topic here and copies it again;
+    --continue keeps keys that the source may have deleted. SOURCE_REPLACED: --take-new deletes the topic here and
+    copies the new one; `klamm mirror fail-over` keeps the old one.
     """
     if continue_ == take_new:
         raise ConfigError("one of --continue and --take-new is required")
@@ -87,11 +93,7 @@ def _continue(
             f"copies the new topic, `klamm mirror fail-over {link} --topic {topic}` keeps the old one"
         )
     for row in rows:
-        what = (
-            f"goes on behind the gap at offset {row['end']}"
-            if row["status"] == "GAP"
-            else f"is cut to what the source has below offset {row['end']}; what is cut is kept in a file"
-        )
+        what = _CONTINUED[row["status"]].format(row["end"])
         if not as_json:
             say(f"{topic}-{row['partition']}: {what}")
     if not dry_run:

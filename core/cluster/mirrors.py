@@ -69,12 +69,14 @@ class MirrorCut(NodeData):
 
 
 class MirrorTopicNode(NodeData):
-    """`gaps`: by partition, the offsets from the first up to the second that the source had deleted. `promote`: the
-    mirror is to end. `decisions`: by partition, the operator's last `MirrorDecision` (status, end, last epoch)."""
+    """`since_ms`: when the mirror began. `gaps`: by partition, the offsets from the first up to the second that the
+    source had deleted. `promote`: the mirror is to end. `decisions`: by partition, the operator's last `MirrorDecision`
+    (status, end, last epoch)."""
 
     version: int = 1
     source: str
     topic_id: KafkaUuid
+    since_ms: int = 0
     gaps: dict[int, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
     cuts: tuple[MirrorCut, ...] = ()
     promote: bool = False
@@ -99,7 +101,8 @@ class ReportNode(NodeData):
     """`partitions` by topic and partition. `refused`: topics that are not mirrored, or whose changes are not, with the
     reason. `left_out`: topics that the pattern matches and does not select, with the reason. `problem`: why the link
     does not work at this broker; empty if it does. `source_ends`: the source's high watermark in its last answer to
-    this broker, also of partitions that it led before: the source may not answer the next leader any more."""
+    this broker, also of partitions that it led before: the source may not answer the next leader any more.
+    `complete_until_ms`: of compacted topics, the minute up to which nothing was missing (M9), likewise."""
 
     version: int = 1
     partitions: dict[str, dict[int, PartitionReport]] = Field(default_factory=dict)
@@ -107,6 +110,7 @@ class ReportNode(NodeData):
     left_out: dict[str, str] = Field(default_factory=dict)
     problem: str = ""
     source_ends: dict[str, dict[int, int]] = Field(default_factory=dict)
+    complete_until_ms: dict[str, dict[int, int]] = Field(default_factory=dict)
 
 
 class CopiedNode(NodeData):

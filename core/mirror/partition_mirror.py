@@ -48,11 +48,13 @@ class MirrorStatus(Enum):
     """The source has lost records that are here, and `on.divergence` is `stop`."""
     GAP = "GAP"
     """The source has deleted records that were not copied, and `on.gap` is `stop`."""
+    STALE = "STALE"
+    """A compacted topic's source may have removed tombstones that were not copied."""
     SOURCE_REPLACED = "SOURCE_REPLACED"
     """The source's topic was created again, or its log is of another history."""
 
 
-STOPPED = frozenset({MirrorStatus.DIVERGED, MirrorStatus.GAP, MirrorStatus.SOURCE_REPLACED})
+STOPPED = frozenset({MirrorStatus.DIVERGED, MirrorStatus.GAP, MirrorStatus.STALE, MirrorStatus.SOURCE_REPLACED})
 """The partition fetches nothing until the operator has decided."""
 
 
@@ -113,7 +115,7 @@ class Cut(NamedTuple):
 
 
 class MirrorDecision(NamedTuple):
-    """The operator's decision to continue over the gap or the divergence (`status`) at which a partition has stopped.
+    """The operator's decision to continue over what (`status`) a partition has stopped at: GAP, DIVERGED or STALE.
     `end` and `last_epoch` are those of its log, and name the record after which it stopped."""
 
     status: MirrorStatus
@@ -212,16 +214,20 @@ class PartitionMirror:
         return False
 
     def accept(self, decision: MirrorDecision) -> bool:
-        """Continues over the gap or the divergence that the decision is about, as without `on.gap: stop` or
+        """Continues over what the decision is about, a gap or a divergence as without `on.gap: stop` or
         `on.divergence: stop`, until records are stored again. Returns False, and changes nothing, if the partition has
         not stopped there."""
         log = self._log
         if decision != (self.status, log.log_end_offset, log.last_record_epoch):
             return False
-        if decision.status not in (MirrorStatus.GAP, MirrorStatus.DIVERGED):
+        if decision.status is MirrorStatus.SOURCE_REPLACED or decision.status not in STOPPED:
             return False
         self._accepted, self.status = decision.status, MirrorStatus.COPYING
         return True
+
+    def missed_tombstones(self) -> None:
+        """Stops: keys that the source has deleted may remain here (M9)."""
+        self.status = MirrorStatus.STALE
 
     # -- answers -------------------------------------------------------------------------------------------------
 

@@ -58,8 +58,8 @@ _TICK_S: Final = 0.2
 _LATEST: Final = -1
 _SOURCE_S: Final = 5.0
 """How long the source may take to answer; promotions wait meanwhile."""
-_FETCH: Final = 12
-"""The version of Fetch since which a client names the epoch of its last record."""
+_FETCH: Final = 13
+"""The version of Fetch since which a client names topics by their ids; since 12, the epoch of its last record."""
 
 
 class LinkControl:
@@ -312,7 +312,7 @@ class LinkControl:
 
     def _create(self, name: str, new: NewMirror) -> None:
         def note(_: MirrorTopicNode | None) -> MirrorTopicNode:
-            return MirrorTopicNode(source=new.source, topic_id=new.topic_id)
+            return MirrorTopicNode(source=new.source, topic_id=new.topic_id, since_ms=time.time_ns() // 1_000_000)
 
         self._check_configs(new.configs, "not mirrored: ")
         update(self._coordination, topic_path(self.name, name), MirrorTopicNode, note)
@@ -414,6 +414,11 @@ class LinkControl:
         path = report_path(self.name, self._services.broker_id)
         before = self._reported or read_reports(self._coordination, self.name).get(self._services.broker_id)
         ends = {topic: dict(known) for topic, known in before.source_ends.items()} if before is not None else {}
+        complete = (
+            {topic: dict(known) for topic, known in before.complete_until_ms.items()} if before is not None else {}
+        )
+        for tp, minute_ms in self.fetches.complete_until_ms().items():
+            complete.setdefault(tp.topic, {})[tp.partition] = minute_ms
         for topic, reports in partitions.items():
             known = {number: report.source_end for number, report in reports.items() if report.source_end >= 0}
             ends.setdefault(topic, {}).update(known)
@@ -421,6 +426,7 @@ class LinkControl:
             partitions=partitions, refused=self._refused if self._controls else {},
             left_out=self._left_out if self._controls else {}, problem=self.problem or self.fetches.failed_with,
             source_ends={topic: known for topic, known in ends.items() if topic in self._topics},
+            complete_until_ms={topic: known for topic, known in complete.items() if topic in self._topics},
         )  # fmt: skip
         if found != self._reported:
             update(self._coordination, path, ReportNode, lambda _: found)

@@ -10,16 +10,18 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final, TypeVar
 
 from ...client.cluster_client import ClusterClient
-from ...cluster.mirrors import MirrorCut, MirrorTopicNode, PartitionReport, topic_path, update
+from ...cluster.mirrors import MirrorCut, MirrorTopicNode, PartitionReport, read_reports, topic_path, update
 from ...config.sections.mirror import MirrorConfig
 from ...errors import KlammError, NoSpaceError, describe_failure
 from ...interfaces.coordination import Coordination
 from ...log.cut_batches import set_aside
+from ...mirror.completeness import CompleteUntil
 from ...mirror.partition_mirror import MirrorDecision, MirrorRules, MirrorStatus, PartitionMirror
 from ...protocol.replica_fetch import PartitionKey
 from ...records.partition import TopicPartition, some_of
@@ -37,6 +39,7 @@ _ASSIGN_S: Final = 0.3
 _BACKOFF_S: Final = 0.5
 _HELD_S: Final = 2.0
 """A partition whose topic is missing at the source, or whose records cannot be stored, is left out for this time."""
+_MINUTE_MS: Final = 60_000
 _REFUSED_S: Final = 30.0
 """The same for records that this version cannot store: only a change at the source helps."""
 
@@ -71,6 +74,13 @@ class LinkFetches:
         self.stops = stops
         self._mirrors: dict[PartitionKey, PartitionMirror] = {}
         self._caught_up: dict[PartitionKey, float] = {}
+        self._complete: dict[PartitionKey, CompleteUntil] = {}
+        """Of compacted topics (M9)."""
+        self._unknown: dict[TopicPartition, tuple[PartitionKey, int]] = {}
+        """Partitions for which that has to be read, with the start of their topic's mirror."""
+        self._seen: dict[PartitionKey, int] = {}
+        """The source's ends at the last look, of compacted topics."""
+        self._seen_ms = _now_ms()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._fetchers: dict[tuple[int, int], SourceFetcher] = {}
@@ -119,6 +129,13 @@ class LinkFetches:
             )  # fmt: skip
         return found
 
+    def complete_until_ms(self) -> dict[TopicPartition, int]:
+        """Returns up to when nothing was missing in partitions of compacted topics, in whole minutes: each change is a
+        write to the coordination."""
+        led = {replica.key: replica.name for replica in self._services.partitions.replicas()}
+        known = list(self._complete.items())
+        return {led[key]: each.at_ms // _MINUTE_MS * _MINUTE_MS for key, each in known if key in led}
+
     def lags_s(self) -> dict[TopicPartition, float]:
         """Returns the seconds since each partition had all that the source had committed."""
         now = monotonic()
@@ -161,6 +178,9 @@ class LinkFetches:
     def _assign(self) -> None:
         """Gives each partition to a fetcher from its leader."""
         mirrored = self.on_loop(self._find)
+        if self._unknown:
+            with suppress(KlammError):  # it is read again; the other partitions go on
+                self._read_complete()
         known = {each.source for each in mirrored}
         for gone in [tp for tp in self._held if tp not in known]:
             self._held.pop(gone, None)
@@ -201,6 +221,10 @@ class LinkFetches:
         for key in [key for key in self._mirrors if key not in keys]:
             del self._mirrors[key]
             self._caught_up.pop(key, None)
+            self._complete.pop(key, None)
+            self._seen.pop(key, None)
+        self._unknown = {}
+        before_ms, self._seen_ms = self._seen_ms, _now_ms()
         for replica in led:
             topic, leader = topics.get(replica.name.topic), replica.leader
             if topic is None or leader is None or leader.mirror_term is None or replica.is_offline:
@@ -218,8 +242,43 @@ class LinkFetches:
                 status, *position = decision
                 if mirror.accept(MirrorDecision(MirrorStatus(status), *position)):
                     log.info("%s: continues over %s at offset %d", replica.name, status, position[0])
+                    if replica.key in self._complete:
+                        self._complete[replica.key] = CompleteUntil(_now_ms())
+            if replica.log.config.compacts and not self.stops(replica.name.topic):
+                if not self._has_tombstones(replica, mirror, topic):
+                    continue
+                if mirror.source_end not in (-1, self._seen.get(replica.key)):  # it was answered since the last look
+                    self._seen[replica.key] = mirror.source_end
+                    end, lag = mirror.source_end, mirror.lag
+                    self._complete[replica.key].on_answer(before_ms, end - lag, end)
             found.append(Mirrored(replica, mirror, TopicPartition(topic.source, replica.name.partition)))
         return found
+
+    def _has_tombstones(self, replica: Replica, mirror: PartitionMirror, topic: MirrorTopicNode) -> bool:
+        """Returns whether the mirror of a compacted topic can go on: nothing was removed at the source before it was
+        copied. Otherwise it stops (M9), or it is not known yet."""
+        known = self._complete.get(replica.key)
+        if known is None and replica.log.log_end_offset > 0:
+            self._unknown[replica.name] = (replica.key, topic.since_ms)
+            return False
+        if known is None:
+            known = self._complete[replica.key] = CompleteUntil(_now_ms())
+        retention_ms = replica.log.config.delete_retention_ms
+        if mirror.stopped or not known.missed_tombstones(_now_ms(), retention_ms):
+            return True
+        mirror.missed_tombstones()
+        log.error(
+            "%s: not copied for longer than delete.retention.ms (%d): keys that the source has deleted may remain; "
+            "nothing is copied any more, see `klamm mirror status`", replica.name, retention_ms,
+        )  # fmt: skip
+        return False
+
+    def _read_complete(self) -> None:
+        """Reads from the brokers' reports up to when partitions were complete, which this broker has begun to lead."""
+        reports = read_reports(self._coordination, self._name).values()
+        for name, (key, since_ms) in self._unknown.items():
+            known = [found.complete_until_ms.get(name.topic, {}).get(name.partition, 0) for found in reports]
+            self._complete[key] = CompleteUntil(max(since_ms, *known, 0))
 
     # -- what the fetchers use -------------------------------------------------------------------------------------
 
@@ -257,6 +316,8 @@ class LinkFetches:
 
     def caught_up(self, replica: Replica) -> None:
         self._caught_up[replica.key] = monotonic()
+        if (complete := self._complete.get(replica.key)) is not None:
+            complete.on_answer(_now_ms(), 0, 0)
 
     def copied(self, size: int) -> None:
         """Counts the bytes. On the event loop."""
@@ -309,3 +370,7 @@ class LinkFetches:
             return None if node is None else node.model_copy(update={"cuts": (*node.cuts, cut)})
 
         update(self._coordination, topic_path(self._name, name.topic), MirrorTopicNode, add)
+
+
+def _now_ms() -> int:
+    return time_ns() // 1_000_000

@@ -46,7 +46,8 @@ class World:
         self.data = folder / "data"
         self.bootstrap = f"127.0.0.1:{self._target.advertised[0].port}"
         self._file = folder / "klamm.yaml"
-        self._sections: dict[str, Any] = {"coordination": coordination, "mirrors": {}}
+        client = {"bootstrap.servers": self.bootstrap}
+        self._sections: dict[str, Any] = {"coordination": coordination, "producer": client, "mirrors": {}}
         self.source = stack.enter_context(ClusterClient(source.bootstrap, codecs=codec_table()))
         self.target = stack.enter_context(ClusterClient(self.bootstrap, codecs=codec_table()))
         self.source_bootstrap = source.bootstrap
@@ -232,6 +233,30 @@ def test_a_partition_goes_on_when_its_disk_has_space_again(world: World) -> None
         assert "FAILED" in world.run("status", "berlin", "--topic", "trips.full")[0]
         world.goes_on()
     world.follows("berlin", "trips.full", 1)
+    assert world.run("status", "berlin")[1] == ""
+
+
+def test_a_compacted_topic_whose_tombstones_may_be_missed_stops_until_it_is_copied_again(world: World) -> None:
+    topic = "trips.compacted"
+    world.source.create_topics({topic: NewTopic(1, 1, {"cleanup.policy": "compact"})})
+    world.source.produce({TopicPartition(topic, 0): batch([b"a"])})
+    world.follows("berlin", topic, 1)
+    world.run("pause", "berlin", "--topic", topic)
+    world.source.alter_configs(topic, {"delete.retention.ms": "0"})
+    eventually(
+        lambda: world.target.describe_configs(topic)["delete.retention.ms"].value == "0", "the configuration is copied"
+    )
+    world.source.produce({TopicPartition(topic, 0): batch([None])})
+    world.run("resume", "berlin", "--topic", topic)
+    line = world.says("berlin", f"{topic}-0: not copied for longer than delete.retention.ms")
+    assert "--take-new of `klamm mirror resolve` copies it again" in line
+    world.goes_on()
+    world.source.alter_configs(topic, {"delete.retention.ms": "86400000"})
+    eventually(
+        lambda: world.target.describe_configs(topic)["delete.retention.ms"].value == "86400000", "it is copied too"
+    )
+    assert world.run("resolve", "berlin", "--topic", topic, "--take-new", "--yes")[1] == ""
+    world.follows("berlin", topic, 2)
     assert world.run("status", "berlin")[1] == ""
 
 
