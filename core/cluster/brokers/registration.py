@@ -108,8 +108,10 @@ class Registration:
                 continue  # to read what was made
             node, stat = found
             if stat.ephemeral_owner == self._session.session_id and (yield from self._has_incarnation(node, stat)):
-                if (yield from self._renew(node, stat)):
+                if self._is_current(node):
                     return self._mine(node, stat)
+                # Replaced, not changed: others may have read it, and no watch of theirs shows a change of its data.
+                yield from self._make((yield from self._deletes(node, stat)))
             elif stat.ephemeral_owner in (*self._sessions, self._session.session_id) or (
                 not self._sessions and self._same_directory(node)
             ):
@@ -132,12 +134,9 @@ class Registration:
         found = yield from find(incarnation_path(node.incarnation))
         return found is not None and found[1].ephemeral_owner == stat.ephemeral_owner
 
-    def _renew(self, node: BrokerIdNode, stat: Stat) -> Steps[bool]:
-        """Writes this broker's present data to its existing registration, if they differ."""
-        wanted = self._node(node.incarnation)
-        if wanted.model_copy(update={"timestamp": node.timestamp}) == node:
-            return True
-        return (yield from self._write(node, wanted, stat))
+    def _is_current(self, node: BrokerIdNode) -> bool:
+        """Returns whether the existing registration has this broker's present data."""
+        return self._node(node.incarnation).model_copy(update={"timestamp": node.timestamp}) == node
 
     def _write(self, node: BrokerIdNode, wanted: BrokerIdNode, stat: Stat) -> Steps[bool]:
         """Changes the registration `node`; returns False if it was replaced or changed in the meantime."""
