@@ -306,7 +306,7 @@ class LinkControl:
             return {}
         return {
             name: entry.value
-            for name, entry in self._source.describe_configs(topic.name).items()
+            for name, entry in self._source.describe_configs(topic.name, timeout_s=_SOURCE_S).items()
             if entry.source == ConfigSource.TOPIC and entry.value is not None
         }
 
@@ -366,7 +366,7 @@ class LinkControl:
         here = {node.source: name for name, node in self._topics.items()}
         source = {
             TopicPartition(here[tp.topic], tp.partition): GroupOffset(found.offset, found.leader_epoch)
-            for tp, found in self._source.fetch_offsets(group).items()
+            for tp, found in self._source.fetch_offsets(group, timeout_s=_SOURCE_S).items()
             if tp.topic in here
         }
         if not source:
@@ -436,8 +436,8 @@ class LinkControl:
 def _groups(client: ClusterClient) -> set[str]:
     """Returns the groups with classic members or with offsets."""
     found: set[str] = set()
-    for node_id in client.metadata(()).nodes:
-        message = client.call(ApiKey.LIST_GROUPS, node_id, states_filter=(), types_filter=())
+    for node_id in client.metadata((), timeout_s=_SOURCE_S).nodes:
+        message = client.call(ApiKey.LIST_GROUPS, node_id, timeout_s=_SOURCE_S, states_filter=(), types_filter=())
         if message.error_code != ErrorCode.none:
             raise BrokerError(message.error_code, f"broker {node_id} of the source cannot list its groups")
         found.update(group.group_id for group in message.groups)
