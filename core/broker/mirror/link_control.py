@@ -51,13 +51,15 @@ from ..services import Services
 from ..topic_creation import check_topic_config
 from .link_fetches import LinkFetches
 
-__all__ = ["LinkControl"]
+__all__ = ["LAG_SECONDS", "LinkControl"]
 
 log = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
 _LATEST: Final = -1
 _SOURCE_S: Final = 5.0
 """How long the source may take to answer; promotions wait meanwhile."""
+LAG_SECONDS: Final = "mirror_lag_seconds"
+"""A metric, which a rule of examples/alerts.yaml asks for."""
 _FETCH: Final = 13
 """The version of Fetch since which a client names topics by their ids; since 12, the epoch of its last record."""
 
@@ -133,7 +135,7 @@ class LinkControl:
         for partition, seconds in self.fetches.lags_s().items():
             labels = {**link, "topic": partition.topic, "partition": str(partition.partition)}
             words = "Seconds since the partition had all records that the source had committed."
-            found.append(ServiceMetric("mirror_lag_seconds", words, seconds, labels))
+            found.append(ServiceMetric(LAG_SECONDS, words, seconds, labels))
         return found
 
     # -- the thread ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from klamm.core.broker.metrics.counters import RequestTimes, _lists_of
 from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, MetricType
 from klamm.core.broker.metrics.recent_quantiles import WINDOW_S, RecentTimes
 from klamm.core.broker.metrics.reference import BEGIN, reference
+from klamm.core.broker.mirror.link_control import LAG_SECONDS
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.messages import response
@@ -186,7 +187,7 @@ def test_times_fall_into_their_buckets() -> None:
 def test_the_alert_rules_ask_for_metrics_that_are_there() -> None:
     asked = {name for rule in alerts.rules().values() for name in alerts.METRICS.findall(rule["expr"])}
     there = {d.shown for d in DEFINITIONS} | {d.shown.removeprefix("klamm_") for d in PROCESS}
-    assert asked <= there | set(LOAD_METRICS) | {f"klamm_{WATERMARK}", "up"}
+    assert asked <= there | set(LOAD_METRICS) | {f"klamm_{WATERMARK}", f"klamm_{LAG_SECONDS}", "up"}
     assert len(asked) > 5
 
 
