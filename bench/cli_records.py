@@ -13,7 +13,6 @@ machine busy.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -46,13 +45,15 @@ def command(line: str, *, records: int, folder: Path) -> tuple[float, float, flo
     return records / took, int(peak) / 1024, float(cpu)
 
 
-def measured(arguments: list[str]) -> None:
-    """Runs klamm in a process of its own, and writes its peak memory in kB and its seconds of CPU to the file
-    `used`."""
-    process = os.posix_spawn(KLAMM, [KLAMM, *arguments], dict(os.environ))
-    _, status, usage = os.wait4(process, 0)
-    Path("used").write_text(f"{usage.ru_maxrss} {usage.ru_utime + usage.ru_stime}")
-    sys.exit(os.waitstatus_to_exitcode(status))
+MEASURED = """
+import os, sys
+process = os.posix_spawn(sys.argv[1], sys.argv[1:], dict(os.environ))
+_, status, usage = os.wait4(process, 0)
+open("used", "w").write(f"{usage.ru_maxrss} {usage.ru_utime + usage.ru_stime}")
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""Runs a command in a process of its own, and writes its peak memory in kB and its seconds of CPU to the file `used`.
+It imports nothing else: its start is part of the command's time."""
 
 
 def raw_table(records: int) -> pa.Table:
@@ -75,9 +76,10 @@ def send_arrow(folder: Path, topic: str, table: pa.Table) -> tuple[float, float]
 
 
 def main(records: int) -> None:
-    klamm = f"{sys.executable} {Path(__file__).resolve()} -- "
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name, running_broker(Path(name)) as broker:
         folder = Path(name)
+        (folder / "measured.py").write_text(MEASURED)
+        klamm = f"{sys.executable} -S -E measured.py {KLAMM}"
         document = yaml.safe_load(broker.config_path.read_text())
         document["producer"] = document["consumer"] = {"bootstrap.servers": broker.bootstrap}
         document["topics"] = {f"typed-{n}": {"schema": "trip.avsc"} for n in ("arrow", records, records // 4)}
@@ -112,6 +114,4 @@ def main(records: int) -> None:
 
 
 if __name__ == "__main__":
-    if "--" in sys.argv:
-        measured(sys.argv[sys.argv.index("--") + 1 :])
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
