@@ -245,7 +245,7 @@ class Judge:
             if tier == self.broker and self.known.deleted:  # doubled, and deleted before they were counted
                 right = right or not (want.short or want.late)
         elif state == State.MISSING:
-            lateness = start in self.known.too_late and (not self.final or bool(self.known.causes.uncounted))
+            lateness = start in self.known.too_late and (not self.final or start in self.known.uncounted_in())
             cut = not self.final and bool(self.known.causes.cut)  # a group that has not found yet that the log was cut
             right = want.short > 0 or (self.final and want.late > 0) or lateness or cut
             right = right or (tier in self.read_again and start in self.excused.get(tier, ()))

@@ -94,9 +94,15 @@ class Known:
         return {window.start_ms for event in events for window in event.windows}
 
     def acknowledged(self) -> dict[int, Counter[str]]:
+        """Returns the acknowledged records by window and producer, but for a killed producer of which no event and no
+        record was ever stored (R18)."""
+        events = (*self.world.audit.events, *self.world.audit.deleted)
+        known = {event.owner for event in events if event.tier == PRODUCER}
+        known |= {window.source for event in events if event.tier == BROKER for window in event.windows}
+        known |= {row.source for _, part in self.parts() for row in part.rows}
         found: dict[int, Counter[str]] = defaultdict(Counter)
         for sender in self.senders:
-            for window, count in sender.acknowledged.items():
+            for window, count in sender.acknowledged.items() if sender.alive or sender.name in known else ():
                 found[window][sender.name] += count
         return found
 
@@ -222,6 +228,17 @@ class Known:
             for reader in self.owners():
                 windows |= self.enclosing([(topic_id, number, begin, end)], *reader)
         return windows
+
+    def uncounted_in(self) -> set[int]:
+        """Returns the windows of records that the broker tier has not counted, or whose counts the audit topic lost."""
+        lost = [event for event in self.world.audit.lost if event.tier == BROKER]
+        spans = [(UUID(each.topic_id), each.partition, each.from_offset, each.to_offset) for each in lost]
+        parts = {(topic_id, part.number): part for topic_id, part in self.parts()}
+        return {
+            row.window
+            for topic_id, number, begin, end in [*self.causes.uncounted, *spans]
+            for row in parts[topic_id, number or 0].rows[begin:end]
+        }
 
     def repeated_in(self) -> set[int]:
         """Returns the windows of producers' events that were lost, and of which an earlier version is stored, because
