@@ -236,6 +236,12 @@ def topic_ids(events: Iterable[AuditEvent], logs: Iterable[Place]) -> dict[str, 
     return dict(sorted(first.items(), key=lambda item: (item[0] in present, item[1])))
 
 
+def former_ids(reader: TierCounts, ids: Sequence[str]) -> set[str]:
+    """R3, R4: returns the topic ids that were replaced before the reader's first event. `ids`: see `topic_ids`."""
+    first = min((at for at, topic_id in enumerate(ids) if topic_id in reader.topic_ids), default=0)
+    return set(ids[:first])
+
+
 # -- what a comparison proves
 
 
@@ -320,9 +326,7 @@ class Demand:
         self._window_ms = window_ms
         ahead = not all(_covered(broker.tiles.get(place, ()), tiles) for place, tiles in mine.tiles.items() if tiles)
         self._ahead = ahead
-        mine_ids = mine.topic_ids
-        first = min((at for at, topic_id in enumerate(ids) if topic_id in mine_ids), default=0)
-        former = set(ids[:first])  # R3, R4: replaced before the reader's first event
+        former = former_ids(mine, ids)
         self._places = {
             place: self._of(tiles, place, broker.by_place.get(place, {}))
             for place, tiles in broker.tiles.items()
@@ -549,6 +553,8 @@ class Problems:
                 counts.problems += self._tiling(counts, place, tiles)
             for place, span in counts.set_back.items():
                 counts.problems += self._given_again(counts, place, span)
+            if counts.tier.tier == CONSUMER and not (self._retained or counts.restarted):
+                counts.problems += self._begun_before(counts)
         if self._broker is not None:
             self._broker.problems += self._behind(self._broker, logs)
             present = set() if TierKey(MIRROR) in self._found else {place.topic_id for place in logs}
@@ -597,6 +603,15 @@ class Problems:
     def _gap(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
         text = f"partition {place.partition}: nothing counted in offsets [{span[0]}, {span[1]})"
         yield from self._problem(Kind.GAP, counts.tier, text, self._touched(counts, place, span))
+
+    def _begun_before(self, counts: TierCounts) -> Iterator[Problem]:
+        """R22: finds topic ids that were replaced before the first event of a group that is left. Nothing shows whether
+        it began there, and what it has not read of them is lost to it."""
+        former = former_ids(counts, [*self._ids])
+        held = {} if self._broker is None else self._broker.by_place
+        windows = frozenset(start for place, of in held.items() if place.topic_id in former for start in of)
+        text = "the topic was created again before the group's first event that is left; it may have begun before"
+        yield from self._problem(Kind.GAP, counts.tier, text, windows)
 
     def _behind(self, broker: TierCounts, logs: Mapping[Place, LogEnd]) -> Iterator[Problem]:
         """R17: finds logs that continue where the broker tier has stopped counting, temporarily or permanently."""

@@ -314,6 +314,26 @@ def test_offsets_before_the_first_event_of_the_broker_tier_that_is_left_are_no_g
     assert (audit.complete, audit.problems) == (True, ())
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_group_may_have_begun_in_a_topic_that_was_replaced_before_its_first_event_that_is_left(
+    week: list[AuditEvent], renamed: bool
+) -> None:
+    """The event by which it began is deleted; that it was ended, and began anew, is left."""
+    for each in week:
+        if each.tier == "broker":
+            object.__setattr__(each, "topic_id", "old" if each.from_offset < 8 else "new")
+    at = {"stored_ms": 9 * WINDOW_MS, "topic_id": "new"}
+    begun = event("consumer", "readers", 8, 10, {8: 1, 9: 1}, **at)
+    retained_ms = 4 * WINDOW_MS + 100
+    left = [each for each in week if each.stored_ms >= retained_ms and each.tier in ("producer", "broker")]
+    left += [*([ended(READERS, 8 * WINDOW_MS)] if renamed else []), begun]
+    audit = result(left, READERS, lateness_ms=WINDOW_MS, retained_ms=retained_ms)
+    former = State.NOT_COMPARED if renamed else State.UNKNOWN
+    assert states(audit, READERS) == [former, former, State.COMPLETE, State.COMPLETE]
+    assert [problem.kind for problem in audit.problems] == ([] if renamed else [Kind.GAP])
+    assert audit.watermark_ms == (10 * WINDOW_MS if renamed else None)
+
+
 def test_an_idle_topic_none_of_whose_events_is_left_closes_no_gate() -> None:
     audit = result([], READERS, topics=["flights"], retained_ms=100 * WINDOW_MS)
     assert audit.problems == ()

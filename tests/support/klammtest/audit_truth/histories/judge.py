@@ -165,7 +165,7 @@ class Judge:
         if self.final:
             spans = [*_spans(group.set_back | group.jumped | group.untold), *self.known.causes.cut, *self._lost(tier)]
             spans = [self._with_ranges(span, tier) for span in spans]  # R8: nothing shows that these were committed
-            self.excused[tier] = self.known.enclosing(spans, *tier)
+            self.excused[tier] = self.known.enclosing(spans, *tier) | self.known.perhaps_begun(group.name)
             if spans and any(event.tier == "broker" for event in self.known.world.audit.lost):
                 self.excused[tier] |= self.stored.keys()  # the broker tier has not told where these offsets are
             if any(event.ends and (event.tier, event.owner) == tier for event in self.known.world.audit.lost):

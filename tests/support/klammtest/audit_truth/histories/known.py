@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from uuid import UUID
 
 from klamm.core.interfaces.audit import NO_WINDOW
@@ -189,6 +190,17 @@ class Known:
             rows = parts[topic_id, number].rows[begin:end]
             windows |= {row.window for row in rows}
         return windows
+
+    def perhaps_begun(self, name: str) -> set[int]:
+        """R22: returns the windows of the topic ids that were replaced before a group's first event that is left, where
+        the audit topic has deleted some: it may have begun there."""
+        if any(event.ends and (event.tier, event.owner) == (CONSUMER, name) for event in self.world.audit.events):
+            return set()  # its events since are all there
+        told = {topic_id for topic_id, _ in self.told_begin(CONSUMER, name)}
+        former = takewhile(lambda each: each[0] not in told, self.parts())
+        return (
+            self.enclosing((topic_id, part.number, 0, len(part.rows)) for topic_id, part in former) if told else set()
+        )
 
     def owners(self) -> set[tuple[str, str]]:
         """Returns the groups and sinks that have counted."""
