@@ -11,6 +11,7 @@ import typer
 
 from ..errors import ConfigError, KlammError
 from ..records.partition import counted
+from .mirror_adopt import adopt, promotions
 from .mirror_links import (
     POLL_S,
     DryRun,
@@ -131,8 +132,8 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: the source had deleted offsets {start} to {end - 1} before they were copied"
         for cut in row["cuts"]:
             yield (
-                f"{name}: the source has lost offsets {cut['start']} to {cut['end'] - 1}; broker {cut['broker']} keeps "
-                f"them in {cut['path']}"
+                f"{name}: the source does not have offsets {cut['start']} to {cut['end'] - 1}; broker {cut['broker']} "
+                f"keeps them in {cut['path']}"
             )
         if row["reason"]:
             yield f"{name}: {row['reason']}"
@@ -226,3 +227,5 @@ def drop(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CONFI
 app.command()(promote)
 app.command("fail-over")(fail_over)
 app.command()(resolve)
+app.command()(promotions)
+app.command()(adopt)

@@ -13,6 +13,7 @@ import typer
 
 from ..errors import KlammError
 from ..records.partition import TopicPartition, counted
+from .mirror_adopt import promotion_starts
 from .mirror_links import (
     POLL_S,
     DryRun,
@@ -192,13 +193,9 @@ class _Ends:
         epochs = {_name(row): image.topics[row["topic"]].partitions[row["partition"]].state for row in self.rows}
         until = time.monotonic() + TIMEOUT_S
         while (left := {tp: state for tp, state in epochs.items() if tp not in begins}) and time.monotonic() < until:
-            self._client.metadata({tp.topic for tp in left})
-            asked = {tp: state.promoted_epoch - 1 for tp, state in left.items()}
-            led = {tp for tp, state in left.items() if self._client.cluster.leader_epoch(tp) >= state.promoted_epoch}
-            found, _ = self._client.try_leader_epoch_ends(
-                {tp: epoch for tp, epoch in asked.items() if tp in led}, timeout_s=TIMEOUT_S
+            begins |= promotion_starts(
+                self._client, {tp: state.promoted_epoch for tp, state in left.items()}, is_new=True
             )
-            begins |= {tp: end.end_offset for tp, end in found.items() if end.end_offset >= 0}
             if len(begins) < len(epochs):
                 time.sleep(POLL_S)
         for row in self.rows:

@@ -34,6 +34,7 @@ from ..interfaces.coordination import (
     Watch,
 )
 from ..log.state.seen_metadata import SeenMetadata
+from ..mirror.adoption import PromotionStart
 from ..records.partition import TopicPartition
 from ..replication.elections import RecoveredEnd
 from ..replication.leader import IsrProposal, ProposalOutcome
@@ -213,6 +214,10 @@ class Cluster:
     def promote_mirror(self, name: str) -> None:
         """Ends the mirror of a topic; see `TopicChanges.promote`. For the controller."""
         self._change(self.node.topics.promote(name))
+
+    def adopt_mirror(self, name: str, link: str, promotions: Mapping[int, PromotionStart]) -> None:
+        """Makes a topic a mirror of its former mirror; see `TopicChanges.adopt`. For the controller."""
+        self._change(self.node.topics.adopt(name, link, promotions))
 
     def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
         """Raises the leader epochs of partitions that this broker leads above the epochs in its logs; the new epochs

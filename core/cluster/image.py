@@ -13,6 +13,7 @@ from ..records.partition import TopicPartition
 from ..replication.partition_state import NO_LEADER, PartitionState
 from ..replication.registrations import BrokerRegistration
 from .reassignment import ReplicaAssignment
+from .tree.nodes import FormerTopic
 from .tree.paths import ALL_BROKERS
 
 __all__ = [
@@ -109,6 +110,8 @@ class TopicImage:
     topic_id: UUID
     partitions: Mapping[int, PartitionImage]
     configs: Mapping[str, str] = field(default_factory=dict)
+    former: FormerTopic | None = None
+    """The topic whose logs this one has taken over."""
 
 
 @dataclass(frozen=True)

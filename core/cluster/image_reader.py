@@ -142,7 +142,7 @@ def _apply(topics: dict[str, TopicImage], change: MetadataChange) -> bool:
         if not set(node.partitions) <= set(states):
             return False
         configs = {} if before is None else before.configs
-        topics[name] = TopicImage(name, node.topic_id, _partitions(node, states), configs)
+        topics[name] = TopicImage(name, node.topic_id, _partitions(node, states), configs, node.former)
     grouped: dict[str, dict[int, StoredState]] = {}
     for tp, stored in change.states.items():
         if tp.topic not in change.topics:
@@ -234,5 +234,5 @@ def _read_all() -> Steps[dict[str, TopicImage]]:
                 number: StoredState(PartitionState.decode(path, states[path][0]), states[path][1].version)
                 for number, path in wanted.items()
             }
-            topics[name] = TopicImage(name, node.topic_id, _partitions(node, found), config)
+            topics[name] = TopicImage(name, node.topic_id, _partitions(node, found), config, node.former)
     return topics

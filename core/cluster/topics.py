@@ -11,6 +11,7 @@ from uuid import UUID
 from ..config.sections.topic import TopicConfig
 from ..errors import BrokerError, ErrorCode
 from ..interfaces.coordination import Create, Delete, NoNodeError, Operation, Set
+from ..mirror.adoption import PromotionStart, adopted
 from ..mirror.promotion import promoted
 from ..records.partition import TopicPartition, counted
 from ..replication.partition_state import PartitionState
@@ -24,7 +25,7 @@ from .control.tasks import topic_node
 from .image import ClusterImage, TopicImage
 from .topic_names import check_no_collision, check_topic_name
 from .tree import paths
-from .tree.nodes import ConfigNode, DeletedTopicNode, TopicNode, encode_uuid
+from .tree.nodes import ConfigNode, DeletedTopicNode, FormerTopic, TopicNode, encode_uuid
 from .tree.steps import Steps, children, get_many, plain, transact
 
 MAX_PARTITIONS_A_CHANGE = 1000
@@ -206,6 +207,45 @@ class TopicChanges:
         self._controller.epoch()
         while (yield from self._writer.change(self._controller.guard, plain(plan))) is not None:
             pass
+
+    def adopt(self, name: str, link: str, promotions: Mapping[int, PromotionStart]) -> Steps[None]:
+        """Makes a topic a mirror of this link, which continues its logs up to where the former mirror was promoted. The
+        topic gets a new id: each replica takes over the log of the old one once, and cuts it then. No-op if it is a
+        mirror of the link. Raises `BrokerError` LEADER_NOT_AVAILABLE if a partition has no live leader, INVALID_REQUEST
+        if a partition is not in `promotions` or the topic is another link's mirror, or has too many partitions for one
+        change."""
+        topic_id = self._new_id()
+
+        def plan(image: ClusterImage) -> Plan | None:
+            topic = _topic(image, name)
+            links = {partition.state.mirror for partition in topic.partitions.values()}
+            if links == {link}:
+                return None
+            if links != {""} or promotions.keys() != topic.partitions.keys():
+                why = "is a mirror" if links != {""} else f"has other partitions than {sorted(promotions)}"
+                raise BrokerError(ErrorCode.invalid_request, f"topic {name!r} {why}")
+            if len(topic.partitions) > self._writer.most_states:
+                raise BrokerError(
+                    ErrorCode.invalid_request,
+                    f"topic {name!r} has {len(topic.partitions)} partitions, and one change at most "
+                    f"{self._writer.most_states}: delete it, and let the link copy it",
+                )
+            floor = clock_floors.leader_epoch_floor(self._clock())
+            states = {}
+            for number, partition in topic.partitions.items():
+                if partition.leader not in image.registrations:
+                    raise BrokerError(ErrorCode.leader_not_available, f"partition {name}-{number} has no live leader")
+                states[TopicPartition(name, number)] = adopted(partition.state, link, promotions[number], floor)
+            former = FormerTopic(
+                topic_id=topic.topic_id,
+                promotions={number: (each.offset, each.leader_epoch) for number, each in promotions.items()},
+            )
+            node = topic_node(topic).model_copy(update={"topic_id": topic_id, "former": former})
+            operations = [Set(paths.topic(name), node.encode())]
+            return Plan(states, {name: node}, {name: dict(topic.configs)}, operations)
+
+        self._controller.epoch()
+        yield from self._writer.change(self._controller.guard, plain(plan))
 
     def alter_config(self, name: str, changes: Mapping[str, str | None], incarnation: str) -> Steps[None]:
         """Sets configuration keys; `None` resets a key to its default. If the minimum of in-sync replicas becomes

@@ -17,10 +17,11 @@ __all__ = ["CUT", "set_aside"]
 CUT: Final = "cut"
 """The last part of the name of a directory with such batches."""
 _PIECE: Final = 8 * 1024 * 1024
+_LOST: Final = "the source has lost records in an unclean election"
 _log = logging.getLogger(__name__)
 
 
-def set_aside(log: PartitionLog, offset: int) -> Path:
+def set_aside(log: PartitionLog, offset: int, why: str = _LOST) -> Path:
     """Writes the batches from the one that contains `offset` on to a segment file in a new directory beside the log's,
     named `TOPIC-PARTITION.ID-cut`, and returns its path. It is on the disk when this returns. Raises `StorageError`."""
     target = log.directory.parent / suffixed(log.tp, uuid4(), CUT)
@@ -40,7 +41,7 @@ def set_aside(log: PartitionLog, offset: int) -> Path:
         sync_directory(target)
         sync_directory(log.directory.parent)
     _log.error(
-        "%s: the source has lost the records from offset %d to %d in an unclean election; they are removed here too, "
-        "and were copied to %s", log.tp, offset, end, path,
+        "%s: %s: the records from offset %d to %d are removed here, and were copied to %s",
+        log.tp, why, offset, end, path,
     )  # fmt: skip
     return path

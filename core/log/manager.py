@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from ..config.sections.topic import TopicConfig
@@ -27,6 +27,7 @@ from ..errors import KlammError, NoSpaceError, StorageError
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.partition import TopicPartition
+from .cut_batches import set_aside
 from .data_ids import (
     DataIdentity,
     identity_at_start,
@@ -65,9 +66,9 @@ from .state.clock import Clock, system_clock
 from .state.given_producer_ids import GivenProducerIds
 from .state.last_start import write_last_start
 from .state.steady_clock import SteadyClock
-from .state.topic_id import read_topic_id, uuid_text
+from .state.topic_id import change_topic_id, read_topic_id, uuid_text
 
-__all__ = ["ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
+__all__ = ["AdoptedLog", "ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
 
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
@@ -100,6 +101,14 @@ class LogTuning:
     open_files: int = DEFAULT_LIMIT
     max_rescan_bytes: int = _MAX_RESCAN_BYTES
     decompressed_max_bytes: int = MAX_DECOMPRESSED
+
+
+class AdoptedLog(NamedTuple):
+    """What was cut when a log became that of another topic: offsets from `start` up to `end`, kept in `path`."""
+
+    start: int
+    end: int
+    path: Path
 
 
 @dataclass(slots=True)
@@ -171,6 +180,7 @@ class LogManager:
             self._missing = MissingLogs(self.directory, expected, accept_missing, past)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
             self.given_producer_ids = GivenProducerIds(self.directory)
+            self.adopted: dict[TopicPartition, AdoptedLog] = {}
             self._load(config_for, tuple(accepted_data), accept_missing=accept_missing)
             if self._missing.new_directory:
                 self.write_checkpoints()  # from now on a directory without checkpoints counts as emptied
@@ -299,6 +309,35 @@ class LogManager:
             elif log.config != config:
                 log.reconfigure(config)
             return log
+
+    def take_over(
+        self, tp: TopicPartition, former: UUID, topic_id: UUID, cut_at: Callable[[PartitionLog], int]
+    ) -> None:
+        """Makes the log of the topic `former`, which nothing uses any more, that of `topic_id`; `adopted` has what was
+        cut. Does nothing if there is no log of `former`.
+
+        It is cut at `cut_at` before it has the new id: a crash between the two repeats the cut, which then changes
+        nothing. Raises `StorageError`.
+        """
+        log = self.get(tp)
+        if log is None or log.topic_id != former:
+            return
+        if log.offline is not None:
+            raise StorageError(f"{tp} is offline: {log.offline}")
+        log.rest()
+        end, cut = log.log_end_offset, cut_at(log)
+        first, path = max(cut, log.log_start_offset), None
+        if first < end:
+            path = set_aside(log, first, "the topic mirrors its former mirror, which does not have them")
+        if cut < log.log_start_offset:
+            log.restart_at(cut)
+        else:
+            log.truncate_to(cut)
+        with self._lock:
+            change_topic_id(log.directory, topic_id)
+            log.topic_id = topic_id
+        if path is not None:
+            self.adopted[tp] = AdoptedLog(first, end, path)
 
     def note_start(self, broker_epoch: int) -> None:
         """Records durably that every partition of this broker is open under this registration. Raises

@@ -211,6 +211,7 @@ class PartitionMirror:
         if topic_id == self.topic_id:
             return True
         self.status = MirrorStatus.SOURCE_REPLACED
+        self._sent = None  # the answer to a request in flight changes nothing any more
         return False
 
     def accept(self, decision: MirrorDecision) -> bool:

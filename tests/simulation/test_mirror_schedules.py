@@ -24,6 +24,8 @@ def test_random_schedules_violate_nothing() -> None:
         "cut off",
         "promoted",
         "fall back",
+        "adopted",
+        "log taken over",
         "epoch raised",
         "decided: GAP",
         "decided: DIVERGED",

@@ -23,6 +23,7 @@ from ...cluster.image import TopicImage
 from ...cluster.mirrors import (
     CopiedNode,
     LinkNode,
+    MirrorCut,
     MirrorTopicNode,
     PartitionReport,
     ReportNode,
@@ -42,6 +43,7 @@ from ...faults import fault_point
 from ...interfaces.coordination import NoNodeError
 from ...interfaces.offsets import CommittedOffset
 from ...interfaces.service import BrokerContext, ServiceMetric
+from ...mirror.adoption import PromotionStart
 from ...mirror.group_offsets import GroupOffset, offsets_to_copy
 from ...mirror.planner import NewMirror, SourceTopic, TargetTopic, plan_link, selects, selects_group
 from ...protocol.apis import ApiKey
@@ -145,6 +147,7 @@ class LinkControl:
             steps: list[tuple[str, float, Callable[[], None]]] = [
                 ("topics here", 0.0, self._read_topics),
                 ("promotions", 0.0, self._promote),
+                ("adoptions", 0.0, self._adopt),
                 ("source", self.config.metadata_interval_ms / 1000, self._compare),
                 ("groups", self.config.groups_interval_ms / 1000, self._copy_groups),
                 ("report", 0.0, self._report),
@@ -187,6 +190,30 @@ class LinkControl:
                 fault_point("mirror.promoted")
                 log.info("mirror %s: topic %s was promoted; clients write it now", self.name, name)
                 self._coordination.delete(topic_path(self.name, name))
+
+    def _adopt(self) -> None:
+        """Makes mirrors of the topics that are to mirror their former mirrors, and stores what this broker has cut from
+        their logs."""
+        for name, node in list(self._topics.items()):
+            if node.adopt and self._controls:
+                promotions = {number: PromotionStart(*each) for number, each in node.adopt.items()}
+                self._services.cluster.adopt_mirror(name, self.name, promotions)
+                log.info("mirror %s: topic %s mirrors its former mirror now", self.name, name)
+                self._change_topic(name, lambda known: known.model_copy(update={"adopt": {}}))
+        for tp, found in dict(self._services.logs.adopted).items():
+            topic = self._topics.get(tp.topic)
+            if topic is not None and all(cut.path != str(found.path) for cut in topic.cuts):
+                cut = MirrorCut(
+                    partition=tp.partition, start=found.start, end=found.end, broker=self._services.broker_id,
+                    path=str(found.path),
+                )  # fmt: skip
+                self._change_topic(tp.topic, partial(_with_cut, cut))
+
+    def _change_topic(self, name: str, change: Callable[[MirrorTopicNode], MirrorTopicNode]) -> None:
+        def changed(node: MirrorTopicNode | None) -> MirrorTopicNode | None:
+            return None if node is None else change(node)
+
+        update(self._coordination, topic_path(self.name, name), MirrorTopicNode, changed)
 
     def _copy_groups_again(self) -> None:
         """Copies the groups' offsets once more, unless the source is lost."""
@@ -433,6 +460,10 @@ class LinkControl:
         if found != self._reported:
             update(self._coordination, path, ReportNode, lambda _: found)
             self._reported = found
+
+
+def _with_cut(cut: MirrorCut, node: MirrorTopicNode) -> MirrorTopicNode:
+    return node if cut in node.cuts else node.model_copy(update={"cuts": (*node.cuts, cut)})
 
 
 def _groups(client: ClusterClient) -> set[str]:

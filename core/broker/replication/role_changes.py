@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from ...config.sections.topic import TopicConfig
 from ...errors import KlammError, NoSpaceError, describe_error
 from ...log.manager import LogManager
 from ...log.partition_log import PartitionLog
+from ...mirror.adoption import PromotionStart, common_end
 from ...records.partition import TopicPartition, counted
 from ...replication.partition_state import NO_EPOCH
 from ..workers import Workers
@@ -250,10 +252,13 @@ class RoleChanges:
     ) -> Settled:
         """Removes, sets aside and opens logs. A partition whose log cannot be opened is left out and logged.
         `known`: the topics of the previous image."""
-        self._clear_away(image, known)
+        waiting = self._take_over(image)
+        self._clear_away(image, known, waiting)
         opened: dict[TopicPartition, PartitionLog] = {}
         behind: dict[TopicPartition, int] = {}
         for name, assignment in wanted.items():
+            if name in waiting:
+                continue
             try:
                 found = self._configured(name, assignment)
                 over = epoch_that_is_over(assignment, found.leader_epoch, left[name])
@@ -274,6 +279,25 @@ class RoleChanges:
             self.refused.pop(name, None)
         return Settled(opened, behind)
 
+    def _take_over(self, image: ClusterImage) -> set[TopicPartition]:
+        """Gives logs of a former topic, whose topic mirrors its former mirror, the topic's new id (docs/mirror.md,
+        section "Adopt"). Returns those that could not be changed."""
+        failed = set()
+        for name, found in self._logs.logs().items():
+            topic = image.topics.get(name.topic)
+            if topic is None or topic.former is None or found.topic_id != topic.former.topic_id:
+                continue
+            promotion = topic.former.promotions.get(name.partition)
+            if promotion is None or self._broker_id not in _replicas(topic.partitions.get(name.partition)):
+                continue
+            cut_at = partial(common_end, promotion=PromotionStart(*promotion))
+            try:
+                self._logs.take_over(name, found.topic_id, topic.topic_id, cut_at)
+            except KlammError as error:
+                self._refuse(name, error)
+                failed.add(name)
+        return failed
+
     def _configured(self, name: TopicPartition, assignment: Assignment) -> PartitionLog:
         """Returns the partition's log; with its former configuration if the new one needs space on a full disk."""
         try:
@@ -292,9 +316,13 @@ class RoleChanges:
             log.error("partition %s cannot be served: %s", name, error)
         self.refused[name] = str(error)
 
-    def _clear_away(self, image: ClusterImage, topics: Mapping[str, UUID]) -> None:
+    def _clear_away(
+        self, image: ClusterImage, topics: Mapping[str, UUID], kept: Collection[TopicPartition] = ()
+    ) -> None:
         leaving = {}
         for name, found in self._logs.logs().items():
+            if name in kept:
+                continue
             topic = image.topics.get(name.topic)
             known = topic is not None and topic.topic_id == found.topic_id
             if known and topic is not None and self._broker_id in _replicas(topic.partitions.get(name.partition)):

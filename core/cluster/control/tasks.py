@@ -338,6 +338,7 @@ def topic_node(topic: TopicImage, changed: Mapping[int, ReplicaAssignment] | Non
         partitions={number: assignment.replicas for number, assignment in found.items()},
         adding_replicas={number: a.adding for number, a in found.items() if a.adding},
         removing_replicas={number: a.removing for number, a in found.items() if a.removing},
+        former=topic.former,
     )
 
 

@@ -98,6 +98,14 @@ class ControllerNode(NodeData):
     timestamp: DecimalText
 
 
+class FormerTopic(NodeData):
+    """The topic whose logs a topic has taken over (docs/mirror.md, section "Adopt"). `promotions`: by partition, the
+    offset and the leader epoch at which its former mirror was promoted."""
+
+    topic_id: KafkaUuid
+    promotions: dict[int, tuple[int, int]]
+
+
 class TopicNode(NodeData):
     """`/brokers/topics/<name>`: replicas by partition number."""
 
@@ -106,6 +114,11 @@ class TopicNode(NodeData):
     partitions: dict[int, tuple[int, ...]]
     adding_replicas: dict[int, tuple[int, ...]] = Field(default_factory=dict)
     removing_replicas: dict[int, tuple[int, ...]] = Field(default_factory=dict)
+    former: FormerTopic | None = None
+
+    def encode(self) -> bytes:
+        """Returns Kafka's keys alone, unless the topic has taken over another one's logs."""
+        return self.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 class DeletedTopicNode(NodeData):

@@ -66,6 +66,12 @@ def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID, *, dura
     return True
 
 
+def change_topic_id(directory: Path, topic_id: UUID) -> None:
+    """Makes the directory that of another topic, durably. Raises `StorageError`."""
+    with storage(f"cannot write {directory}"):
+        write_atomically(directory / PARTITION_METADATA, seal(f"version: 0\ntopic_id: {uuid_text(topic_id)}\n"))
+
+
 def sync_claim(directory: Path) -> None:
     """Makes the topic id that `claim_directory` has written durable. Raises `StorageError`."""
     with storage(f"cannot write {directory}"):

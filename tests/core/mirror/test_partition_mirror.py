@@ -180,3 +180,12 @@ def test_another_topic_cannot_be_accepted(tmp_path: Path) -> None:
     rig.mirror.on_topic(UUID(int=8))
     assert not rig.mirror.accept(MirrorDecision(MirrorStatus.SOURCE_REPLACED, 0, -1))
     assert rig.mirror.stopped
+
+
+def test_an_answer_that_comes_after_the_topic_was_replaced_changes_nothing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    fetch = rig.mirror.fetch()
+    assert fetch is not None
+    rig.mirror.on_topic(UUID(int=8))
+    assert rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.unknown_topic_id)) is MirrorResult.STALE
+    assert rig.mirror.status is MirrorStatus.SOURCE_REPLACED

@@ -17,7 +17,7 @@ from typing import Final
 from klamm.core.errors import KlammError
 
 from .mirror_mutations import MIRROR_MUTATIONS
-from .mirror_world import STEPS, World, fall_back
+from .mirror_world import STEPS, World, adopt, fall_back
 from .violation import ViolationError
 
 SCHEDULES: Final = 100_000
@@ -48,10 +48,11 @@ def run_schedule(seed: int) -> Counter[str]:
     world.run()
     counts = Counter(world.counts)
     if not world.cluster.state.mirror:
-        back = fall_back(world, seed)
+        adopts = world.random.random() < 0.5 and not world.source.recreated
+        back = adopt(world, seed) if adopts else fall_back(world, seed)
         back.run()
         counts.update(back.counts)
-        counts["fall back"] += 1
+        counts["adopted" if adopts else "fall back"] += 1
     return counts
 
 

@@ -165,6 +165,23 @@ class MirrorLog:
             self.flushed_offset = min(self.flushed_offset, offset)
         self.entries = [entry for entry in self.entries if entry[1] < offset]
 
+    def keep_below(self, offset: int) -> None:
+        """Removes what is not below the offset, without a role; all of it if the log starts above."""
+        if offset < self.log_start_offset:
+            self.records, self.entries = [], []
+            self.log_start_offset = self.log_end_offset = self.high_watermark = self.flushed_offset = offset
+        else:
+            self._cut(offset)
+
+    def copy(self, name: str) -> MirrorLog:
+        """Returns another replica with the same records."""
+        found = MirrorLog(name)
+        found.records, found.entries = list(self.records), list(self.entries)
+        found.log_start_offset, found.log_end_offset = self.log_start_offset, self.log_end_offset
+        found.high_watermark = self.high_watermark
+        found.flushed_offset = self.log_end_offset
+        return found
+
     def restart_at(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
         self.check_follows(leader_epoch, term)
         self.records, self.entries = [], []

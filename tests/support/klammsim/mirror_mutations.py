@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from klamm.core.mirror import group_offsets, promotion
+from klamm.core.mirror import adoption, group_offsets, promotion
+from klamm.core.mirror.adoption import PromotionStart
 from klamm.core.mirror.group_offsets import GroupOffset, GroupPlan
 from klamm.core.mirror.partition_mirror import (
     MirrorAnswer,
@@ -20,11 +21,15 @@ from klamm.core.replication import elections
 from klamm.core.replication.leader import PartitionLeader
 from klamm.core.replication.partition_state import PartitionState
 from klamm.core.replication.replica_fetch import EpochEndOffset
+from klamm.core.replication.replica_log import ReplicaLog
 
 from .mirror_log import MirrorLog
 from .mirror_source import Source
+from .mirror_world import Broker
 from .mutations import Mutation
 
+_common_end: Final = adoption.common_end
+_take_over: Final = Broker.take_over
 _accept: Final = PartitionMirror.accept
 _on_answer: Final = PartitionMirror.on_answer
 _on_bounds: Final = PartitionMirror.on_bounds
@@ -81,6 +86,24 @@ def _restarts_at_a_gap(self: PartitionMirror, fetch: MirrorFetch, log_start_offs
         self._log.restart_at(log_start_offset, self.leader.epoch, self._term)
         return MirrorResult.APPENDED
     return _on_bounds(self, fetch, log_start_offset)
+
+
+def _keeps_all(log: ReplicaLog, promotion: PromotionStart) -> int:
+    return log.log_end_offset
+
+
+def _cuts_by_offset(log: ReplicaLog, promotion: PromotionStart) -> int:
+    return min(promotion.offset, log.log_end_offset)
+
+
+def _cuts_by_epoch(log: ReplicaLog, promotion: PromotionStart) -> int:
+    return _common_end(log, promotion._replace(offset=_MANY))
+
+
+def _leader_alone_is_cut(self: Broker) -> None:
+    if self.world.cluster.state.leader == self.number:
+        _take_over(self)
+    self.promotion = None
 
 
 def _accepts_anywhere(self: PartitionMirror, decision: MirrorDecision) -> bool:
@@ -200,6 +223,14 @@ MIRROR_MUTATIONS: Final = {
                  ((group_offsets, "offsets_to_copy", _overwrites_members),)),
         Mutation("promotion-keeps-epoch", "M12", "a promotion begins no leader epoch",
                  ((promotion, "promoted", _promoted_in_the_same_epoch),)),
+        Mutation("adopted-by-epochs-alone", "M12", "a former source is not cut where the promotion has begun",
+                 ((adoption, "common_end", _keeps_all),)),
+        Mutation("adopted-by-offset", "M12", "a former source keeps epochs that the promoted cluster may have",
+                 ((adoption, "common_end", _cuts_by_offset),)),
+        Mutation("adopted-by-epoch", "M12", "a former source keeps what it has written after the promotion",
+                 ((adoption, "common_end", _cuts_by_epoch),)),
+        Mutation("adopted-by-its-leader", "M12", "the leader of the former source is cut, other replicas are not",
+                 ((Broker, "take_over", _leader_alone_is_cut),)),
         Mutation("term-not-checked", "M12", "a leader whose term is over goes on appending",
                  ((MirrorLog, "check_follows", _accepts_any_term),)),
     )

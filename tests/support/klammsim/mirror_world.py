@@ -16,7 +16,8 @@ from typing import Final
 
 from klamm.core.errors import ErrorCode
 from klamm.core.log.errors import FencedLeaderEpochError
-from klamm.core.mirror import group_offsets, promotion
+from klamm.core.mirror import adoption, group_offsets, promotion
+from klamm.core.mirror.adoption import PromotionStart
 from klamm.core.mirror.group_offsets import GroupOffset
 from klamm.core.mirror.partition_mirror import (
     MirrorAnswer,
@@ -81,6 +82,8 @@ class Broker:
         self.data_ids: tuple[str, ...] = (f"{number}-0",)
         self.alive = True
         self.cut_off = False
+        self.promotion: PromotionStart | None = None
+        """Set while the log is that of a former source which is to be cut before the broker takes a role."""
         self.start()
 
     def start(self) -> None:
@@ -104,6 +107,7 @@ class Broker:
         if self.seen >= cluster.version:
             return
         self.seen += 1
+        self.take_over()
         self.partition.on_metadata(cluster.states[self.seen], self.seen, self.own, self.world.now_ms)
         leader = self.partition.leader
         if leader is None or leader.mirror_term is None:
@@ -116,6 +120,16 @@ class Broker:
                 self.world.mirrored_id,
                 self._set_aside,
             )
+
+    def take_over(self) -> None:
+        """Cuts the log of the former topic, as `LogManager.take_over` does."""
+        if self.promotion is None:
+            return
+        cut = adoption.common_end(self.log, self.promotion)
+        self._set_aside(cut)
+        self.log.keep_below(cut)
+        self.promotion = None
+        self.world.note("log taken over")
 
     def _set_aside(self, offset: int) -> None:
         self.world.cuts.update(self.log.between(offset, self.log.log_end_offset))
@@ -503,7 +517,8 @@ class World:
 
     def check(self) -> None:
         for broker in self.brokers:
-            self._check_log(broker)
+            if broker.promotion is None:
+                self._check_log(broker)
         for broker in self.brokers:
             if broker.alive and broker.partition.leader is not None and broker.partition.leader.epoch == self._epoch():
                 self._check_shown(broker)
@@ -628,7 +643,9 @@ class World:
         if mirror.stopped:
             return self._may_stop(mirror.status)
         first = max(first, source.log_start_offset)
-        same = leader.log.between(first, 2**40) == source.between(first, source.high_watermark)
+        same = self._outside_gaps(leader.log, first) == [
+            record for record in source.between(first, source.high_watermark) if not self._in_gap(record.offset)
+        ]
         return (
             same
             and mirror.status is MirrorStatus.FOLLOWING
@@ -660,8 +677,14 @@ class World:
 
 
 def fall_back(world: World, seed: int) -> World:
-    """Returns the world in which the former source mirrors its promoted target, by a new copy. A value of a client of
-    the target becomes one of its source."""
+    """Returns the world in which the former source mirrors its promoted target, by a new copy."""
+    back = World(seed, world.steps // 2, _promoted_source(world, seed))
+    back.cluster.gaps = list(world.cluster.gaps)  # the copy has the holes of its source
+    return back
+
+
+def _promoted_source(world: World, seed: int) -> Source:
+    """Returns the promoted target as a source. A value of a client of the target becomes one of its source."""
     leader = world.leader()
     assert leader is not None
     assert not world.cluster.state.mirror
@@ -669,6 +692,61 @@ def fall_back(world: World, seed: int) -> World:
     log, epoch = leader.log, world.cluster.state.leader_epoch
     log.records = [each._replace(value=each.value if each.value > 0 else _MOST - each.value) for each in log.records]
     source.continue_from(log, epoch, 2 * _MOST)
+    return source
+
+
+def adopt(world: World, seed: int) -> World:
+    """Returns the world in which the former source mirrors its promoted target without a new copy, as after `klamm
+    mirror adopt`.
+
+    Its leader has written and elected on. One of its replicas is in sync, one may have been cut off at any time: it has
+    records of its own in an epoch that nobody else in its cluster has, but perhaps the promoted cluster.
+    """
+    former, epoch = world.source, world.promoted_epoch
+    assert epoch is not None
+    source = _promoted_source(world, seed)
+    begin = PromotionStart(source.log.end_offset_for_epoch(epoch - 1)[1], epoch)
     back = World(seed, world.steps // 2, source)
-    back.cluster.gaps = list(world.cluster.gaps)  # the copy has the holes of its source
+    random = back.random
+    theirs = [known for known, _ in source.log.entries if known >= epoch]
+    for _ in range(random.randint(0, 2)):
+        chosen = random.choice([former.epoch + 1, *theirs])
+        if chosen > former.epoch:
+            former.epoch = chosen
+            former.log.lead(chosen)
+            former.produce(random.randint(0, 3))
+    known = former.committed.items()
+    source.committed |= {(source.topic_id, e, offset): value for (_, e, offset), value in known if e < epoch}
+    back.cluster.gaps = list(world.cluster.gaps)
+    own = former.log
+    leader = random.choice(BROKERS)
+    cut_off = random.choice([number for number in BROKERS if number != leader])
+    for broker in back.brokers:
+        first = own.log_start_offset if broker.number == cut_off else own.high_watermark
+        broker.log = own.copy(f"broker {broker.number}")
+        if broker.number != leader:
+            broker.log.keep_below(random.randint(first, own.log_end_offset))
+        if broker.number == cut_off:
+            mine = [chosen for chosen in (*theirs, epoch + 1) if chosen > own.leader_epoch or chosen >= epoch]
+            _write_alone(broker.log, own, random.choice(mine), random)
+        broker.promotion = begin
+        broker.start()
+        broker.register()
+    registered = back.brokers[leader].own
+    assert registered is not None
+    ids = {leader: f"{leader}-0"}
+    before = PartitionState(leader, former.epoch, registered.epoch, (leader,), (), ids, 1)
+    back.cluster.states[:] = [adoption.adopted(before, LINK, begin, 0)]
+    for broker in back.brokers:
+        broker.seen = -1
     return back
+
+
+def _write_alone(log: MirrorLog, own: MirrorLog, epoch: int, random: Random) -> None:
+    """Appends records of a leader that was cut off, in an epoch that no other record of its cluster has."""
+    if epoch in [known for known, _ in own.entries] or epoch <= log.leader_epoch:
+        return
+    log.lead(epoch)
+    for _ in range(random.randint(1, 4)):
+        log.append(3 * _MOST + random.randint(0, _MOST), epoch)
+    log.rest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,13 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import ProducerIdBlockNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import BrokerError
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.logs import batch
 from klammtest.mirrored import Clusters, stored
+from klammtest.ports import free_port
 from klammtest.waiting import eventually
 
 LARGE_ID = 2**55
@@ -25,6 +28,7 @@ LARGE_ID = 2**55
 
 class Pair(Clusters):
     source_broker: RunningBroker
+    stack: ExitStack
 
     def writes(self, topic: str, value: bytes) -> int:
         """Writes a record at the target; returns its offset."""
@@ -55,7 +59,13 @@ class Pair(Clusters):
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("promotion")
     with ExitStack() as stack:
-        source = stack.enter_context(running_broker(folder / "source"))
+        port = free_port()
+        rome = {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "topics": ["trips.back", "trips.other"],
+            "metadata.interval.ms": 100,
+        }
+        source = stack.enter_context(running_broker(folder / "source", mirrors={"rome": rome}))
         often = {
             "bootstrap.servers": source.bootstrap,
             "groups.regex": r"load\..*",
@@ -73,9 +83,9 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
                 "max.partition.fetch.bytes": 1,
             },
         }
-        target = stack.enter_context(running_broker(folder / "target", mirrors=links))
+        target = stack.enter_context(running_broker(folder / "target", port=port, mirrors=links))
         found = Pair(source, target, load_settings({}).codec_table(), stack)
-        found.source_broker = source
+        found.source_broker, found.stack = source, stack
         for link in links:
             found.mirror("create", link)
         yield found
@@ -173,3 +183,74 @@ def test_a_topic_that_was_created_again_is_taken(clusters: Pair) -> None:
 
 def resolved(clusters: Pair, topic: str, *options: str, fails: bool = False) -> str:
     return clusters.mirror("resolve", "careful", "--topic", topic, *options, fails=fails)
+
+
+def test_the_former_source_mirrors_its_former_mirror_without_a_new_copy(clusters: Pair, tmp_path: Path) -> None:
+    topic = "trips.back"
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2)
+    clusters.source.commit_offsets("load.back", {TopicPartition(topic, 0): CommittedOffset(2)})
+    clusters.mirror("fail-over", "berlin", "--topic", topic)
+    clusters.write(topic, b"not copied", b"nor this")
+    assert clusters.writes(topic, b"x") == 2
+    assert clusters.writes(topic, b"y") == 3
+    before = stored(clusters.source, topic)
+    promoted = tmp_path / "promotions.jsonl"
+    promoted.write_text(clusters.mirror("promotions", "--topic", topic, "--json"))
+    back = Pair(clusters.target_broker, clusters.source_broker, clusters.codecs, clusters.stack)
+    back.mirror("create", "rome")
+    adopt = ("adopt", "rome", "--topic", topic, "--promotions", str(promoted))
+    cut = f"{topic}-0: ends at 4, was promoted at 2: offsets 2 to 4 (not in it) are cut and kept in a file"
+    assert cut in back.mirror(*adopt, "--dry-run")
+    assert stored(clusters.source, topic) == before
+    done = back.mirror(*adopt)
+    assert cut in done
+    assert "1 topic adopted" in done
+    back.follows(topic, 4, link="rome")
+    back.same(topic)
+    assert stored(clusters.source, topic).startswith(before[: len(before) // 4])
+    (kept,) = back.row(topic, link="rome")["cuts"]
+    assert (kept["start"], kept["end"], Path(kept["path"]).read_bytes()) == (2, 4, stored_from(before, 2))
+    with pytest.raises(BrokerError):
+        clusters.write(topic, b"refused")
+    assert "is a mirror of link rome already" in back.mirror(*adopt, fails=True)
+    back.target_broker.restart()
+    back.target.commit_offsets("other", {TopicPartition(topic, 0): CommittedOffset(4)})
+    assert clusters.writes(topic, b"z") == 4
+    back.follows(topic, 5, link="rome")
+    back.same(topic)
+
+
+def test_a_topic_that_is_not_the_source_is_not_adopted(clusters: Pair, tmp_path: Path) -> None:
+    topic = "trips.other"
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2)
+    rows = clusters.mirror("promote", "berlin", "--topic", topic, "--json")
+    promoted = tmp_path / "promotions.jsonl"
+    promoted.write_text(rows)
+    back = Pair(clusters.target_broker, clusters.source_broker, clusters.codecs, clusters.stack)
+    back.mirror("create", "rome")
+    back.mirror("pause", "rome")
+    eventually(lambda: back.row("trips.back", link="rome")["status"] == "PAUSED", "the link back copies nothing")
+    clusters.source.delete_topics([topic])
+    clusters.create(topic)
+    clusters.write(topic, b"x", b"y")
+
+    def refused(*options: str) -> str:
+        return back.mirror("adopt", "rome", "--promotions", str(promoted), *options, fails=True)
+
+    assert f"{topic}-0: the batches below offset 2 differ in the two clusters" in refused()
+    assert "selects no topic 'trips.planned'" in refused("--topic", "trips.planned")
+    promoted.write_text(rows.replace('"begins": 2', '"begins": null'))
+    assert f"promotions.jsonl:1: it is not known where {topic}-0 was promoted" in refused()
+    promoted.write_text("flights\n")
+    assert "promotions.jsonl:1: expected a line of `klamm mirror promotions --json`, got 'flights'" in refused()
+
+
+def stored_from(batches: bytes, offset: int) -> bytes:
+    """Returns the batches from this offset on."""
+    return b"".join(
+        bytes(batches[at : at + header.size]) for at, header in iter_headers(batches) if header.base_offset >= offset
+    )
