@@ -12,7 +12,7 @@ import typer
 
 from ..errors import ConfigError
 from ..records.partition import TopicPartition, counted
-from .mirror_links import DryRun, Link, Topics, link_of, mirror_coordination, wait_until
+from .mirror_links import DryRun, Link, Topics, link_of, mirror_coordination, partitions_of, wait_until
 from .options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, settings_and_client
 from .output import Json, say, say_rows
 
@@ -123,7 +123,9 @@ def adopt(
 
         def done() -> bool:
             topics = read_image(coordination).topics
-            return all(each.state.mirror == link for name in names for each in topics[name].partitions.values())
+            if not all(each.state.mirror == link for name in names for each in topics[name].partitions.values()):
+                return False
+            return not partitions_of(coordination, link, names)["refused"].keys() & set(names)
 
         wait_until(done, f"the controller has not changed them; see `klamm mirror status {link}`")
     if as_json:

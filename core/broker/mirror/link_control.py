@@ -200,6 +200,7 @@ class LinkControl:
                 self._services.cluster.adopt_mirror(name, self.name, promotions)
                 log.info("mirror %s: topic %s mirrors its former mirror now", self.name, name)
                 self._change_topic(name, lambda known: known.model_copy(update={"adopt": {}}))
+                self._refused.pop(name, None)  # it was an ordinary topic
         for tp, found in dict(self._services.logs.adopted).items():
             topic = self._topics.get(tp.topic)
             if topic is not None and all(cut.path != str(found.path) for cut in topic.cuts):
