@@ -132,13 +132,14 @@ class Judge:
     # -- what is true
 
     def _broker(self) -> dict[int, Wanted]:
-        wanted = {}
+        wanted, never = {}, self.known.never_counted()
         for start in self.stored.keys() | self.acknowledged.keys() | self.told.keys():
             stored, acknowledged = Counter(self.stored.get(start)), Counter(self.acknowledged.get(start))
-            del stored[FOREIGN]
+            counted = stored - Counter(never.get(start))
+            del stored[FOREIGN], counted[FOREIGN]
             told = Counter(self.told.get(start))
             late = 0 if self.final else (acknowledged - told).total()
-            wanted[start] = Wanted((acknowledged - stored).total(), (stored - acknowledged).total(), late)
+            wanted[start] = Wanted((acknowledged - stored).total(), (counted - acknowledged).total(), late)
         return wanted
 
     def _group(self, group: Group) -> None:
@@ -242,8 +243,6 @@ class Judge:
             if not self.final:  # records that were sent later than allowed are not awaited
                 right = right or start in self.known.too_late or want.evened
                 right = right or (tier == self.broker and bool(want.late))
-            if tier == self.broker and self.known.deleted:  # doubled, and deleted before they were counted
-                right = right or not (want.short or want.late)
         elif state == State.MISSING:
             lateness = start in self.known.too_late and (not self.final or start in self.known.uncounted_in())
             cut = not self.final and bool(self.known.causes.cut)  # a group that has not found yet that the log was cut

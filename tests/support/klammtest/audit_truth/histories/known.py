@@ -86,6 +86,15 @@ class Known:
                 found[row.window][row.source] += 1
         return found
 
+    def never_counted(self) -> dict[int, Counter[str]]:
+        """Returns by window and producer the records that were deleted with their topic before they were counted: where
+        they are more than were acknowledged, nothing shows it (R16)."""
+        found: dict[int, Counter[str]] = defaultdict(Counter)
+        for topic_id, part in self.parts():
+            for row in part.rows[self.demanded_to(topic_id, part) :]:
+                found[row.window][row.source] += 1
+        return found
+
     @property
     def named(self) -> set[int]:
         """Returns the windows in which a producer or the broker tier has counted. Records that nobody counted before
