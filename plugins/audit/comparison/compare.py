@@ -286,9 +286,7 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
         rules.demand_begins(counts, place, told, retained)
         counts.topic_ids.add(place.topic_id)
         if counts.tier.tier == CONSUMER:
-            told, span = rules.read_by_group(told)
-            if span is not None:
-                counts.set_back[place] = span
+            told, counts.set_back[place] = rules.read_by_group(told)
         versions: dict[int, list[AuditEvent]] = {}
         for event in told:
             if counts.tier.tier == BROKER:

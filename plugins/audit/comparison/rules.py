@@ -432,9 +432,9 @@ def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
     return bool(broker) and broker[0].from_offset <= mine[0].from_offset and broker[-1].to_offset >= mine[-1].to_offset
 
 
-def read_by_group(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], tuple[int, int] | None]:
+def read_by_group(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[tuple[int, int]]]:
     """R8, R15: returns the events of a group in a partition that are not void, with those that tell where an owner
-    begins, and the offsets that it read again because its offset was set back (None: none).
+    begins, and the spans of offsets that it read again because its offset was set back, in order.
 
     Ranges begin at commits. So if an owner begins elsewhere than where the range before it ends, or where no commit is,
     nothing shows that this range was committed. If an owner begins below a range that was published before, that was
@@ -447,7 +447,7 @@ def read_by_group(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], tuple
     furthest: dict[int, AuditEvent] = {}
     begun: dict[int, int] = {}
     resets: set[tuple[int, int]] = set()
-    back: tuple[int, int] | None = None
+    back: list[tuple[int, int]] = []
     reached = highest = last = -1
     for at, event in enumerate(sorted(events, key=lambda each: each.seen_ms)):
         begin, tells = event.from_offset, event.begins
@@ -456,15 +456,20 @@ def read_by_group(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], tuple
         elif any(epoch > event.epoch and since > begun.get(event.epoch, at) for epoch, since in begun.items()):
             continue  # another owner had begun: its commit was refused
         if begin <= reached:
-            for epoch, of_epoch in furthest.items():
-                if epoch < event.epoch and begin < of_epoch.from_offset and of_epoch.seen_ms < event.seen_ms:
-                    back = _widest(back, (begin, of_epoch.to_offset))
+            again = [
+                of_epoch.to_offset
+                for epoch, of_epoch in furthest.items()
+                if epoch < event.epoch and begin < of_epoch.from_offset and of_epoch.seen_ms < event.seen_ms
+            ]
+            if again:
+                back.append((begin, max(again)))
             kept = _without_again(kept, event)
             last = max((before for before in kept if before < begin), default=-1)
         if tells and event.epoch < highest:
             continue  # it was suspended
         if (tells or event.epoch > highest) and last >= 0 and _not_committed(kept[last], event):
-            back = _widest(back, *((begin, each.to_offset) for each in kept[last] if each.to_offset > begin))
+            if (end := max(each.to_offset for each in kept[last])) > begin:
+                back.append((begin, end))
             kept[last] = [replace(each, to_offset=last, windows=()) for each in kept[last]]
         if event.reset:
             resets.add((event.epoch, begin))
@@ -474,7 +479,7 @@ def read_by_group(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], tuple
         kept.setdefault(begin, []).append(event)
         last = begin if begin > reached else max(kept)
         reached, highest = max(reached, begin), max(highest, event.epoch)
-    return [event for at_begin in kept.values() for event in at_begin], back
+    return [event for at_begin in kept.values() for event in at_begin], _joined(back)
 
 
 def _not_committed(last: Sequence[AuditEvent], event: AuditEvent) -> bool:
@@ -482,10 +487,14 @@ def _not_committed(last: Sequence[AuditEvent], event: AuditEvent) -> bool:
     return event.reset or not any(before.to_offset == event.from_offset for before in last)
 
 
-def _widest(span: tuple[int, int] | None, *others: tuple[int, int]) -> tuple[int, int] | None:
-    """Returns the span that contains all of these; None without any."""
-    spans = [*others] if span is None else [span, *others]
-    return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Joins those that overlap; the others stay apart."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if found and low < found[-1][1]:
+            low, high = found[-1][0], max(found.pop()[1], high)
+        found.append((low, high))
+    return found
 
 
 def _without_again(kept: Mapping[int, Sequence[AuditEvent]], event: AuditEvent) -> dict[int, list[AuditEvent]]:
@@ -551,8 +560,9 @@ class Problems:
         for counts in self._found.values():
             for place, tiles in counts.tiles.items():
                 counts.problems += self._tiling(counts, place, tiles)
-            for place, span in counts.set_back.items():
-                counts.problems += self._given_again(counts, place, span)
+            for place, spans in counts.set_back.items():
+                for span in spans:
+                    counts.problems += self._given_again(counts, place, span)
             if counts.tier.tier == CONSUMER and not (self._retained or counts.restarted):
                 counts.problems += self._begun_before(counts)
         if self._broker is not None:

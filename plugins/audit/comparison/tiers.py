@@ -235,8 +235,8 @@ class TierCounts:
     restarted: bool = False
     topic_ids: set[str] = field(default_factory=set)
     """Those of all events of a reader: also where it has counted nothing yet."""
-    set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    """Offsets that a group had committed, and that a later owner read again because it began below them."""
+    set_back: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+    """Spans of offsets that a group had committed, and that a later owner read again because it began below them."""
     lives: list[ProducerLife] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     ages: dict[int, dict[Age, int]] = field(default_factory=dict)

@@ -424,6 +424,27 @@ def test_an_owner_that_begins_inside_a_range_was_set_back() -> None:
     assert any("was set back" in problem.text for problem in audit.problems)
 
 
+def test_windows_between_the_offsets_that_a_group_read_again_are_not_in_doubt() -> None:
+    """It was set back twice: from 10 to 5, and from 40 to 35."""
+    counted = [
+        event("producer", "p", 0, 1, dict.fromkeys(range(4), 10)),
+        *(event("broker", "b", 10 * at, 10 * at + 10, {at: 10}, stored_ms=at) for at in range(4)),
+    ]
+    read = [
+        event("consumer", "readers", 0, 10, {0: 10}, epoch=1, stored_ms=10),
+        event("consumer", "readers", 5, 5, {}, epoch=2, stored_ms=11),
+        event("consumer", "readers", 5, 10, {0: 5}, epoch=2, stored_ms=12),
+        event("consumer", "readers", 10, 30, {1: 10, 2: 10}, epoch=2, stored_ms=13),
+        event("consumer", "readers", 30, 40, {3: 10}, epoch=2, stored_ms=14),
+        event("consumer", "readers", 35, 35, {}, epoch=3, stored_ms=15),
+        event("consumer", "readers", 35, 40, {3: 5}, epoch=3, stored_ms=16),
+    ]
+    audit = result([*counted, *read], READERS)
+    assert states(audit, READERS) == [State.UNKNOWN, State.COMPLETE, State.COMPLETE, State.UNKNOWN]
+    texts = [problem.text for problem in audit.problems if "was set back" in problem.text]
+    assert [text.rpartition("offsets ")[2] for text in texts] == ["[5, 10) again", "[35, 40) again"]
+
+
 def test_records_that_a_cut_has_lost_make_up_for_none_that_a_group_has_not_received() -> None:
     """The group skipped two records, and committed past two others that an unclean election cut off at 24 since."""
     counted = [
