@@ -38,7 +38,7 @@ class ClockJumpProcess:
         "records of the true time are taken at any time; nothing acknowledged is deleted while retention looks again "
         "and again, before or after a restart; a lookup by time is answered"
     )
-    plants = "the clock jumps by ten days, which retention must obey"
+    plants = "the clock jumps by ten days and the broker starts again, which retention must obey"
     tools = TOOLS
 
     def run(self, run: Run) -> Result:
@@ -70,6 +70,8 @@ def _round(
     clock.set(10 * DAY_S if plant else chance.choice([jump for jump in JUMPS if jump != clock.ahead_s]))
     total.injected += 1
     sent(chance.randint(5, 15))
+    if plant:
+        broker.restart()
     time.sleep(CHECKS * CHECK_MS / 1_000)  # time for a retention check, which cannot be observed
     if chance.random() < 0.3:
         broker.restart()

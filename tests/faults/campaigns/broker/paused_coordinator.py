@@ -35,7 +35,7 @@ class PausedCoordinator:
     asserts = (
         "the offset that the group committed at the second broker is the one that is stored, whatever the first does"
     )
-    plants = "the first broker's commits do not check which broker coordinates the group now"
+    plants = "late commits of the old member come to the second broker, which does not check who commits"
     tools = ()
 
     def run(self, run: Run) -> Result:
@@ -57,7 +57,7 @@ class PausedCoordinator:
             coordination.start()
             try:
                 for i, chance in run.injections(2, 20):
-                    self._once(i, chance, (first, second), coordination, total)
+                    self._once(i, chance, (first, second), coordination, total, plant=run.plant)
             finally:
                 coordination.close()
             for broker in (first, second):
@@ -72,6 +72,8 @@ class PausedCoordinator:
         brokers: tuple[RunningBroker, RunningBroker],
         tree: Coordination,
         total: Result,
+        *,
+        plant: bool,
     ) -> None:
         group = f"group-{i}"
         within(lambda: all(_knows(broker, len(brokers)) for broker in brokers))
@@ -94,6 +96,8 @@ class PausedCoordinator:
                 new = _member(successor, group)
                 if commit(successor, group, {(TOPIC, 0): 150}, new)[TOPIC, 0] is not ErrorCode.none:
                     total.wrong(i, "the successor's commit was refused")
+                if plant:
+                    commit(successor, group, {(TOPIC, 0): 120}, old)
             for late in range(LATE):
                 fields = commit_fields(group, {(TOPIC, 0): 120 + late}, old, VERSION)
                 wire.send(ApiKey.OFFSET_COMMIT, VERSION, **fields)

@@ -1,25 +1,17 @@
-"""A plugin that plants a fault: a coordinator's commits do not check which broker coordinates the group."""
+"""A plugin that plants a fault: a coordinator takes commits of members that it does not know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from klamm.core.broker.coordinator.guarded_commits import GuardedCommits
+from klamm.core.errors import ErrorCode
+from klamm.core.groups.coordinator.coordinator import GroupCoordinator
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
-from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore
-from klamm.core.records.partition import TopicPartition
 
 
-def _commit(
-    _guarded: GuardedCommits,
-    store: OffsetStore,
-    group: str,
-    offsets: Mapping[TopicPartition, CommittedOffset],
-    _guards: object,
-) -> set[TopicPartition]:
-    store.commit(group, offsets)
-    return set()
+def _none(*_: object) -> ErrorCode:
+    return ErrorCode.none
 
 
 @hookimpl
@@ -28,4 +20,4 @@ def klamm_commands() -> Iterable[Command]:
     return []
 
 
-setattr(GuardedCommits, "commit", _commit)  # noqa: B010 - mypy takes an assignment for a mistake
+setattr(GroupCoordinator, "commit_error", _none)  # noqa: B010 - mypy takes an assignment for a mistake
