@@ -777,10 +777,13 @@ class Problems:
         yield from self._problem(Kind.KILLED, PRODUCERS, text, frozenset(windows))
 
     def _open(self, life: ProducerLife) -> set[int]:
-        """Returns the windows in which a producer may have counted after its last event."""
+        """Returns the windows in which a producer may have counted after its last event, also by its own clock, if that
+        is off by more than the lateness."""
         last, late = life.last, self._lateness_ms
-        near = self._windows_told_between(last.seen_ms, last.seen_ms + PATIENCE * last.interval_ms)
-        return near | life.told_since(last.seen_ms - late, self._window_ms)
+        ahead_ms = life.ahead_ms if abs(life.ahead_ms) > late else 0
+        since_ms = last.seen_ms + min(ahead_ms, 0)
+        until_ms = last.seen_ms + PATIENCE * last.interval_ms + max(ahead_ms, 0)
+        return self._windows_told_between(since_ms, until_ms) | life.told_since(last.seen_ms - late, self._window_ms)
 
     def _windows_told_between(self, since_ms: int | None, until_ms: int) -> set[int]:
         """Returns the windows in which a record sent in that time may lie, by the allowed lateness."""

@@ -424,6 +424,23 @@ def test_an_owner_that_begins_inside_a_range_was_set_back() -> None:
     assert any("was set back" in problem.text for problem in audit.problems)
 
 
+@pytest.mark.parametrize(("ahead", "unknown"), [(-6, range(3, 13)), (0, range(9, 13)), (6, range(9, 19))])
+def test_a_killed_producer_may_have_counted_by_its_own_clock(ahead: int, unknown: range) -> None:
+    """What it had sent since its last event was acknowledged, and an unclean election cut it off."""
+    now = 10 * WINDOW_MS
+    at = {"interval_ms": WINDOW_MS // 2, "final": False}
+    events = [
+        event("producer", "p", 0, 1, dict.fromkeys(range(20), 1), stored_ms=now, time_ms=now),
+        event("producer", "q", 0, 1, {0: 1}, stored_ms=now // 2, time_ms=now // 2 + ahead * WINDOW_MS, **at),
+        event("producer", "q", 1, 2, {}, stored_ms=now, time_ms=now + ahead * WINDOW_MS, **at),
+        event("broker", "b", 0, 21, {}, sources={"p": dict.fromkeys(range(20), 1), "q": {0: 1}}, stored_ms=now),
+    ]
+    audit = result(events, lateness_ms=WINDOW_MS)
+    found = [w.start_ms // WINDOW_MS for w in audit.windows if w.cells[BROKER].state is State.UNKNOWN]
+    assert found == [*unknown]
+    assert set(states(audit, BROKER)) == {State.COMPLETE, State.UNKNOWN}
+
+
 def test_windows_between_the_offsets_that_a_group_read_again_are_not_in_doubt() -> None:
     """It was set back twice: from 10 to 5, and from 40 to 35."""
     counted = [

@@ -293,9 +293,9 @@ class Known:
                 windows |= sender.sent
             elif not final.quiet:
                 near = LATENESS_MS + (PATIENCE + 1) * INTERVAL_S * 1000
-                windows |= {
-                    w for w in every if w == NO_WINDOW or final.seen_ms - near - WINDOW_MS < w < final.seen_ms + near
-                }
+                low = final.seen_ms + min(sender.ahead_ms, 0) - near - WINDOW_MS
+                high = final.seen_ms + max(sender.ahead_ms, 0) + near
+                windows |= {w for w in every if w == NO_WINDOW or low < w < high}
                 windows |= sender.sent
         return windows
 
