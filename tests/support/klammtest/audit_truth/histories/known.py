@@ -149,10 +149,15 @@ class Known:
         return found
 
     def demanded(self, group: Group) -> dict[int, list[Offset]]:
-        """Returns the records that a group must have received, by window (R3)."""
+        """Returns the records that a group must have received, by window (R3). Nothing shows that it began in a topic
+        that was replaced before the audit topic took its first event."""
         found: dict[int, list[Offset]] = defaultdict(list)
         begins = group.began | self.told_begin(CONSUMER, group.name)
         begun_ids = {topic_id for topic_id, _ in group.began}
+        audit = self.world.audit
+        published = (*audit.events, *audit.deleted, *audit.lost)
+        told = {event.topic_id for event in published if (event.tier, event.owner) == (CONSUMER, group.name)}
+        begun_ids = {topic_id for topic_id in begun_ids if str(topic_id) in told} or begun_ids
         begun = False
         for topic_id, part in self.parts():
             begun = begun or topic_id in begun_ids
