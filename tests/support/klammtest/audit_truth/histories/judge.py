@@ -66,6 +66,8 @@ class Judge:
         self.partial: dict[TierKey, set[int]] = {}
         self.read_on: dict[TierKey, set[int]] = {}
         """Windows of records behind a cut that a group did not find, because it was below."""
+        self.told_short: dict[TierKey, set[int]] = {}
+        """Windows in which a lake lacks records by the loads that it told; a later one may have as many too many."""
         self.two_lakes: set[TierKey] = set()
         """Sinks with two live lakes, whose counts are unknown (R6)."""
         self.read_again: set[TierKey] = set()
@@ -191,12 +193,16 @@ class Judge:
     def _lake(self, lake: Lake, *, alone: bool) -> None:
         tier = TierKey("hadoop", lake.sink)
         wanted = {}
+        told = lake.history[lake.told].ends
         for start, offsets in self.known.demanded_of(lake).items():
             mine = [at for at in offsets if at[0] == lake.topic_id and at[2] < lake.now.ends.get(at[1], 0)]
             more: Counter[int] = Counter()  # records are compared by number, in each partition
+            of_told: Counter[int] = Counter()
             for at in mine:
                 more[at[1]] += lake.now.loaded[at] - 1
-            told = lake.history[lake.told].ends
+                of_told[at[1]] += (lake.now.loaded[at] - 1) * (at[2] < told.get(at[1], 0))
+            if -of_told:
+                self.told_short.setdefault(tier, set()).add(start)
             untold = sum(at[2] >= told.get(at[1], 0) for at in mine)
             wanted[start] = Wanted((-more).total(), (+more).total(), len(offsets) - len(mine), untold)
         self.wanted[tier] = wanted
@@ -249,6 +255,7 @@ class Judge:
             right = want.short > 0 or (self.final and want.late > 0) or lateness or cut
             right = right or (tier in self.read_again and start in self.excused.get(tier, ()))
             right = right or start in self.read_on.get(tier, ())
+            right = right or (not self.final and start in self.told_short.get(tier, ()))
         elif state == State.DUPLICATED:
             right = want.over > 0 or bool(self.known.causes.cut)  # what it received is no more in the log
             right = right or (tier == self.broker and start in self.known.repeated_in())
