@@ -184,7 +184,8 @@ def committed(client: ClusterClient, group: str) -> dict[TopicPartition, int]:
 
 
 def newest(bootstrap: str, tp: TopicPartition) -> dict[str, tuple[int, str]]:
-    return {key: (offset, value) for offset, key, value in by_librdkafka(bootstrap, tp, "read_uncommitted")}
+    """Returns the newest committed record of each key: Kafka's cleaner removes aborted ones."""
+    return {key: (offset, value) for offset, key, value in by_librdkafka(bootstrap, tp, "read_committed")}
 
 
 def main() -> int:
@@ -219,10 +220,15 @@ def main() -> int:
                 ClusterClient(broker.bootstrap, codecs=codec_table()) as target,
             ):
                 mirror = Mirror(broker, source, target)
-                settled(source, keyed)
+                before = settled(source, keyed)
                 mirror.command("create", "berlin")
                 mirror.command("status", "berlin", "--wait", "60s")
-                found = mirror.differences([*plain, keyed], "of what was there before the link")
+                found = mirror.differences(plain, "of what was there before the link")
+                compacted = mirror.differences([keyed], "of what was there before the link")
+                if whole(source, keyed) == before:
+                    found += compacted
+                else:
+                    print(f"{keyed}: Kafka has compacted it meanwhile, so its bytes are not compared")
                 write_wide(bootstrap, rng, options.records)
                 write_codecs(bootstrap, rng, third, third)
                 write(bootstrap, options.seed + 1, options.transactions).abort_transaction(60)
