@@ -51,8 +51,8 @@ sim: setup ## the replication protocol under 100,000 schedules of faults, and pl
 mirror-sim: setup ## a mirrored partition under 100,000 random schedules, and planted bugs that they must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
 	@PYTHONPATH=tests/support $(PY) -m klammsim.mirror_campaign $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-sink-sim: setup ## the Spark sink's attempts under 100,000 random schedules, and planted bugs that they must find (SCHEDULES=n SEED=n; PLANT=1 the bugs alone)
-	@PYTHONPATH=tests/support $(PY) -m klammtest.sink_sim $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant)
+sink-sim: setup ## the Spark sink's attempts under 100,000 random schedules, and planted bugs that they must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
+	@PYTHONPATH=tests/support $(PY) -m klammtest.sink_sim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 audit-truth: setup ## faults planted in seeded runs, and what the audit says of each (RUNS=100 SEED=n ONLY=losses AT=n; PLANT=1 must fail; REPORT=docs/audit.md); HISTORIES=n: random histories in memory
 	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_truth $(ONLY) $(if $(RUNS),--runs $(RUNS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant) $(if $(REPORT),--report $(REPORT))

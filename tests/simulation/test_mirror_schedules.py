@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klammsim.mirror_campaign import run_seeds, schedules_until_caught
+from klammsim.mirror_campaign import MirrorSimulation
 from klammsim.mirror_mutations import MIRROR_MUTATIONS
 
 SCHEDULES = 300
@@ -12,7 +12,7 @@ MOST_UNTIL_CAUGHT = 200
 
 
 def test_random_schedules_violate_nothing() -> None:
-    outcome = run_seeds(0, SCHEDULES)
+    outcome = MirrorSimulation.run_seeds(0, SCHEDULES)
     assert outcome.violations == []
     struck = {
         "unclean election at the source",
@@ -42,9 +42,9 @@ def test_random_schedules_violate_nothing() -> None:
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:
-    assert run_seeds(7, 1) == run_seeds(7, 1)
+    assert MirrorSimulation.run_seeds(7, 1) == MirrorSimulation.run_seeds(7, 1)
 
 
 @pytest.mark.parametrize("name", MIRROR_MUTATIONS)
 def test_a_mutation_is_caught(name: str) -> None:
-    assert schedules_until_caught(name, MOST_UNTIL_CAUGHT) is not None
+    assert MirrorSimulation.schedules_until_caught(name, MOST_UNTIL_CAUGHT) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klammsim.campaign import schedules_until_caught, script_catches
+from klammsim.campaign import ReplicationSimulation, script_catches
 from klammsim.mutations import MUTATIONS
 from klammsim.scripts import SCRIPTS
 
@@ -27,4 +27,4 @@ def test_caught_by_its_script(name: str) -> None:
 
 @pytest.mark.parametrize("name", AT_RANDOM)
 def test_caught_by_random_schedules(name: str) -> None:
-    assert schedules_until_caught(name, MOST_SCHEDULES, FIRST_SEEDS.get(name, 0)) is not None
+    assert ReplicationSimulation.schedules_until_caught(name, MOST_SCHEDULES, FIRST_SEEDS.get(name, 0)) is not None

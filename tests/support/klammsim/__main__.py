@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .campaign import main
+from .campaign import ReplicationSimulation
 
-raise SystemExit(main())
+raise SystemExit(ReplicationSimulation.main())

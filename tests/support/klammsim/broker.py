@@ -323,7 +323,7 @@ class SimBroker:
 
     def _lost_data(self, records: int) -> None:
         self._data_lost = self.tainted = True
-        self.world.counts.struck("records lost from disks", records)
+        self.world.counts["records lost from disks"] += records
 
     def stop_cleanly(self) -> None:
         """Ends a controlled shutdown: all is flushed, and the session is closed."""
@@ -426,7 +426,7 @@ class SimBroker:
     def ask(self, *targets: Target) -> None:
         """Asks this broker, if it is the controller, for reassignments, one after the other."""
         for target in targets if self.node.is_controller else ():
-            self.world.counts.struck("reassign")
+            self.world.counts["reassign"] += 1
             self.world.converse(self, self.node.changing(self.node.tasks.alter_reassignments({TP: target})))
 
     def suspect(self, other: SimBroker) -> None:
@@ -517,7 +517,7 @@ class SimBroker:
         if found is not None and self.id not in found.replicas:
             if self.log.log_end_offset or self.log.epoch_entries():
                 self.log = self._new_log()
-                self.world.counts.struck("delete log")
+                self.world.counts["delete log"] += 1
             self.tainted = False  # it holds nothing that could be missed
         over = {
             name: epoch
@@ -592,7 +592,7 @@ class SimBroker:
         def done(outcomes: list[ProposalOutcome]) -> None:
             self._gathering = False
             self.proposals.written(made, outcomes)
-            self.world.counts.refused_writes += outcomes.count(ProposalOutcome.REFUSED)
+            self.world.counts["refused writes"] += outcomes.count(ProposalOutcome.REFUSED)
             self.refresh_soon()
             if self.proposals.some:
                 self.later(RETRY / 2, self._write_soon)
@@ -644,7 +644,7 @@ class SimBroker:
             if result is FetchResult.STALE:
                 return
             self._fetch_sent = float("-inf")
-            self.world.counts.truncations += result is FetchResult.TRUNCATED
+            self.world.counts["truncations"] += result is FetchResult.TRUNCATED
             if result is FetchResult.TRUNCATED:
                 self.world.check_members()
             if result is not FetchResult.REFUSED and (answer.records or result is not FetchResult.APPENDED):

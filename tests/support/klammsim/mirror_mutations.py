@@ -26,7 +26,7 @@ from klamm.core.replication.replica_log import ReplicaLog
 from .mirror_log import MirrorLog
 from .mirror_source import Source
 from .mirror_world import Broker
-from .mutations import Mutation
+from .runner import Mutation
 
 _common_end: Final = adoption.common_end
 _take_over: Final = Broker.take_over

@@ -1,15 +1,13 @@
 """Planted bugs, one for each rule of the protocol. Each must be caught: by random schedules, or by its own script.
 
-A mutation replaces functions or methods of the production code while it is planted.
+`rule` is the number in docs/replication.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
-from unittest.mock import patch
 
 from kio.schema.errors import ErrorCode
 
@@ -51,29 +49,10 @@ from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from .broker import Waiter
 from .memory_log import MemoryLog
+from .runner import Mutation
 
-Patch = tuple[object, str, object]
 Proposals = Sequence[tuple[TopicPartition, IsrProposal]]
 Begun = Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A planted bug. `rule` is the number in docs/replication.md."""
-
-    name: str
-    rule: str
-    what: str
-    patches: tuple[Patch, ...]
-    covered: str = ""
-    """Why no schedule can catch it, if none can: what else keeps the records safe."""
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for owner, name, replacement in self.patches:
-                stack.enter_context(patch.object(owner, name, replacement))
-            yield
 
 
 # -- the leader --------------------------------------------------------------------------------------------------

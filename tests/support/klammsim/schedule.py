@@ -4,6 +4,7 @@ healed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from .crashing_log import CrashingLog, OnCommitted
 from .disk_log import disk_logs
 from .memory_log import MemoryLog
 from .violation import LateBrokerError
-from .world import QUIET, Conditions, Counts, World
+from .world import QUIET, Conditions, World
 
 STEPS: Final = 700
 SEEDS_PER_DISK_LOG: Final = 50
@@ -112,7 +113,7 @@ class Schedule:
         self._sessions: list[int] = []
         """Of the processes that were killed: each lives on for a while."""
 
-    def run(self) -> Counts:
+    def run(self) -> Counter[str]:
         """Runs the schedule. Raises `ViolationError` if an invariant does not hold."""
         with suppress(LateBrokerError):
             self._run()
@@ -137,7 +138,7 @@ class Schedule:
 
     def _until_healthy(self) -> None:
         world = self.world
-        world.run_until(world.now + HEALING, lambda: world.counts.events % 16 == 0 and world.is_healthy())
+        world.run_until(world.now + HEALING, lambda: world.counts["events"] % 16 == 0 and world.is_healthy())
 
     def _step(self) -> None:
         chance = self.world.chance
@@ -239,7 +240,7 @@ class Schedule:
         name = strike.__name__.strip("_").replace("_", " ")
         self.faults.append(f"{world.now:.0f} {name} {broker.id}")
         if number not in self.plan.skipped:
-            world.counts.struck(name)
+            world.counts[name] += 1
             strike(broker)
 
     def _fill_up(self, broker: SimBroker) -> None:
@@ -393,7 +394,7 @@ class Schedule:
         elif self._copy is not None and self._steps >= plan.restored:
             aware = [broker for broker in world.brokers if self._has_seen_more(broker)]
             running = [broker for broker in world.brokers if broker.up]
-            if "lose all power" in world.counts.faults:
+            if "lose all power" in world.counts:
                 return  # what all members have lost, and another replica still has, would be there again
             if not aware or (plan.running and any(b not in aware or b.paused or b.cut_off for b in running)):
                 return
@@ -401,7 +402,7 @@ class Schedule:
             number = len(self.faults)
             self.faults.append(f"{world.now:.0f} restore {'running' if plan.running else 'stopped'}")
             if number not in self.plan.skipped:
-                world.counts.struck("restore")
+                world.counts["restore"] += 1
                 self._restore(copy, running=plan.running)
 
     def _has_seen_more(self, broker: SimBroker) -> bool:
@@ -435,9 +436,9 @@ class Schedule:
                 broker.start()
 
 
-def run_schedule(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()) -> Counts:
+def run_schedule(seed: int) -> Counter[str]:
     """Runs one seed's schedule, with logs in memory."""
-    return Schedule(plan_of(seed, steps, skipped)).run()
+    return Schedule(plan_of(seed)).run()
 
 
 def has_full_disks(seed: int) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from heapq import heappop, heappush
 from random import Random
@@ -85,22 +85,6 @@ QUIET: Final = Conditions()
 Event = tuple[float, int, "SimBroker | None", int, Callable[[], None]]
 """Time, number, and what then happens. With a broker it happens in that process of the broker: never if the process has
 ended, later if it is paused."""
-
-
-@dataclass(slots=True)
-class Counts:
-    events: int = 0
-    acknowledged: int = 0
-    conditional: int = 0
-    """Acknowledged conditional appends."""
-    elections: int = 0
-    isr_changes: int = 0
-    refused_writes: int = 0
-    truncations: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-
-    def struck(self, fault: str, count: int = 1) -> None:
-        self.faults[fault] = self.faults.get(fault, 0) + count
 
 
 class SimMutex:
@@ -293,7 +277,8 @@ class World:
         self.conditions = conditions
         self.settings = ReplicationSettings(min_insync_replicas, conditions.max_lag)
         self.defaults = TopicConfig(min_insync_replicas=min_insync_replicas)
-        self.counts = Counts()
+        self.counts: Counter[str] = Counter()
+        """How often each event and fault has occurred."""
         self.cuts: set[tuple[int, int]] = set()
         self.committed: list[int] = []
         """Every record that was ever below a leader's high watermark, by offset."""
@@ -407,7 +392,7 @@ class World:
         heap, counts = self._heap, self.counts
         while heap and heap[0][0] <= end:
             self.now, _, broker, process, action = heappop(heap)
-            counts.events += 1
+            counts["events"] += 1
             if broker is None:
                 action()
             elif broker.up and broker.process == process:  # as `SimBroker.act`, for every second event
@@ -501,11 +486,11 @@ class World:
             if (new.leader, new.leader_broker_epoch) != (old.leader, old.leader_broker_epoch):
                 if new.leader_epoch == old.leader_epoch:
                     self.violated(f"a second leader in the same epoch: {new} after {old}")
-                self.counts.elections += new.leader >= 0
+                self.counts["elections"] += new.leader >= 0
                 current = self.tree.find(paths.CONTROLLER_EPOCH)
                 if current is None or int(current[0]) != new.controller_epoch:
                     self.violated(f"a deposed controller writes {new}, the epoch is {current}")
-            self.counts.isr_changes += new.isr != old.isr
+            self.counts["ISR changes"] += new.isr != old.isr
         self.check_members()
 
     def check_members(self) -> None:
@@ -578,8 +563,8 @@ class World:
                 self.violated(f"{value} acknowledged at {offset}, not at {after} behind {before}")
             if self.after.setdefault(after, value) != value:
                 self.violated(f"{value} and {self.after[after]} acknowledged after the same end, {after}")
-            self.counts.conditional = len(self.after)
-        self.counts.acknowledged = len(self.acknowledged)
+            self.counts["conditional"] = len(self.after)
+        self.counts["acknowledged"] = len(self.acknowledged)
 
     def violated(self, what: str) -> None:
         raise ViolationError(f"at {self.now:.1f}: {what}")
@@ -606,7 +591,7 @@ class World:
         their power: where another replica knows a committed record, an administrator decides (R7)."""
         state = self.state
         return (
-            "lose all power" in self.counts.faults
+            "lose all power" in self.counts
             and state is not None
             and state.leader < 0
             and all(broker.up and broker.own is not None for broker in self.replicas())

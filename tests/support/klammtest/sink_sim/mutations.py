@@ -1,15 +1,14 @@
 """Planted bugs, one for each rule of `klamm.hadoop.spark.attempt`: random schedules must find each.
 
-A mutation replaces methods of the production code while it is planted.
+`rule` is the number there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
-from unittest.mock import patch
 
 from klamm.hadoop.spark import attempt
 from klamm.hadoop.spark.attempt import (
@@ -24,28 +23,11 @@ from klamm.hadoop.spark.attempt import (
     Send,
 )
 from klamm.hadoop.spark.claims import TaskIdentity, TaskProducer
+from klammsim.runner import Mutation
 
 from .actor import Actor
 
-Patch = tuple[object, str, object]
 Machine = Attempt[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A planted bug. `rule` is its number in `attempt`."""
-
-    rule: int
-    what: str
-    patches: tuple[Patch, ...]
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for owner, name, replacement in self.patches:
-                stack.enter_context(patch.object(owner, name, replacement))
-            yield
-
 
 _appended = Attempt.appended
 _go = Attempt._go
@@ -59,14 +41,7 @@ def _random_ids(self: TaskIdentity, topic: str, topic_id: Any) -> TaskProducer:
     return replace(found, producer_id=found.producer_id ^ (next(_NUMBERS) << 20))
 
 
-def _numbers() -> Iterator[int]:
-    number = 0
-    while True:
-        number += 1
-        yield number
-
-
-_NUMBERS: Final = _numbers()
+_NUMBERS: Final = itertools.count(1)
 
 
 def _one_epoch(self: TaskIdentity, topic: str, topic_id: Any) -> TaskProducer:
@@ -161,48 +136,38 @@ def _ends_when_it_is_refused(self: Machine) -> None:
     self._proceed()
 
 
-def _property(replacement: Callable[[Any], bool]) -> property:
-    return property(replacement)
-
-
-MUTATIONS: Final[dict[str, Mutation]] = {
-    "random-ids": Mutation(1, "each attempt has a producer id of its own", ((TaskIdentity, "producer", _random_ids),)),
-    "one-epoch": Mutation(7, "all micro-batches have one epoch", ((TaskIdentity, "producer", _one_epoch),)),
-    "claims-nothing": Mutation(
-        2, "each attempt takes the stored claim for its own", ((Attempt, "appended", _takes_each_claim_for_its_own),)
-    ),
-    "broker-decides": Mutation(
-        2,
-        "the claim is the one that the broker answers, not the first in the log",
-        ((Actor, "_do", _believes_the_broker),),
-    ),
-    "late-ends": Mutation(3, "the ends are read after the register", ((Actor, "_do", _ends_after_the_register),)),
-    "no-search": Mutation(4, "nobody searches the log before it writes", ((Attempt, "appended", _does_not_search),)),
-    "no-search-by-a-new-run": Mutation(
-        4,
-        "an attempt of a new run that makes the claim does not search",
-        ((Attempt, "appended", _searches_only_after_others),),
-    ),
-    "from-zero": Mutation(4, "sequence numbers begin at 0 again", ((attempt._Lane, "scanned", _begins_at_zero),)),
-    "at-once": Mutation(
-        4, "rows are sent before the stored ones were found", ((Attempt, "_all_found", _property(_sends_at_once)),)
-    ),
-    "acknowledged-again": Mutation(
-        4, "acknowledged rows are sent again after a refusal", ((Attempt, "_put_back", _forgets_what_was_acknowledged),)
-    ),
-    "refused-is-stored": Mutation(
-        4,
-        "rows whose sequence numbers were used count as stored",
-        ((Attempt, "batch_refused", _ends_when_it_is_refused),),
-    ),
-    "no-read-back": Mutation(5, "nothing is read back", ((Attempt, "_go", _reads_nothing_back),)),
-    "silent-loser": Mutation(
-        5, "an attempt that adopts a claim does not say so", ((Attempt, "appended", _tells_nobody),)
-    ),
-    "always-alone": Mutation(
-        5, "the attempt that made the claim does not compare what it sent", ((Attempt, "appended", _is_always_alone),)
-    ),
-    "no-waiting": Mutation(
-        6, "rows are sent before the other tasks found theirs", ((Attempt, "tasks", _does_not_wait),)
-    ),
-}
+MUTATIONS: Final = {
+    mutation.name: mutation
+    for mutation in (
+        Mutation("random-ids", "1", "each attempt has a producer id of its own",
+                 ((TaskIdentity, "producer", _random_ids),)),
+        Mutation("one-epoch", "7", "all micro-batches have one epoch",
+                 ((TaskIdentity, "producer", _one_epoch),)),
+        Mutation("claims-nothing", "2", "each attempt takes the stored claim for its own",
+                 ((Attempt, "appended", _takes_each_claim_for_its_own),)),
+        Mutation("broker-decides", "2", "the claim is the one that the broker answers, not the first in the log",
+                 ((Actor, "_do", _believes_the_broker),)),
+        Mutation("late-ends", "3", "the ends are read after the register",
+                 ((Actor, "_do", _ends_after_the_register),)),
+        Mutation("no-search", "4", "nobody searches the log before it writes",
+                 ((Attempt, "appended", _does_not_search),)),
+        Mutation("no-search-by-a-new-run", "4", "an attempt of a new run that makes the claim does not search",
+                 ((Attempt, "appended", _searches_only_after_others),)),
+        Mutation("from-zero", "4", "sequence numbers begin at 0 again",
+                 ((attempt._Lane, "scanned", _begins_at_zero),)),
+        Mutation("at-once", "4", "rows are sent before the stored ones were found",
+                 ((Attempt, "_all_found", property(_sends_at_once)),)),
+        Mutation("acknowledged-again", "4", "acknowledged rows are sent again after a refusal",
+                 ((Attempt, "_put_back", _forgets_what_was_acknowledged),)),
+        Mutation("refused-is-stored", "4", "rows whose sequence numbers were used count as stored",
+                 ((Attempt, "batch_refused", _ends_when_it_is_refused),)),
+        Mutation("no-read-back", "5", "nothing is read back",
+                 ((Attempt, "_go", _reads_nothing_back),)),
+        Mutation("silent-loser", "5", "an attempt that adopts a claim does not say so",
+                 ((Attempt, "appended", _tells_nobody),)),
+        Mutation("always-alone", "5", "the attempt that made the claim does not compare what it sent",
+                 ((Attempt, "appended", _is_always_alone),)),
+        Mutation("no-waiting", "6", "rows are sent before the other tasks found theirs",
+                 ((Attempt, "tasks", _does_not_wait),)),
+    )
+}  # fmt: skip

@@ -269,8 +269,3 @@ class World:
             twice = [row for row, count in self._stored(batch).items() if count > 1]
             if twice:
                 raise ViolationError(f"rows of batch {batch} are stored twice: {twice[:3]}")
-
-
-def run_schedule(seed: int, make: MakeAttempt = Attempt, actor: MakeActor = Actor) -> None:
-    """Runs the schedule of a seed. Raises `ViolationError`, or whatever the state machine raises."""
-    World(seed, make, actor).run()
