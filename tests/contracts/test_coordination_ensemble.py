@@ -10,9 +10,6 @@ import pytest
 
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import (
-    Coordination,
-    CoordinationUnavailableError,
-    NodeExistsError,
     SessionEvent,
 )
 from klamm.testing.contracts import SessionEvents, WatchSignal
@@ -20,7 +17,7 @@ from klammtest.broker import running_broker
 from klammtest.requests import batch, create_topic, fetch, produce
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
-from klammtest.zookeeper import ZooKeeperCase
+from klammtest.zookeeper import ZooKeeperCase, found_or_made
 from klammtest.zookeeper_ensemble import EnsembleMember, ZooKeeperEnsemble
 
 pytestmark = pytest.mark.slow
@@ -31,17 +28,6 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
     """One whose members the tests kill, and start again."""
     with ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble")) as ensemble:
         yield ensemble
-
-
-def _made(coordination: Coordination, path: str) -> bool:
-    """A write may be answered by nobody while the members elect: it is found, or made again."""
-    try:
-        coordination.create(path)
-    except NodeExistsError:
-        return True
-    except CoordinationUnavailableError:
-        return False
-    return True
 
 
 def _follows(member: EnsembleMember) -> bool:
@@ -58,12 +44,12 @@ def test_a_session_survives_the_leader_of_the_ensemble(ensemble: ZooKeeperEnsemb
     for number in range(2):
         leader = ensemble.leader()
         leader.kill()
-        eventually(partial(_made, coordination, f"/{number}"), "a write without that member")
+        eventually(partial(found_or_made, coordination, f"/{number}"), "a write without that member")
         assert ensemble.leader() is not leader
         leader.start()
         eventually(partial(_follows, leader), "the member is back")
     signal.mark()
-    eventually(partial(_made, other, "/by-another"), "a write of another session")
+    eventually(partial(found_or_made, other, "/by-another"), "a write of another session")
     signal.wait_for_more()
     assert coordination.get("/ephemeral") == (b"mine", ephemeral)
     assert coordination.create("/later").creation_id > ephemeral.creation_id

@@ -1,4 +1,4 @@
-"""The `zookeeper` coordination while its server is killed and started again, or away for long, or never there."""
+"""The coordinations that have a server, while it is killed and started again, or away for long, or never there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,30 +23,66 @@ from klamm.core.interfaces.coordination import (
     SessionExpiredError,
     Set,
 )
+from klamm.plugins.coordination.etcd.server import EtcdServer
 from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klamm.testing.contracts import SessionEvents, WatchSignal
+from klammtest.etcd import EtcdCase, needs_etcd
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
 from klammtest.waiting import eventually, freeze
-from klammtest.zookeeper import ZooKeeperCase
+from klammtest.zookeeper import CoordinationCase, ZooKeeperCase, found_or_made
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`case`: of a server, with a request time-out in milliseconds, or None for the default; `short_ms`: such a one."""
+
+    name: str
+    server: Callable[[Path, int], Any]
+    case: Callable[[Any, int | None], CoordinationCase]
+    address: Callable[[Any], str]
+    short_ms: int
+
+
+ZOOKEEPER = Kind("ZooKeeper", ZooKeeperServer, ZooKeeperCase, attrgetter("connect"), 1500)
+ETCD = Kind(
+    "etcd",
+    EtcdServer,
+    lambda server, ms: EtcdCase(server, more={} if ms is None else {"etcd.request.timeout.ms": ms}),
+    attrgetter("url"),
+    600,
+)
+
+
+@pytest.fixture(params=[pytest.param(ZOOKEEPER, id="zookeeper"), pytest.param(ETCD, id="etcd", marks=needs_etcd)])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+def server(kind: Kind, tmp_path: Path) -> Iterator[Any]:
     """One that the test may kill."""
-    with ZooKeeperServer(tmp_path / "zookeeper", free_port()) as server:
+    with kind.server(tmp_path / "server", free_port()) as server:
         yield server
 
 
 @pytest.fixture
-def case(server: ZooKeeperServer) -> Iterator[ZooKeeperCase]:
-    case = ZooKeeperCase(server)
+def case(kind: Kind, server: Any) -> Iterator[CoordinationCase]:
+    case = kind.case(server, None)
     yield case
     case.close()
 
 
-def test_a_killed_server_comes_back_with_everything(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
+@pytest.fixture
+def impatient(kind: Kind, server: Any) -> Iterator[CoordinationCase]:
+    case = kind.case(server, kind.short_ms)
+    yield case
+    case.close()
+
+
+def test_a_killed_server_comes_back_with_everything(server: Any, case: CoordinationCase) -> None:
     coordination = case.open(session_timeout_ms=20_000)
     events = SessionEvents(coordination)
     session_id = coordination.session_id
@@ -61,42 +100,30 @@ def test_a_killed_server_comes_back_with_everything(server: ZooKeeperServer, cas
     assert coordination.create("/later").creation_id > ephemeral.creation_id
 
 
-def test_watches_come_back_with_the_server(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
-    """After a reconnect every watch fires, and goes on."""
-    coordination = case.open(session_timeout_ms=20_000)
+def test_watches_come_back_with_the_server(server: Any, impatient: CoordinationCase) -> None:
+    """After a reconnect every watch fires, and goes on; one that was set meanwhile too."""
+    coordination = impatient.open(session_timeout_ms=20_000)
+    events = SessionEvents(coordination)
     coordination.create("/there")
-    there, not_there = WatchSignal(), WatchSignal()
+    there, not_there, later = WatchSignal(), WatchSignal(), WatchSignal()
     coordination.watch("/there", there)
     coordination.watch("/not-there", not_there)
     for called in (there, not_there):
         called.mark()
     server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    coordination.watch("/later", later)
     server.start()
-    for called in (there, not_there):
+    for called in (there, not_there, later):
         called.wait_for_more()
         called.mark()
     coordination.set("/there", b"new")
-    coordination.create("/not-there")
-    for called in (there, not_there):
+    coordination.transaction([Create("/not-there"), Create("/later")])
+    for called in (there, not_there, later):
         called.wait_for_more()
 
 
-def test_a_watch_set_while_the_server_is_away(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
-    coordination = ZooKeeperCase(server, request_timeout_ms=2000).open(session_timeout_ms=20_000)
-    events = SessionEvents(coordination)
-    server.kill()
-    events.wait_for(SessionEvent.SUSPENDED)
-    called = WatchSignal()
-    coordination.watch("/a", called)
-    server.start()
-    called.wait_for_more()
-    called.mark()
-    coordination.create("/a")
-    called.wait_for_more()
-    coordination.close()
-
-
-def test_a_call_waits_for_the_server_to_come_back(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
+def test_a_call_waits_for_the_server_to_come_back(server: Any, case: CoordinationCase) -> None:
     coordination = case.open(session_timeout_ms=20_000)
     events = SessionEvents(coordination)
     server.kill()
@@ -128,7 +155,12 @@ class _Mute:
         self._thread.join()
 
 
-def test_a_connection_that_is_never_answered_does_not_cost_the_session(server: ZooKeeperServer) -> None:
+def test_a_connection_that_is_never_answered_does_not_cost_the_session(tmp_path: Path) -> None:
+    with ZooKeeperServer(tmp_path, free_port()) as server:
+        _survives_silence(server)
+
+
+def _survives_silence(server: ZooKeeperServer) -> None:
     case = ZooKeeperCase(server)
     coordination = case.open(session_timeout_ms=12_000)
     events = SessionEvents(coordination)
@@ -146,27 +178,24 @@ def test_a_connection_that_is_never_answered_does_not_cost_the_session(server: Z
         connection.close()
 
 
-def test_calls_fail_in_one_line_while_the_server_is_away(server: ZooKeeperServer) -> None:
-    case = ZooKeeperCase(server, request_timeout_ms=1500)
-    coordination = case.open(session_timeout_ms=20_000)
+def test_calls_fail_in_one_line_while_the_server_is_away(kind: Kind, server: Any, impatient: CoordinationCase) -> None:
+    coordination = impatient.open(session_timeout_ms=20_000)
     events = SessionEvents(coordination)
     server.kill()
     events.wait_for(SessionEvent.SUSPENDED)
+    unreachable = rf"{kind.name} at {kind.address(server)} was unreachable"
     for call in (lambda: coordination.get("/"), lambda: coordination.transaction([Create("/a")])):
-        with pytest.raises(
-            CoordinationUnavailableError, match=rf"ZooKeeper at {server.connect} was unreachable"
-        ) as caught:
+        with pytest.raises(CoordinationUnavailableError, match=unreachable) as caught:
             call()
         assert "\n" not in str(caught.value)
-    assert not isinstance(caught.value, UnknownOutcomeError)
+        assert not isinstance(caught.value, UnknownOutcomeError)
     server.start()
     events.wait_for(SessionEvent.CONNECTED)
     assert coordination.children("/") == []
-    case.close()
 
 
-def test_a_server_away_for_longer_than_the_session(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
-    """A restarted server gives every session a whole time-out, so the session is ended from outside meanwhile."""
+def test_a_session_that_ended_while_the_server_was_away(server: Any, case: CoordinationCase) -> None:
+    """A restarted ZooKeeper gives every session a whole time-out, so the session is ended from outside."""
     coordination, other = case.open(20_000), case.open(20_000)
     events = SessionEvents(coordination)
     coordination.create("/ephemeral", ephemeral=True)
@@ -193,7 +222,7 @@ class LosesAnswers:
             raise UnknownOutcomeError("planted")
 
 
-def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(case: ZooKeeperCase) -> None:
+def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(case: CoordinationCase) -> None:
     coordination, other = case.open(), case.open()
     loses = LosesAnswers(1)
     with fault_hook(loses):
@@ -205,7 +234,7 @@ def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(case: ZooKeep
         coordination.create("/taken", ephemeral=True)
 
 
-def test_other_writes_whose_answer_was_lost_are_unknown(case: ZooKeeperCase) -> None:
+def test_other_writes_whose_answer_was_lost_are_unknown(case: CoordinationCase) -> None:
     coordination = case.open()
     with fault_hook(LosesAnswers(3)):
         with pytest.raises(CoordinationUnavailableError):
@@ -213,32 +242,40 @@ def test_other_writes_whose_answer_was_lost_are_unknown(case: ZooKeeperCase) -> 
         with pytest.raises(CoordinationUnavailableError):
             coordination.set("/a", b"1")
         with pytest.raises(CoordinationUnavailableError):
-            coordination.transaction([Set("/a", b"2")])
+            coordination.transaction([Set("/a", b"2", 1)])
     assert coordination.get("/a")[0] == b"2"
 
 
-def test_a_frozen_server_answers_nobody(server: ZooKeeperServer) -> None:
-    """The request was sent: whether it is carried out stays unknown."""
-    case = ZooKeeperCase(server, request_timeout_ms=500)
-    coordination = case.open(session_timeout_ms=20_000)
-    assert server.pid is not None
-    freeze(server.pid)
+class _AtWrite:
+    """A fault hook that freezes a process once, before the next write is sent."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid: int | None = pid
+
+    def __call__(self, point: str) -> None:
+        if point == "coordination.write" and self._pid is not None:
+            freeze(self._pid)
+            self._pid = None
+
+
+def test_a_frozen_server_answers_nobody(server: Any, impatient: CoordinationCase) -> None:
+    """The write was sent: whether it is carried out stays unknown."""
+    coordination = impatient.open(session_timeout_ms=20_000)
     try:
-        with pytest.raises(UnknownOutcomeError, match="may or may not"):
+        with fault_hook(_AtWrite(server.pid)), pytest.raises(UnknownOutcomeError, match="may or may not"):
             coordination.create("/a")
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    eventually(lambda: coordination.exists("/a") is not None, "the late write")
-    case.close()
+    eventually(lambda: found_or_made(coordination, "/a"), "the write, late or made again")
 
 
-def test_no_server_at_start_says_where_and_what_to_do(tmp_path: Path) -> None:
-    server = ZooKeeperServer(tmp_path, free_port())
-    coordination = ZooKeeperCase(server).make()
+def test_no_server_at_start_says_where_and_what_to_do(kind: Kind, tmp_path: Path) -> None:
+    server = kind.server(tmp_path, free_port())
+    coordination = kind.case(server, None).make()
     with pytest.raises(CoordinationUnavailableError) as caught:
         coordination.start(timeout_s=0.3)
-    assert server.connect in str(caught.value)
-    assert "`klamm zookeeper`" in str(caught.value)
+    assert kind.address(server) in str(caught.value)
+    assert f"`klamm {kind.name.lower()}`" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert coordination.session_id == 0
     server.start()

@@ -17,7 +17,6 @@ from klamm.core.interfaces.coordination import (
     Coordination,
     CoordinationUnavailableError,
     Create,
-    NodeExistsError,
     SessionEvent,
     SessionExpiredError,
     Set,
@@ -30,10 +29,10 @@ from klamm.plugins.coordination.etcd.watches import EtcdWatches
 from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
 from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.etcd import EtcdCase, etcd_cluster, needs_etcd
-from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
 from klammtest.proxies.tcp import Link, TcpProxy
 from klammtest.waiting import PATIENCE_S, eventually, freeze
+from klammtest.zookeeper import found_or_made
 
 pytestmark = needs_etcd
 
@@ -49,121 +48,6 @@ def server(tmp_path: Path) -> Iterator[EtcdServer]:
 def case(server: EtcdServer) -> Iterator[EtcdCase]:
     case = EtcdCase(server)
     yield case
-    case.close()
-
-
-def test_a_killed_server_comes_back_with_everything(server: EtcdServer, case: EtcdCase) -> None:
-    coordination = case.open(session_timeout_ms=20_000)
-    events = SessionEvents(coordination)
-    session_id = coordination.session_id
-    coordination.create("/persistent", b"data")
-    ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
-    server.kill()
-    events.wait_for(SessionEvent.SUSPENDED)
-    assert coordination.session_id == session_id
-    server.start()
-    events.wait_for(SessionEvent.CONNECTED)
-    assert events.seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
-    assert coordination.session_id == session_id
-    assert coordination.get("/persistent")[0] == b"data"
-    assert coordination.get("/ephemeral") == (b"mine", ephemeral)
-    assert coordination.create("/later").creation_id > ephemeral.creation_id
-
-
-def test_watches_come_back_with_the_server(server: EtcdServer, case: EtcdCase) -> None:
-    """After a reconnect every watch fires, and goes on; one that was set meanwhile too."""
-    coordination = case.open(session_timeout_ms=20_000)
-    events = SessionEvents(coordination)
-    coordination.create("/there")
-    there, not_there, later = WatchSignal(), WatchSignal(), WatchSignal()
-    coordination.watch("/there", there)
-    coordination.watch("/not-there", not_there)
-    for called in (there, not_there):
-        called.mark()
-    server.kill()
-    events.wait_for(SessionEvent.SUSPENDED)
-    coordination.watch("/later", later)
-    server.start()
-    for called in (there, not_there, later):
-        called.wait_for_more()
-        called.mark()
-    coordination.set("/there", b"new")
-    coordination.transaction([Create("/not-there"), Create("/later")])
-    for called in (there, not_there, later):
-        called.wait_for_more()
-
-
-def test_a_call_waits_for_the_server_to_come_back(server: EtcdServer, case: EtcdCase) -> None:
-    coordination = case.open(session_timeout_ms=20_000)
-    events = SessionEvents(coordination)
-    server.kill()
-    events.wait_for(SessionEvent.SUSPENDED)
-    starter = threading.Thread(target=server.start)
-    starter.start()
-    assert coordination.create("/a", b"1", ephemeral=True).ephemeral_owner == coordination.session_id
-    starter.join()
-
-
-def test_calls_fail_in_one_line_while_the_server_is_away(server: EtcdServer) -> None:
-    case = EtcdCase(server, more={"etcd.request.timeout.ms": 600})
-    coordination = case.open(session_timeout_ms=20_000)
-    events = SessionEvents(coordination)
-    server.kill()
-    events.wait_for(SessionEvent.SUSPENDED)
-    calls: list[Callable[[], object]] = [
-        lambda: coordination.get("/"),
-        lambda: coordination.transaction([Create("/a")]),
-    ]
-    for call in calls:
-        with pytest.raises(CoordinationUnavailableError, match=rf"etcd at {server.url} was unreachable") as caught:
-            call()
-        assert "\n" not in str(caught.value)
-        assert not isinstance(caught.value, UnknownOutcomeError)
-    server.start()
-    events.wait_for(SessionEvent.CONNECTED)
-    assert coordination.children("/") == []
-    case.close()
-
-
-def test_a_session_that_ended_while_the_server_was_away(server: EtcdServer, case: EtcdCase) -> None:
-    coordination, other = case.open(20_000), case.open(20_000)
-    events = SessionEvents(coordination)
-    coordination.create("/ephemeral", ephemeral=True)
-    case.expire(coordination)
-    events.wait_for(SessionEvent.EXPIRED)
-    server.restart()
-    with pytest.raises(SessionExpiredError):
-        coordination.get("/")
-    coordination.restart()
-    assert coordination.exists("/ephemeral") is None
-    assert other.exists("/") is not None
-    assert events.seen[0] is SessionEvent.EXPIRED
-
-
-class _AtWrite:
-    """A fault hook that acts once, before the next write is sent."""
-
-    def __init__(self, pid: int | None) -> None:
-        assert pid is not None
-        self._pid: int | None = pid
-
-    def __call__(self, point: str) -> None:
-        if point == "coordination.write" and self._pid is not None:
-            freeze(self._pid)
-            self._pid = None
-
-
-def test_a_frozen_server_answers_nobody(server: EtcdServer) -> None:
-    """The write was sent: whether it is carried out stays unknown."""
-    case = EtcdCase(server, more={"etcd.request.timeout.ms": 500})
-    coordination = case.open(session_timeout_ms=20_000)
-    assert server.pid is not None
-    try:
-        with fault_hook(_AtWrite(server.pid)), pytest.raises(UnknownOutcomeError, match="may or may not"):
-            coordination.create("/a")
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-    eventually(lambda: _made(coordination, "/a"), "the write, late or made again")
     case.close()
 
 
@@ -327,42 +211,6 @@ def test_sessions_that_end_again_and_again_before_they_are_open_are_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(case: EtcdCase) -> None:
-    coordination, other = case.open(), case.open()
-    lost: list[str] = []
-
-    def lose_one(point: str) -> None:
-        if point == "coordination.answered" and not lost:
-            lost.append(point)
-            raise UnknownOutcomeError("planted")
-
-    with fault_hook(lose_one):
-        stat = coordination.create("/ephemeral", b"mine", ephemeral=True)
-    assert lost
-    assert stat.ephemeral_owner == coordination.session_id
-    other.create("/taken", ephemeral=True)
-    with pytest.raises(NodeExistsError):
-        coordination.create("/taken", ephemeral=True)
-
-
-def test_no_server_at_start_says_where_and_what_to_do(tmp_path: Path) -> None:
-    server = EtcdServer(tmp_path, free_port())
-    coordination = EtcdCase(server).make()
-    with pytest.raises(CoordinationUnavailableError) as caught:
-        coordination.start(timeout_s=0.3)
-    assert f"no etcd responds at {server.url} within 0.3 s" in str(caught.value)
-    assert "`klamm etcd`" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert coordination.session_id == 0
-    server.start()
-    try:
-        coordination.start()
-        assert coordination.children("/") == []
-        coordination.close()
-    finally:
-        server.stop()
-
-
 def test_a_cluster_of_three_survives_its_leader(tmp_path: Path) -> None:
     """Also the member that the client uses is killed in turn: the next one is asked."""
     with etcd_cluster(tmp_path) as servers:
@@ -374,10 +222,10 @@ def test_a_cluster_of_three_survives_its_leader(tmp_path: Path) -> None:
         for number, server in enumerate(servers):
             server.kill()
             # A write may be answered by nobody while the members elect: it is found, or made again.
-            eventually(partial(_made, coordination, f"/{number}"), "a write without a member")
+            eventually(partial(found_or_made, coordination, f"/{number}"), "a write without a member")
             server.start()
         signal_.mark()
-        eventually(lambda: _made(other, "/a"), "a write of another")
+        eventually(lambda: found_or_made(other, "/a"), "a write of another")
         signal_.wait_for_more()
         assert coordination.get("/ephemeral") == (b"mine", ephemeral)
         assert coordination.children("/") == ["0", "1", "2", "a", "ephemeral"]
@@ -416,16 +264,6 @@ def test_watches_leave_a_member_that_is_frozen(tmp_path: Path) -> None:
 def _is_set(coordination: Coordination, path: str) -> bool:
     try:
         coordination.set(path, b"by another")
-    except CoordinationUnavailableError:
-        return False
-    return True
-
-
-def _made(coordination: Coordination, path: str) -> bool:
-    try:
-        coordination.create(path)
-    except NodeExistsError:
-        return True
     except CoordinationUnavailableError:
         return False
     return True

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.errors import CoordinationError
-from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError, NodeExistsError
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.coordination.embedded.tree import Clocks, connect
 from klamm.plugins.coordination.zookeeper.config import ZooKeeperConfig
@@ -150,6 +150,17 @@ class ZooKeeperCase:
     def close(self) -> None:
         for made in self._made:
             made.close()
+
+
+def found_or_made(coordination: Coordination, path: str) -> bool:
+    """Creates a path; returns False while nobody answers. A write that nobody has answered may be found later."""
+    try:
+        coordination.create(path)
+    except NodeExistsError:
+        return True
+    except CoordinationUnavailableError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
