@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from ..errors import KlammError
 from ..records.chain import check_chain
 from .partition_log import PartitionLog, ReadIsolation
-from .segment.file_operations import OpenFile, storage, sync_directory
+from .segment.file_operations import OpenFile, remove_tree, storage, sync_directory
 from .segment.naming import segment_file, suffixed
 
 __all__ = ["CUT", "set_aside"]
@@ -23,23 +25,29 @@ _log = logging.getLogger(__name__)
 
 def set_aside(log: PartitionLog, offset: int, why: str = _LOST) -> Path:
     """Writes the batches from the one that contains `offset` on to a segment file in a new directory beside the log's,
-    named `TOPIC-PARTITION.ID-cut`, and returns its path. It is on the disk when this returns. Raises `StorageError`."""
+    named `TOPIC-PARTITION.ID-cut`, and returns its path. It is on the disk when this returns. Raises `StorageError`,
+    and leaves nothing then: it is tried again, and each try would take space of a full disk."""
     target = log.directory.parent / suffixed(log.tp, uuid4(), CUT)
     path = segment_file(target, offset, ".log")
     end = log.log_end_offset
-    with storage(f"cannot write {path}"):
-        target.mkdir()
-        file, at, written = OpenFile(path, create=True), offset, 0
-        while at < end:
-            data = log.read(at, _PIECE, isolation=ReadIsolation.LOG_END).data
-            if not data:
-                break
-            file.write(data, written)
-            written += len(data)
-            at = check_chain(data).next_offset
-        file.sync()
-        sync_directory(target)
-        sync_directory(log.directory.parent)
+    try:
+        with storage(f"cannot write {path}"):
+            target.mkdir()
+            file, at, written = OpenFile(path, create=True), offset, 0
+            while at < end:
+                data = log.read(at, _PIECE, isolation=ReadIsolation.LOG_END).data
+                if not data:
+                    break
+                file.write(data, written)
+                written += len(data)
+                at = check_chain(data).next_offset
+            file.sync()
+            sync_directory(target)
+            sync_directory(log.directory.parent)
+    except KlammError:
+        with suppress(OSError):
+            remove_tree(target)
+        raise
     _log.error(
         "%s: %s: the records from offset %d to %d are removed here, and were copied to %s",
         log.tp, why, offset, end, path,

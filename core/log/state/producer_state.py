@@ -206,7 +206,7 @@ class ProducerState:
         )
         if len(batches) > BATCHES_KEPT:
             del batches[0]
-        if kind:
+        if header.is_transactional:
             self.transactions.begin(header.producer_id, header.base_offset)
         return None
 

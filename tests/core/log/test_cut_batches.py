@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from klamm.core.log import cut_batches
 from klamm.core.log.cut_batches import set_aside
 from klamm.core.log.partition_log import ReadIsolation
 from klamm.core.records.header import iter_headers
+from klammtest.faulty import fault_hook
 from klammtest.logs import append, batch, open_log
 
 
@@ -33,3 +35,18 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_the_storage(
     monkeypatch.setattr(cut_batches, "suffixed", lambda *_: "missing/t-0-cut")
     with pytest.raises(StorageError, match="cannot write"):
         set_aside(log, 0)
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """It is tried again every two seconds; each try would take space of the full disk."""
+    log = open_log(tmp_path)
+    append(log, batch([b"0"]))
+    before = sorted(tmp_path.iterdir())
+
+    def full(point: str) -> None:
+        if point == "files.fsync":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with fault_hook(full), pytest.raises(StorageError, match="cannot"):
+        set_aside(log, 0)
+    assert sorted(tmp_path.iterdir()) == before

@@ -18,9 +18,10 @@ from klamm.core.log.errors import (
 )
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.recovery.loader import OpenFrom
+from klamm.core.log.role import ANY_EPOCH
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.control import TransactionMarker, encode_marker, read_marker
-from klamm.core.records.header import BatchHeader, crc_matches, iter_headers
+from klamm.core.records.header import CONTROL, CRC_FROM, BatchHeader, crc_matches, crc_of, iter_headers, set_crc
 from klammtest.logs import START_MS, ManualClock, append, batch, clean_start, open_log, records_of
 from klammtest.transactional_logs import Expected, add, committed, end, transactional
 
@@ -345,3 +346,19 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
         except AssertionError as error:
             raise AssertionError(f"after {done}") from error
     history.follow()
+
+
+def test_a_control_batch_outside_a_transaction_opens_none(tmp_path: Path) -> None:
+    """A log that another cluster wrote may have any. The last stable offset is the same after the log was opened
+    again."""
+    log = open_log(tmp_path)
+    control = batch([b"x"], producer=(1, 0, 0))
+    control[CRC_FROM + 1] |= CONTROL
+    set_crc(control, 0, crc_of(control, 0, len(control)))
+    log.append_as_follower(control, ANY_EPOCH)
+    log.advance_high_watermark(1)
+    assert (log.last_stable_offset, log.first_offsets_of_transactions) == (1, {})
+    log.close(clean=False)
+    again = open_log(tmp_path)
+    again.advance_high_watermark(1)
+    assert (again.last_stable_offset, again.first_offsets_of_transactions) == (1, {})
