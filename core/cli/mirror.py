@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError, KlammError
-from ..records.partition import counted
+from ..records.partition import TopicPartition, counted, some_of
 from .mirror_adopt import adopt, promotions
 from .mirror_links import (
+    NO_REPORT,
     POLL_S,
     DryRun,
     Link,
@@ -38,7 +39,7 @@ app = typer.Typer(add_completion=False, help="Follow topics of another cluster."
 def create(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """Store the link that the file defines under `mirrors`; brokers begin to follow it within seconds. A link that is
     stored already gets the file's definition."""
-    from ..cluster.mirrors import LinkNode, link_path, update
+    from ..cluster.mirrors import LinkNode, link_path, read_links, read_topics, update
 
     settings = settings_of(config, None)
     section = settings.mirrors.get(link)
@@ -50,8 +51,15 @@ def create(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CON
     def define(node: LinkNode | None) -> LinkNode:
         return LinkNode(config=keys) if node is None else node.model_copy(update={"config": keys})
 
-    if not dry_run:
-        with mirror_coordination(config) as coordination:
+    with mirror_coordination(config) as coordination:
+        before = read_links(coordination).get(link)
+        former = None if before is None else before.config.get("prefix", "")
+        if former not in (None, section.prefix) and read_topics(coordination, link):
+            raise ConfigError(
+                f"{settings.source}: mirrors.{link}.prefix: the link's topics here begin with {former!r}: define "
+                "another link for another prefix"
+            )
+        if not dry_run:
             update(coordination, link_path(link), LinkNode, define)
     source = ",".join(section.bootstrap_servers)
     _say(
@@ -76,7 +84,7 @@ def list_(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
         rows = [
             {
                 "link": name,
-                "source": ",".join(node.config["bootstrap.servers"]),
+                "source": ",".join(node.config.get("bootstrap.servers", ())),
                 "cluster": node.source_cluster_id,
                 "topics": len(read_topics(coordination, name)),
                 "paused": node.paused,
@@ -102,8 +110,8 @@ def status(
 ) -> None:
     """Show each mirrored partition, what was found in it, and the topics that are not mirrored.
 
-    The exit status is 1 if a topic is refused, the link has a problem, or a partition has stopped; with --wait, also if
-    one is not FOLLOWING when the time is over.
+    The exit status is 1 if a topic is refused, the link has a problem, a partition has stopped or is not reported; with
+    --wait, also if one is not FOLLOWING when the time is over.
     """
     limit_s = None if wait is None else interval_s("--wait", wait)
     with mirror_coordination(config) as coordination:
@@ -118,7 +126,7 @@ def status(
         say_rows(("topic", "partition", "status", "end", "source_end", "lag", "broker"), iter(found["partitions"]))
         for line in _findings(found):
             say(line)
-    stopped = [row for row in found["partitions"] if row["reason"] or row["status"] in STOPPED]
+    stopped = [row for row in found["partitions"] if row["reason"] or row["status"] in (*STOPPED, NO_REPORT)]
     if stopped or found["refused"] or found["problems"]:
         raise KlammError(f"mirror {link} does not copy everything; see above")
     if limit_s is not None and not reaches_end(found):
@@ -146,12 +154,21 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
             )
         elif row["status"] in STOPPED:
             yield f"{name}: {row['status']} at offset {row['end']}: `klamm mirror resolve --continue` goes on"
+    for topic in sorted({row["topic"] for row in found["partitions"] if row["promoting"]}):
+        yield f"topic {topic} is to be promoted: the controller of this cluster does it as soon as it can"
+    silent = [TopicPartition(row["topic"], row["partition"]) for row in found["partitions"] if _is_silent(row)]
+    if silent:
+        yield f"{some_of(silent)}: no broker leads it, or its leader has not reported it yet; is every broker here up?"
     for topic, why in found["refused"].items():
         yield f"topic {topic}: {why}"
     for topic, why in found["left_out"].items():
         yield f"topic {topic} is left out: {why}"
     for broker, problem in found["problems"].items():
         yield f"broker {broker}: {problem}"
+
+
+def _is_silent(row: dict[str, Any]) -> bool:
+    return bool(row["status"] == NO_REPORT)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -92,7 +93,7 @@ def adopt(
     with ExitStack() as stack:
         _, own = stack.enter_context(settings_and_client(config, None))
         found = _promotions_in(promoted)
-        names = topic or sorted({tp.topic for tp in found})
+        names = list(dict.fromkeys(topic or sorted({tp.topic for tp in found})))
         coordination = stack.enter_context(mirror_coordination(config))
         other = stack.enter_context(_client_of(coordination, link, names))
         view = other.metadata(names)
@@ -109,6 +110,7 @@ def adopt(
             nodes[name] = MirrorTopicNode(
                 source=name,
                 topic_id=topic_id,
+                since_ms=_promoted_ms(starts),
                 adopt={number: (start.offset, start.leader_epoch) for number, start in starts.items()},
             )
         for row in () if as_json else rows:
@@ -123,7 +125,8 @@ def adopt(
 
         def done() -> bool:
             topics = read_image(coordination).topics
-            if not all(each.state.mirror == link for name in names for each in topics[name].partitions.values()):
+            known = [topics[name] for name in names if name in topics]
+            if not all(each.state.mirror == link for topic in known for each in topic.partitions.values()):
                 return False
             return not partitions_of(coordination, link, names)["refused"].keys() & set(names)
 
@@ -176,6 +179,14 @@ def _client_of(coordination: Coordination, link: str, names: list[str]) -> Any:
             raise ConfigError(f"mirror {link} selects no topic {name!r} of this name: see its topics and prefix")
     access = ClusterAccess(",".join(section.bootstrap_servers), CodecTable())
     return open_client(access, "cli", request_timeout_s=TIMEOUT_S)
+
+
+def _promoted_ms(starts: Mapping[int, _Start]) -> int:
+    """Returns the time of the promotion, up to which this cluster had everything: epochs begin at the clock's floor."""
+    from ..cluster.clock_floors import time_of_epoch
+
+    epochs = [start.leader_epoch for start in starts.values()]
+    return min([time.time_ns() // 1_000_000, *(time_of_epoch(epoch) * 1000 for epoch in epochs)])
 
 
 def _check(image: ClusterImage, name: str, starts: Mapping[int, _Start], there: int) -> None:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from ..interfaces.coordination import Coordination
 
 __all__ = [
+    "NO_REPORT",
     "POLL_S",
+    "WAIT_S",
     "DryRun",
     "Link",
     "Topics",
@@ -36,7 +38,9 @@ Link = Annotated[str, typer.Argument(metavar="LINK", help="The link's name.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 POLL_S: Final = 0.1
-_WAIT_S: Final = 60.0
+NO_REPORT: Final = "NO_REPORT"
+"""The status of a partition that no broker leads, or that its leader has not reported since it has registered."""
+WAIT_S: Final = 60.0
 
 
 @contextmanager
@@ -91,9 +95,13 @@ def partitions_of(coordination: Coordination, link: str, only: list[str] | None)
     from ..cluster.mirrors import read_reports, read_topics
 
     link_of(coordination, link)
-    image, topics, reports = read_image(coordination), read_topics(coordination, link), read_reports(coordination, link)
+    topics, all_reports = read_topics(coordination, link), read_reports(coordination, link)
+    image = read_image(coordination)
+    source_ends = _source_ends(all_reports)
+    epochs = {broker: found.epoch for broker, found in image.registrations.items()}
+    reports = {broker: found for broker, found in all_reports.items() if epochs.get(broker) == found.broker_epoch}
     rows = [
-        _row(TopicPartition(name, number), partition.leader, reports, node)
+        _row(TopicPartition(name, number), partition.leader, reports, source_ends, node)
         for name, node in topics.items()
         if (known := image.topics.get(name)) is not None and (not only or name in only)
         for number, partition in sorted(known.partitions.items())
@@ -105,22 +113,42 @@ def partitions_of(coordination: Coordination, link: str, only: list[str] | None)
     return {"link": link, "partitions": rows, "refused": refused, "left_out": left_out, "problems": problems}
 
 
-def _row(tp: TopicPartition, leader: int, reports: Mapping[int, ReportNode], node: MirrorTopicNode) -> dict[str, Any]:
-    """Returns the state of a partition as its leader has reported it. The source's end is that of the last answer to
-    any broker: it may not answer the present leader any more."""
+def _source_ends(reports: Mapping[int, ReportNode]) -> dict[TopicPartition, int]:
+    """Returns where the source ended in its last answer to any broker: it may not answer the present leader any more,
+    and the broker that it has answered may have ended."""
+    found: dict[TopicPartition, int] = {}
+    for report in reports.values():
+        for topic, ends in report.source_ends.items():
+            for number, end in ends.items():
+                tp = TopicPartition(topic, number)
+                found[tp] = max(end, found.get(tp, -1))
+    return found
+
+
+def _row(
+    tp: TopicPartition,
+    leader: int,
+    reports: Mapping[int, ReportNode],
+    source_ends: Mapping[TopicPartition, int],
+    node: MirrorTopicNode,
+) -> dict[str, Any]:
+    """Returns the state of a partition as its leader has reported it in its present registration."""
     report = reports[leader].partitions.get(tp.topic, {}).get(tp.partition) if leader in reports else None
-    known = [found.source_ends.get(tp.topic, {}).get(tp.partition, -1) for found in reports.values()]
-    source_end = -1 if report is None else report.source_end
+    end, source_end, lag = (-1, -1, -1) if report is None else (report.end, report.source_end, report.lag)
+    if source_end < 0:
+        source_end = source_ends.get(tp, -1)
+        lag = max(source_end - end, 0) if source_end >= 0 and end >= 0 else -1
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        "status": "NO_REPORT" if report is None else report.status,
-        "end": -1 if report is None else report.end,
-        "source_end": source_end if source_end >= 0 else max(known, default=-1),
-        "lag": -1 if report is None else report.lag,
+        "status": NO_REPORT if report is None else report.status,
+        "end": end,
+        "source_end": source_end,
+        "lag": lag,
         "last_epoch": -1 if report is None else report.last_epoch,
         "broker": leader,
         "reason": "" if report is None else report.reason,
+        "promoting": node.promote,
         "gaps": [list(gap) for gap in node.gaps.get(tp.partition, ())],
         "cuts": [cut.model_dump() for cut in node.cuts if cut.partition == tp.partition],
     }
@@ -134,8 +162,8 @@ def reaches_end(found: Mapping[str, Any]) -> bool:
 
 def wait_until(reached: Callable[[], bool], otherwise: str) -> None:
     """Waits until `reached`. Raises `KlammError` with `otherwise` after a minute."""
-    until = time.monotonic() + _WAIT_S
+    until = time.monotonic() + WAIT_S
     while not reached():
         if time.monotonic() > until:
-            raise KlammError(f"{otherwise} after {_WAIT_S:g} s")
+            raise KlammError(f"{otherwise} after {WAIT_S:g} s")
         time.sleep(POLL_S)

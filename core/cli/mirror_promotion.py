@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ..errors import KlammError
+from ..errors import ConfigError, KlammError
 from ..records.partition import TopicPartition, counted
 from .mirror_adopt import promotion_starts
 from .mirror_links import (
     POLL_S,
+    WAIT_S,
     DryRun,
     Link,
     Topics,
@@ -114,18 +115,31 @@ class _Ends:
     def drain(self, quiet_s: float) -> None:
         """Waits until nothing is missing, and nothing arrives for `quiet_s`."""
         while True:
-            wait_until(lambda: reaches_end(self._read()), f"mirror {self._link} has not caught up")
+            self._catch_up()
             before, until = self._positions(), time.monotonic() + quiet_s
             while before is not None and time.monotonic() < until and self._positions() == before:
                 time.sleep(POLL_S)
             if before is not None and self._positions() == before:
                 return
 
+    def _catch_up(self) -> None:
+        """Waits until nothing is missing. Raises `KlammError` once nothing has been copied for `WAIT_S`."""
+        ends, until = list[tuple[str, int, int]](), 0.0
+        while not reaches_end(found := self._read()):
+            before, ends = ends, _ends(found)
+            if ends != before:
+                until = time.monotonic() + WAIT_S
+            elif time.monotonic() > until:
+                raise KlammError(
+                    f"mirror {self._link} has not caught up, and nothing was copied for {WAIT_S:g} s; see "
+                    f"`klamm mirror status {self._link}`"
+                )
+            time.sleep(POLL_S)
+
     def _positions(self) -> list[tuple[str, int, int]] | None:
         """Returns where the partitions end; None if one is behind its source."""
         found = self._read()
-        rows = found["partitions"]
-        return [(row["topic"], row["partition"], row["end"]) for row in rows] if reaches_end(found) else None
+        return _ends(found) if reaches_end(found) else None
 
     def describe(self, *, as_json: bool, silent: bool) -> None:
         """Reads what the source had beyond the mirror, and prints it unless `silent`."""
@@ -170,7 +184,11 @@ class _Ends:
                 each.state.mirror for name in self._names if name in topics for each in topics[name].partitions.values()
             )
 
-        wait_until(done, "the controller has not promoted them; is a broker of this cluster up?")
+        wait_until(
+            done,
+            "is a broker of this cluster up? Its controller has not promoted them, and does so as soon as it can; not "
+            "done",
+        )
         self._continue()
         if as_json:
             say_rows((), self.rows, as_json=True)
@@ -190,7 +208,8 @@ class _Ends:
 
         image = read_image(self._coordination)
         begins: dict[TopicPartition, int] = {}
-        epochs = {_name(row): image.topics[row["topic"]].partitions[row["partition"]].state for row in self.rows}
+        found = {_name(row): image.partition(_name(row)) for row in self.rows}
+        epochs = {tp: each.state for tp, each in found.items() if each is not None}  # one may have been deleted
         until = time.monotonic() + TIMEOUT_S
         while (left := {tp: state for tp, state in epochs.items() if tp not in begins}) and time.monotonic() < until:
             begins |= promotion_starts(
@@ -200,7 +219,7 @@ class _Ends:
                 time.sleep(POLL_S)
         for row in self.rows:
             row["begins"] = begins.get(_name(row))
-            row["leader_epoch"] = epochs[_name(row)].promoted_epoch
+            row["leader_epoch"] = epochs[_name(row)].promoted_epoch if _name(row) in epochs else None
             if row["begins"] is not None and row["end"] is not None and row["missing"]:
                 row["missing"] = max(row["missing"] - (row["begins"] - row["end"]), 0)
 
@@ -209,7 +228,15 @@ class _Ends:
 def _ends_of(link: str, topics: list[str] | None, config: Path) -> Iterator[_Ends]:
     with settings_and_client(config, None) as (_, client), mirror_coordination(config) as coordination:
         link_of(coordination, link)
-        yield _Ends(coordination, client, link, sorted(topics_of(coordination, link, topics)))
+        rows = partitions_of(coordination, link, list(topics_of(coordination, link, topics)))["partitions"]
+        if not rows:
+            named = f": {', '.join(topics)} is none any more" if topics else ""
+            raise ConfigError(f"mirror {link} has no mirror topic that could be promoted{named}")
+        yield _Ends(coordination, client, link, sorted({row["topic"] for row in rows}))
+
+
+def _ends(found: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    return [(row["topic"], row["partition"], row["end"]) for row in found["partitions"]]
 
 
 def _name(row: Mapping[str, Any]) -> TopicPartition:
@@ -235,4 +262,7 @@ def _described(row: Mapping[str, Any]) -> str:
 
 
 def _time(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    try:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):  # a producer may set any
+        return f"{ms} ms after 1970"

@@ -506,6 +506,37 @@ class ClusterClient(Caller):
             for c in result.configs
         }
 
+    def describe_topics(
+        self, names: Iterable[str], keys: Collection[str], *, timeout_s: float | None = None
+    ) -> tuple[dict[str, dict[str, ConfigEntry]], dict[str, str]]:
+        """Returns these keys of the configurations of topics, by one request; and of topics whose configurations the
+        broker does not show, the reason."""
+
+        def build(schema: Schema) -> Any:
+            resources = (
+                schema.part(
+                    "DescribeConfigsResource",
+                    resource_type=TOPIC_RESOURCE,
+                    resource_name=name,
+                    configuration_keys=tuple(keys),
+                )
+                for name in names
+            )
+            return schema.build(resources=tuple(resources), include_synonyms=False, include_documentation=False)
+
+        message = self.call(ApiKey.DESCRIBE_CONFIGS, build=build, timeout_s=timeout_s)
+        found, failed = {}, {}
+        for result in message.results:
+            if result.error_code == ErrorCode.none:
+                found[result.resource_name] = {
+                    c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive)
+                    for c in result.configs
+                }
+            else:
+                words = f": {result.error_message}" if result.error_message else ""
+                failed[result.resource_name] = f"{result.error_code.name.upper()}{words}"
+        return found, failed
+
     def alter_configs(
         self,
         name: str,

@@ -22,6 +22,11 @@ def leader_epoch_floor(now_s: float) -> int:
     return int(_seconds(now_s))
 
 
+def time_of_epoch(leader_epoch: int) -> int:
+    """Returns the seconds since 1970 at which this epoch was the floor."""
+    return _EPOCH_S + leader_epoch
+
+
 def producer_id_floor(now_s: float) -> int:
     """Returns a number above any producer id that was allocated before `now_s`, at up to a million ids a second."""
     return int(_seconds(now_s) * _IDS_PER_SECOND)

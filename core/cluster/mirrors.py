@@ -101,8 +101,9 @@ class PartitionReport(NodeData):
 
 class ReportNode(NodeData):
     """`partitions` by topic and partition. `refused`: topics that are not mirrored, or whose changes are not, with the
-    reason. `left_out`: topics that the pattern matches and does not select, with the reason. `problem`: why the link
-    does not work at this broker; empty if it does. `source_ends`: the source's high watermark in its last answer to
+    reason. `left_out`: topics that the pattern matches and does not select, or that were promoted, with the reason.
+    `problem`: why the link does not work at this broker; empty if it does. These count while the broker's registration
+    has `broker_epoch`. `source_ends`: the source's high watermark in its last answer to
     this broker, also of partitions that it led before: the source may not answer the next leader any more.
     `complete_until_ms`: of compacted topics, the minute up to which nothing was missing (M9), likewise."""
 
@@ -111,6 +112,7 @@ class ReportNode(NodeData):
     refused: dict[str, str] = Field(default_factory=dict)
     left_out: dict[str, str] = Field(default_factory=dict)
     problem: str = ""
+    broker_epoch: int = -1
     source_ends: dict[str, dict[int, int]] = Field(default_factory=dict)
     complete_until_ms: dict[str, dict[int, int]] = Field(default_factory=dict)
 
@@ -135,7 +137,8 @@ def report_path(link: str, broker_id: int) -> str:
 
 
 def copied_path(link: str, group: str) -> str:
-    return f"{MIRRORS}/{link}/groups/{quote(group, safe='') or '%'}"
+    name = quote(group, safe="") or "%"
+    return f"{MIRRORS}/{link}/groups/{'%2E' * len(name) if name in ('.', '..') else name}"
 
 
 N = TypeVar("N", bound=NodeData)

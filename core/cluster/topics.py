@@ -190,13 +190,20 @@ class TopicChanges:
         yield from self._writer.change(self._controller.guard, plain(plan))
 
     def promote(self, name: str) -> Steps[None]:
-        """Ends the mirror of a topic: clients write it from now on, in new leader epochs. No-op if it is no mirror."""
+        """Ends the mirror of a topic: clients write it from now on, in new leader epochs. No-op if it is no mirror.
+        Raises `BrokerError` LEADER_NOT_AVAILABLE while the states are a backup's (docs/replication.md, R13)."""
 
         def plan(image: ClusterImage) -> Plan | None:
             floor = clock_floors.leader_epoch_floor(self._clock())
             topic = image.topics.get(name)
-            if topic is None or image.restored is not None:
+            if topic is None:
                 return None
+            if image.restored is not None:
+                raise BrokerError(
+                    ErrorCode.leader_not_available,
+                    f"topic {name!r} is not promoted yet: the coordination was restored from a backup, and its states "
+                    "are not settled",
+                )
             mirrored = [(number, found.state) for number, found in topic.partitions.items() if found.state.mirror]
             states = {
                 TopicPartition(name, number): promoted(state, floor - 1)

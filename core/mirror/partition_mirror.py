@@ -201,7 +201,9 @@ class PartitionMirror:
             self.status = MirrorStatus.SOURCE_AWAY
 
     def failed(self) -> None:
-        """Notes that an answer could not be stored."""
+        """Notes that an answer could not be stored, or what it asked for could not be written: a gap, a raised epoch.
+        It is fetched again, and asks again."""
+        self.wanted_epoch, self.gap = NO_EPOCH, None
         if not self.stopped:
             self.status = MirrorStatus.FAILED
 
@@ -321,5 +323,5 @@ class PartitionMirror:
 
     def skip_gap(self) -> None:
         """Continues behind the gap, once it is stored."""
-        assert self.gap is not None, "no gap was found"
-        self._skip_to, self.gap = self.gap.end, None
+        if self.gap is not None:
+            self._skip_to, self.gap = self.gap.end, None

@@ -29,12 +29,13 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the target. `link` and `source`: set if it is a mirror."""
+    """A topic of the target. `link` and `source`: set if it is a mirror. `promoted`: it was one."""
 
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
     link: str = ""
     source: str = ""
+    promoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class NewMirror:
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
     """By the target's topic names. By the source's names: `refused`, why a topic that the link selects is not mirrored,
-    and `left_out`, why the pattern does not select a topic that it matches."""
+    and `left_out`, why one is not mirrored, or not wholly: the pattern matches and does not select it, it was promoted,
+    or its mirror is not selected any more."""
 
     create: Mapping[str, NewMirror]
     grow: Mapping[str, int]
@@ -107,6 +109,8 @@ def plan_link(
         elif found is None:
             copied = {key: value for key, value in topic.configs.items() if key in config.configs}
             create[here] = NewMirror(name, topic.topic_id, topic.partitions, copied)
+        elif not found.link and found.promoted:
+            left_out[name] = f"{here} was promoted, so clients write it here; to copy it anew, delete it here"
         elif (found.link, found.source) != (link_name, name):
             owner = f"a mirror of link {found.link}" if found.link else "an ordinary topic"
             refused[name] = f"topic {here} exists and is {owner}; delete it, or set another prefix"
@@ -120,4 +124,11 @@ def plan_link(
             }
             if changed:
                 configs[here] = changed
+    for here, mirror in target.items():
+        there = source.get(mirror.source) if mirror.link == link_name else None
+        if there is not None and not selects(config, mirror.source, internal=there.internal):
+            left_out[mirror.source] = (
+                f"the link does not select it any more. {here} is copied on without new partitions and configurations: "
+                "promote or delete it"
+            )
     return LinkPlan(create, grow, configs, refused, left_out)

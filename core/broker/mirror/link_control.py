@@ -17,9 +17,9 @@ from typing import Any, Final
 from ...client.cluster_client import ClusterClient
 from ...client.errors import ConnectionFailedError
 from ...client.factory import ClusterAccess, open_client
-from ...client.network.metadata import ClusterView, TopicView
+from ...client.network.metadata import ClusterView
 from ...client.network.request_router import Network
-from ...cluster.image import TopicImage
+from ...cluster.image import ClusterImage, TopicImage
 from ...cluster.mirrors import (
     CopiedNode,
     LinkNode,
@@ -41,13 +41,14 @@ from ...config.sections.mirror import MirrorConfig
 from ...errors import BrokerError, ConfigError, ErrorCode, KlammError, describe_failure
 from ...faults import fault_point
 from ...interfaces.coordination import NoNodeError
-from ...interfaces.offsets import CommittedOffset
 from ...interfaces.service import BrokerContext, ServiceMetric
 from ...mirror.adoption import PromotionStart
 from ...mirror.group_offsets import GroupOffset, offsets_to_copy
+from ...mirror.partition_mirror import MirrorStatus
 from ...mirror.planner import NewMirror, SourceTopic, TargetTopic, plan_link, selects, selects_group
 from ...protocol.apis import ApiKey
-from ...records.partition import TopicPartition
+from ...records.partition import TopicPartition, counted
+from ...replication.partition_state import NO_EPOCH
 from ...transport.plaintext_stream import dial_plaintext
 from ..services import Services
 from ..topic_creation import check_topic_config
@@ -57,6 +58,7 @@ __all__ = ["LAG_SECONDS", "LinkControl"]
 
 log = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
+_TOPICS_HERE: Final = "topics here"
 _LATEST: Final = -1
 _SOURCE_S: Final = 5.0
 """How long the source may take to answer; promotions wait meanwhile."""
@@ -145,7 +147,7 @@ class LinkControl:
     def _run(self) -> None:
         while not self._stopping.is_set():
             steps: list[tuple[str, float, Callable[[], None]]] = [
-                ("topics here", 0.0, self._read_topics),
+                (_TOPICS_HERE, 0.0, self._read_topics),
                 ("promotions", 0.0, self._promote),
                 ("adoptions", 0.0, self._adopt),
                 ("source", self.config.metadata_interval_ms / 1000, self._compare),
@@ -182,14 +184,16 @@ class LinkControl:
 
     def _promote(self) -> None:
         """Ends the mirrors that are to be promoted."""
-        for name, node in self._topics.items():
-            if node.promote and self._controls:
-                self._copy_groups_again()
-                fault_point("mirror.promote")
-                self._services.cluster.promote_mirror(name)
-                fault_point("mirror.promoted")
-                log.info("mirror %s: topic %s was promoted; clients write it now", self.name, name)
-                self._coordination.delete(topic_path(self.name, name))
+        wanted = [name for name, node in self._topics.items() if node.promote]
+        if not wanted or not self._controls:
+            return
+        self._copy_groups_again()
+        for name in wanted:
+            fault_point("mirror.promote")
+            self._services.cluster.promote_mirror(name)
+            fault_point("mirror.promoted")
+            log.info("mirror %s: topic %s was promoted; clients write it now", self.name, name)
+            self._coordination.delete(topic_path(self.name, name))
 
     def _adopt(self) -> None:
         """Makes mirrors of the topics that are to mirror their former mirrors, and stores what this broker has cut from
@@ -218,7 +222,7 @@ class LinkControl:
 
     def _copy_groups_again(self) -> None:
         """Copies the groups' offsets once more, unless the source is lost."""
-        if self.problem or self.fetches.problem:
+        if {report.status for report in self.fetches.reports().values()} == {MirrorStatus.SOURCE_AWAY.value}:
             return
         try:
             self._copy_groups()
@@ -239,10 +243,15 @@ class LinkControl:
         except ConfigError:
             self._source_refused = True
             raise
+        configs, hidden = self._source_configs(view)
+        for here, node in self._topics.items():
+            if node.source in hidden and here in image.topics:  # a mirror keeps those that it has
+                configs[node.source] = dict(image.topics[here].configs)
         found = {
-            name: SourceTopic(topic.topic_id, len(topic.partitions), topic.internal, self._source_configs(topic))
+            name: SourceTopic(topic.topic_id, len(topic.partitions), topic.internal, configs.get(name, {}))
             for name, topic in view.topics.items()
             if topic.error is ErrorCode.none and topic.topic_id is not None
+            if name in configs or name not in hidden
         }
         without_id = {
             name: "the source gives it no topic id; Apache Kafka 3.1 or newer is needed"
@@ -255,33 +264,40 @@ class LinkControl:
             for name, topic in view.topics.items()
             if topic.error is not ErrorCode.none and selects(self.config, name, internal=topic.internal)
         }
-        here = {
-            name: TargetTopic(
-                len(topic.partitions), topic.configs, topic.partitions[0].state.mirror if topic.partitions else "",
-                node.source if (node := self._topics.get(name)) is not None else "",
-            )
-            for name, topic in image.topics.items()
-        }  # fmt: skip
-        plan = plan_link(self.name, self.config, image.cluster_id, found, here)
+        plan = plan_link(self.name, self.config, image.cluster_id, found, self._topics_here(image))
         refused = {**plan.refused, **without_id, **unreadable}
         refused = {name: f"not mirrored: {why}" for name, why in refused.items()}
-        self.fetches.on_topics(
-            (name, found[node.source].topic_id) for name, node in self._topics.items() if node.source in found
-        )
+        for name, why in hidden.items():
+            what = "mirrored with its earlier configuration" if name in configs else "not mirrored"
+            refused[name] = f"{what}: the source does not show its configuration ({why}); grant DESCRIBE_CONFIGS there"
+        ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.error is ErrorCode.none}
+        self.fetches.on_topics((name, ids[node.source]) for name, node in self._topics.items() if ids.get(node.source))
         if self._controls:
             for name, new in plan.create.items():
                 self._try(refused, new.source, partial(self._create, name, new))
             for name, count in plan.grow.items():
-                self._try(refused, name, partial(self._services.cluster.create_partitions, name, count))
+                source = self._topics[name].source
+                self._try(refused, source, partial(self._services.cluster.create_partitions, name, count))
             for name, changes in plan.configs.items():
-                self._try(refused, name, partial(self._alter, image.topics[name], changes))
+                self._try(refused, self._topics[name].source, partial(self._alter, image.topics[name], changes))
         for topic, why in refused.items():
             if self._refused.get(topic) != why:
                 log.warning("mirror %s: topic %s: %s", self.name, topic, why)
         for topic, why in plan.left_out.items():
             if topic not in self._left_out:
-                log.info("mirror %s: topic %s matches topics.regex and is left out: %s", self.name, topic, why)
+                log.info("mirror %s: topic %s is left out: %s", self.name, topic, why)
         self._refused, self._left_out = refused, dict(plan.left_out)
+
+    def _topics_here(self, image: ClusterImage) -> dict[str, TargetTopic]:
+        found = {}
+        for name, topic in image.topics.items():
+            states = [partition.state for partition in topic.partitions.values()]
+            node = self._topics.get(name)
+            found[name] = TargetTopic(
+                len(states), topic.configs, topic.partitions[0].state.mirror if states else "",
+                "" if node is None else node.source, any(state.promoted_epoch != NO_EPOCH for state in states),
+            )  # fmt: skip
+        return found
 
     def _try(self, refused: dict[str, str], topic: str, call: Callable[[], object]) -> None:
         """A topic that cannot be changed does not stop the others."""
@@ -329,21 +345,35 @@ class LinkControl:
                 f"{_FETCH}: upgrade it to Apache Kafka 3.1 or newer"
             )
 
-    def _source_configs(self, topic: TopicView) -> Mapping[str, str]:
-        """Returns the configurations that a topic of the source sets itself, if they are to be copied."""
-        selected = selects(self.config, topic.name, internal=topic.internal)
-        if not selected or not self.config.configs or not self._controls:
-            return {}
-        return {
-            name: entry.value
-            for name, entry in self._source.describe_configs(topic.name, timeout_s=_SOURCE_S).items()
-            if entry.source == ConfigSource.TOPIC and entry.value is not None
+    def _source_configs(self, view: ClusterView) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+        """Returns the configurations that the topics of the source set themselves, if they are to be copied; and for
+        topics whose configuration the source does not show, the reason."""
+        named = [
+            name
+            for name, topic in view.topics.items()
+            if topic.error is ErrorCode.none and selects(self.config, name, internal=topic.internal)
+        ]
+        if not named or not self.config.configs or not self._controls:
+            return {}, {}
+        described, hidden = self._source.describe_topics(named, self.config.configs, timeout_s=_SOURCE_S)
+        found = {
+            name: {
+                entry.name: entry.value
+                for entry in entries.values()
+                if entry.source == ConfigSource.TOPIC and entry.value is not None
+            }
+            for name, entries in described.items()
         }
+        return found, hidden
 
     def _create(self, name: str, new: NewMirror) -> None:
-        def note(_: MirrorTopicNode | None) -> MirrorTopicNode:
-            return MirrorTopicNode(source=new.source, topic_id=new.topic_id, since_ms=time.time_ns() // 1_000_000)
+        def note(before: MirrorTopicNode | None) -> MirrorTopicNode:
+            now_ms, paused = time.time_ns() // 1_000_000, before is not None and before.paused
+            return MirrorTopicNode(source=new.source, topic_id=new.topic_id, since_ms=now_ms, paused=paused)
 
+        link = update(self._coordination, link_path(self.name), LinkNode, lambda node: node)
+        if link is None or link.paused:  # since this broker has read it
+            return
         self._check_configs(new.configs, "not mirrored: ")
         update(self._coordination, topic_path(self.name, name), MirrorTopicNode, note)
         factor = self._services.config.default_replication_factor
@@ -374,13 +404,20 @@ class LinkControl:
     def _copy_groups(self) -> None:
         if not self._controls or not self.config.groups_regex or self.node.paused or self._failed.get("source"):
             return
-        ends = self._ends()
+        ends, failed = self._ends(), dict[str, BrokerError]()
         for group in sorted(_groups(self._source)) if ends else ():
             if selects_group(self.config, group) and not self._stopping.is_set():
-                self._copy_group(group, ends)
+                try:
+                    self._copy_group(group, ends)
+                except BrokerError as error:  # of this group: the others are copied
+                    failed[group] = error
+        if failed:
+            group, why = next(iter(failed.items()))
+            more = f", and those of {counted(len(failed) - 1, 'other group')}" if len(failed) > 1 else ""
+            raise KlammError(f"the offsets of group {group!r} are not copied{more}: {why}")
 
     def _ends(self) -> dict[TopicPartition, int]:
-        """Returns the high watermarks of the partitions that are mirrors."""
+        """Returns the high watermarks of the partitions that are mirrors and that a broker serves."""
         image = self._services.cluster.image()
         mirrors = [
             TopicPartition(name, number)
@@ -389,16 +426,19 @@ class LinkControl:
             for number, partition in topic.partitions.items()
             if partition.state.mirror == self.name
         ]
-        listed = self._own.list_offsets(dict.fromkeys(mirrors, _LATEST)) if mirrors else {}
-        return {partition: offset for partition, (offset, _) in listed.items()}
+        if not mirrors:
+            return {}
+        served, _ = self._own.list_served_offsets(dict.fromkeys(mirrors, _LATEST), timeout_s=_SOURCE_S)
+        return served
 
     def _copy_group(self, group: str, ends: Mapping[TopicPartition, int]) -> None:
         here = {node.source: name for name, node in self._topics.items()}
-        source = {
-            TopicPartition(here[tp.topic], tp.partition): GroupOffset(found.offset, found.leader_epoch)
+        there = {
+            TopicPartition(here[tp.topic], tp.partition): found
             for tp, found in self._source.fetch_offsets(group, timeout_s=_SOURCE_S).items()
             if tp.topic in here
         }
+        source = {tp: GroupOffset(found.offset, found.leader_epoch) for tp, found in there.items()}
         if not source:
             return
         target = {
@@ -421,7 +461,7 @@ class LinkControl:
         for tp, known in plan.copied.items():
             offsets.setdefault(tp.topic, {})[tp.partition] = tuple(tuple(each) for each in known)
         update(self._coordination, path, CopiedNode, lambda _: CopiedNode(offsets=offsets))
-        commits = {tp: CommittedOffset(each.offset, each.leader_epoch) for tp, each in plan.commits.items()}
+        commits = {tp: there[tp] for tp in plan.commits}
         try:
             self._own.commit_offsets(group, commits)
         except BrokerError as error:
@@ -438,9 +478,12 @@ class LinkControl:
     # -- the report ----------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
+        if self._failed.get(_TOPICS_HERE):  # what is stored of them would be lost
+            return
         partitions: dict[str, dict[int, PartitionReport]] = {}
         for tp, report in self.fetches.reports().items():
             partitions.setdefault(tp.topic, {})[tp.partition] = report
+            self._forget_decision(tp, report)
         path = report_path(self.name, self._services.broker_id)
         before = self._reported or read_reports(self._coordination, self.name).get(self._services.broker_id)
         ends = {topic: dict(known) for topic, known in before.source_ends.items()} if before is not None else {}
@@ -452,15 +495,31 @@ class LinkControl:
         for topic, reports in partitions.items():
             known = {number: report.source_end for number, report in reports.items() if report.source_end >= 0}
             ends.setdefault(topic, {}).update(known)
+        own = self._services.cluster.own_registration
         found = ReportNode(
             partitions=partitions, refused=self._refused if self._controls else {},
-            left_out=self._left_out if self._controls else {}, problem=self.problem or self.fetches.failed_with,
+            left_out=self._left_out if self._controls else {}, problem=self.problem or self.fetches.failure,
+            broker_epoch=NO_EPOCH if own is None else own.epoch,
             source_ends={topic: known for topic, known in ends.items() if topic in self._topics},
             complete_until_ms={topic: known for topic, known in complete.items() if topic in self._topics},
         )  # fmt: skip
         if found != self._reported:
             update(self._coordination, path, ReportNode, lambda _: found)
             self._reported = found
+
+    def _forget_decision(self, tp: TopicPartition, report: PartitionReport) -> None:
+        """Removes a decision about STALE once it was followed. Nothing in the log says that a later stop at the same
+        record is another one, as it does after a gap or a divergence."""
+        node = self._topics.get(tp.topic)
+        made = None if node is None else node.decisions.get(tp.partition)
+        if made is None or made[0] != MirrorStatus.STALE.value or report.status != MirrorStatus.FOLLOWING.value:
+            return
+
+        def without(known: MirrorTopicNode) -> MirrorTopicNode:
+            left = {number: each for number, each in known.decisions.items() if (number, each) != (tp.partition, made)}
+            return known.model_copy(update={"decisions": left})
+
+        self._change_topic(tp.topic, without)
 
 
 def _with_cut(cut: MirrorCut, node: MirrorTopicNode) -> MirrorTopicNode:

@@ -9,22 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, Final, TypeVar
 
 from ...client.cluster_client import ClusterClient
 from ...cluster.mirrors import MirrorCut, MirrorTopicNode, PartitionReport, read_reports, topic_path, update
 from ...config.sections.mirror import MirrorConfig
-from ...errors import KlammError, NoSpaceError, describe_failure
+from ...errors import ErrorCode, KlammError, NoSpaceError, describe_failure
 from ...interfaces.coordination import Coordination
 from ...log.cut_batches import set_aside
 from ...mirror.completeness import CompleteUntil
 from ...mirror.partition_mirror import MirrorDecision, MirrorRules, MirrorStatus, PartitionMirror
 from ...protocol.replica_fetch import PartitionKey
 from ...records.partition import TopicPartition, some_of
+from ...replication.leader import PartitionLeader
 from ...token_bucket import TokenBucket
 from ..replication.replica import Replica
 from ..services import Services
@@ -75,7 +77,9 @@ class LinkFetches:
         self._mirrors: dict[PartitionKey, PartitionMirror] = {}
         self._caught_up: dict[PartitionKey, float] = {}
         self._complete: dict[PartitionKey, CompleteUntil] = {}
-        """Of compacted topics (M9)."""
+        """For compacted topics (M9); of others, the last time at which they were not compacted."""
+        self._aside: dict[TopicPartition, tuple[PartitionLeader, int, int, Path]] = {}
+        """The last copy of batches that are about to be cut, until it is noted: the term, and their offsets."""
         self._unknown: dict[TopicPartition, tuple[PartitionKey, int]] = {}
         """Partitions for which that has to be read, with the start of their topic's mirror."""
         self._seen: dict[PartitionKey, int] = {}
@@ -132,7 +136,7 @@ class LinkFetches:
     def complete_until_ms(self) -> dict[TopicPartition, int]:
         """Returns up to when nothing was missing in partitions of compacted topics, in whole minutes: each change is a
         write to the coordination."""
-        led = {replica.key: replica.name for replica in self._services.partitions.replicas()}
+        led = {each.key: each.name for each in self._services.partitions.replicas() if each.log.config.compacts}
         known = list(self._complete.items())
         return {led[key]: each.at_ms // _MINUTE_MS * _MINUTE_MS for key, each in known if key in led}
 
@@ -172,8 +176,13 @@ class LinkFetches:
     def problem(self) -> str:
         """Why partitions are not fetched, for one of them; empty if all are."""
         held = next(iter(dict(self._held).items()), None)
+        return self.failure or ("" if held is None else f"{held[0]}: {held[1]}")
+
+    @property
+    def failure(self) -> str:
+        """Why a thread does not do its work; empty if all do."""
         failed = next((each.failed_with for each in list(self._fetchers.values()) if each.failed_with), "")
-        return self.failed_with or failed or ("" if held is None else f"{held[0]}: {held[1]}")
+        return self.failed_with or failed
 
     def _assign(self) -> None:
         """Gives each partition to a fetcher from its leader."""
@@ -184,21 +193,11 @@ class LinkFetches:
         known = {each.source for each in mirrored}
         for gone in [tp for tp in self._held if tp not in known]:
             self._held.pop(gone, None)
-        topics: dict[str, dict[TopicPartition, Mirrored]] = {}
-        for each in mirrored:
-            if not self.is_held(each.source):
-                topics.setdefault(each.source.topic, {})[each.source] = each
+        wanted = [each for each in mirrored if not self.is_held(each.source)]
         shares: dict[tuple[int, int], dict[PartitionKey, Mirrored]] = {}
-        for named in topics.values():
-            try:
-                leaders = self.client().by_leader(named, timeout_s=LOOK_UP_S)
-            except KlammError as error:
-                self.hold(named.values(), describe_failure(error), _HELD_S)
-                continue
-            for node, led in leaders.items():
-                for tp in led:
-                    connection = tp.partition % self._config.fetch_connections
-                    shares.setdefault((node, connection), {})[named[tp].key] = named[tp]
+        for each, node in self._leaders(wanted):
+            connection = each.source.partition % self._config.fetch_connections
+            shares.setdefault((node, connection), {})[each.key] = each
         for at, fetcher in self._fetchers.items():
             fetcher.assign(shares.pop(at, {}))
         for (node, connection), share in shares.items():
@@ -206,6 +205,34 @@ class LinkFetches:
                 name = f"klamm-mirror-{self._name}-{node}-{connection}"
                 self._fetchers[node, connection] = SourceFetcher(self, name, self._config, node)
                 self._fetchers[node, connection].assign(share)
+
+    def _leaders(self, wanted: Iterable[Mirrored]) -> Iterator[tuple[Mirrored, int]]:
+        """Yields the partitions with their leaders at the source. One that has none does not stop the others, also not
+        those of its topic."""
+        source, missing = self.client(), list[Mirrored]()
+        for each in wanted:
+            node = source.cluster.leader(each.source)
+            if node is None:
+                missing.append(each)
+            else:
+                yield each, node
+        if not missing:
+            return
+        try:
+            topics = source.metadata({each.source.topic for each in missing}, timeout_s=LOOK_UP_S).topics
+        except KlammError as error:
+            self.hold(missing, describe_failure(error), _HELD_S)
+            return
+        for each in missing:
+            found, node = topics.get(each.source.topic), source.cluster.leader(each.source)
+            if node is not None:
+                yield each, node
+            elif found is None or found.error is not ErrorCode.none or each.source.partition not in found.partitions:
+                code = ErrorCode.unknown_topic_or_partition if found is None else found.error
+                why = f"the source answers {code.name.upper()}" if code else "the source has no such partition"
+                self.hold([each], why, _HELD_S)
+            else:
+                self.hold([each], "no broker of the source leads it", _HELD_S)
 
     def _led(self) -> list[Replica]:
         return [
@@ -244,7 +271,9 @@ class LinkFetches:
                     log.info("%s: continues over %s at offset %d", replica.name, status, position[0])
                     if replica.key in self._complete:
                         self._complete[replica.key] = CompleteUntil(_now_ms())
-            if replica.log.config.compacts and not self.stops(replica.name.topic):
+            if not replica.log.config.compacts:  # nor does the source: until now it has removed no tombstone
+                self._complete[replica.key] = CompleteUntil(self._seen_ms)
+            elif not self.stops(replica.name.topic):
                 if not self._has_tombstones(replica, mirror, topic):
                     continue
                 if mirror.source_end not in (-1, self._seen.get(replica.key)):  # it was answered since the last look
@@ -299,7 +328,7 @@ class LinkFetches:
         if new and not self._stopping.is_set():
             log.warning("mirror %s: %s cannot be copied, retrying: %s", self._name, some_of(new), why)
 
-    def hold_failed(self, each: Mirrored, error: KlammError) -> None:
+    def hold_failed(self, each: Mirrored, error: Exception) -> None:
         match error:
             case NoSpaceError():
                 why = f"the disk of broker {self._services.broker_id} is full: {error}; free space, and it goes on"
@@ -360,16 +389,23 @@ class LinkFetches:
 
     def _set_aside(self, replica: Replica, offset: int) -> None:
         """Called on a worker thread before a mirror is cut."""
-        name, end = replica.name, replica.log.log_end_offset
-        path = set_aside(replica.log, offset)
+        name, end, leader = replica.name, replica.log.log_end_offset, replica.leader
+        before = self._aside.get(name)
+        if before is not None and before[:3] == (leader, offset, end):  # it could not be noted
+            path = before[3]
+        else:
+            path = set_aside(replica.log, offset)
+            if leader is not None:
+                self._aside[name] = leader, offset, end, path
         cut = MirrorCut(
             partition=name.partition, start=offset, end=end, broker=self._services.broker_id, path=str(path)
         )
 
         def add(node: MirrorTopicNode | None) -> MirrorTopicNode | None:
-            return None if node is None else node.model_copy(update={"cuts": (*node.cuts, cut)})
+            return None if node is None or cut in node.cuts else node.model_copy(update={"cuts": (*node.cuts, cut)})
 
         update(self._coordination, topic_path(self._name, name.topic), MirrorTopicNode, add)
+        self._aside.pop(name, None)
 
 
 def _now_ms() -> int:

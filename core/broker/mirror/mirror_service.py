@@ -103,6 +103,10 @@ class MirrorService:
         words = f"its stored definition is invalid: {found}; correct the file and run `klamm mirror create {name}`"
         if self._invalid.get(name) != words:
             log.error("mirror %s: %s", name, words)
-            path, report = report_path(name, self._services.broker_id), ReportNode(problem=words)
-            update(self._context.coordination, path, ReportNode, lambda _: report)
+            path, own = report_path(name, self._services.broker_id), self._services.cluster.own_registration
+            report = {"problem": words, "broker_epoch": -1 if own is None else own.epoch}
+            update(
+                self._context.coordination, path, ReportNode,
+                lambda node: (node or ReportNode()).model_copy(update={**report, "partitions": {}}),
+            )  # fmt: skip
             self._invalid[name] = words

@@ -91,7 +91,7 @@ class Link(Protocol):
         """Leaves partitions out for a while, so that the others go on."""
         ...
 
-    def hold_failed(self, each: Mirrored, error: KlammError) -> None:
+    def hold_failed(self, each: Mirrored, error: Exception) -> None:
         """Leaves out a partition whose answer could not be applied, and notes what to do."""
         ...
 
@@ -160,6 +160,7 @@ class SourceFetcher:
     def _run(self) -> None:
         while not self._stopping.is_set():
             if not self._share:
+                self.failed_with = ""
                 self._some.clear()
                 if not self._share:
                     self._some.wait()
@@ -266,7 +267,9 @@ class SourceFetcher:
             except FencedLeaderEpochError as error:
                 log.info("%s: %s", each.replica.name, error)
                 result = MirrorResult.STALE
-            except KlammError as error:  # of this partition: the others of the answer are taken
+            except Exception as error:  # of this partition: the others of the answer are taken
+                if not isinstance(error, KlammError):
+                    log.exception("%s: an answer of the source could not be applied", each.replica.name)
                 self._link.hold_failed(each, error)
                 result = MirrorResult.STALE
             if result is not MirrorResult.APPENDED:
@@ -289,7 +292,7 @@ class SourceFetcher:
         mirror, answer = each.mirror, _answer(found)
         result = mirror.on_answer(fetch, answer)
         if result is MirrorResult.OUT_OF_RANGE:
-            start, _ = self._link.client().list_offsets({each.source: _EARLIEST})[each.source]
+            start, _ = self._link.client().list_offsets({each.source: _EARLIEST}, timeout_s=LOOK_UP_S)[each.source]
             result = mirror.on_bounds(fetch, start)
         self._applied.append(_Applied(each, result, len(answer.records) if result is MirrorResult.APPENDED else 0))
         if result is MirrorResult.GAP_FOUND:

@@ -13,15 +13,32 @@ from ..section import INT_MAX, ConfigType, Int, Long, Names, Section, key, wrong
 __all__ = ["MirrorConfig"]
 
 
+_LITERALS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""Escaped characters and classes."""
+
+
 def _pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
         raise ValueError(f"{value!r} is no regular expression: {error}") from None
+    if re.search(r"\)[*+{]", _LITERALS.sub("", value)):  # no other thread of the broker would run meanwhile
+        raise ValueError(
+            f"{value!r} repeats a group, which may take for ever with some names: write it with a class, as [a-z.]+"
+        )
     return value
 
 
 Pattern = Annotated[str, AfterValidator(_pattern), ConfigType.STRING]
+
+
+def _prefix(value: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{0,248}", value):
+        raise ValueError(f"{value!r} begins no topic name: use at most 248 letters, digits, '.', '_' or '-'")
+    return value
+
+
+Prefix = Annotated[str, AfterValidator(_prefix), ConfigType.STRING]
 
 
 def _servers(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -34,7 +51,7 @@ class MirrorConfig(Section):
     topics_regex: Pattern = key(
         "", "a pattern of whole names of further topics; it selects no internal topic and none that begins with `_`"
     )
-    prefix: str = key("", "put before the names of the source's topics")
+    prefix: Prefix = key("", "put before the names of the source's topics")
     groups_regex: Pattern = key("", "a pattern of the groups whose committed offsets are copied; empty: of none")
     groups_interval_ms: Long = key(5000, "milliseconds between two copies of the groups' offsets", ge=100)
     metadata_interval_ms: Long = key(

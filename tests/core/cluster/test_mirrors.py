@@ -9,6 +9,7 @@ import pytest
 from klamm.core.cluster.mirrors import (
     LinkNode,
     ReportNode,
+    copied_path,
     link_path,
     read_links,
     read_reports,
@@ -37,3 +38,11 @@ def test_nothing_of_a_link_comes_back_after_it_was_dropped(tmp_path: Path) -> No
             assert read_links(coordination) == {}
     finally:
         coordination.close()
+
+
+def test_every_group_has_a_path_of_its_own() -> None:
+    """No coordination takes `.` and `..` as names."""
+    groups = ["", ".", "..", "...", "%2E", "%", "a/b", "a.b"]
+    names = [copied_path("berlin", group).rpartition("/")[2] for group in groups]
+    assert len(set(names)) == len(groups)
+    assert not {"", ".", ".."} & set(names)

@@ -189,3 +189,29 @@ def test_an_answer_that_comes_after_the_topic_was_replaced_changes_nothing(tmp_p
     rig.mirror.on_topic(UUID(int=8))
     assert rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.unknown_topic_id)) is MirrorResult.STALE
     assert rig.mirror.status is MirrorStatus.SOURCE_REPLACED
+
+
+def test_an_epoch_that_could_not_be_raised_is_asked_for_again(tmp_path: Path) -> None:
+    """As while the coordination is away."""
+    rig = Rig(tmp_path, epoch=3)
+    rig.write(b"a", epoch=8)
+    assert rig.step() is MirrorResult.EPOCH_TOO_LOW
+    rig.mirror.failed()
+    assert rig.mirror.status is MirrorStatus.FAILED
+    assert rig.step() is MirrorResult.EPOCH_TOO_LOW
+
+
+def test_a_gap_that_could_not_be_stored_is_found_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.write(b"a", b"b")
+    rig.step()
+    rig.write(b"c", b"d")
+    rig.source.delete_records_before(3)
+    for _ in range(2):
+        fetch = rig.mirror.fetch()
+        assert fetch is not None
+        rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range))
+        assert rig.mirror.on_bounds(fetch, 3) is MirrorResult.GAP_FOUND
+        rig.mirror.failed()
+    rig.mirror.skip_gap()
+    assert rig.mirror.fetch() == MirrorFetch(2, 3), "nothing is skipped that is not stored"

@@ -56,6 +56,24 @@ def test_a_topic_is_refused(topic: SourceTopic, here: TargetTopic | None, keys: 
     assert not plan.create
 
 
+def test_a_promoted_topic_is_no_error_and_is_not_taken_back() -> None:
+    plan = planned({"flights": SourceTopic(ID, 1)}, {"flights": TargetTopic(1, promoted=True)})
+    assert "was promoted" in plan.left_out["flights"]
+    assert not plan.refused
+    assert not plan.create
+
+
+def test_a_mirror_that_is_not_selected_any_more_is_named() -> None:
+    plan = planned({"trips": SourceTopic(ID, 2)}, {"trips": TargetTopic(1, link="berlin", source="trips")})
+    assert "does not select it any more" in plan.left_out["trips"]
+    assert not plan.grow
+
+
+def test_a_topic_that_was_promoted_before_it_became_another_links_mirror_is_refused() -> None:
+    here = TargetTopic(1, link="paris", source="flights", promoted=True)
+    assert "mirror of link paris" in planned({"flights": SourceTopic(ID, 1)}, {"flights": here}).refused["flights"]
+
+
 def test_a_named_topic_that_does_not_exist_is_reported() -> None:
     assert "does not exist" in planned({}, {}, topics=["trips"]).refused["trips"]
 
@@ -88,8 +106,19 @@ def test_groups_are_selected_by_their_whole_names() -> None:
         {"bootstrap.servers": "b:1"},
         {"bootstrap.servers": "b", "topics": "a"},
         {"bootstrap.servers": "b:1", "topics.regex": "("},
+        {"bootstrap.servers": "b:1", "topics.regex": r"([a-z]+-?)+"},
+        {"bootstrap.servers": "b:1", "topics": "a", "groups.regex": r"(a|a){1,99}"},
+        {"bootstrap.servers": "b:1", "topics": "a", "prefix": "berlin/"},
+        {"bootstrap.servers": "b:1", "topics": "a", "prefix": "p" * 249},
     ],
 )
 def test_a_wrong_link_is_refused(keys: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         MirrorConfig.model_validate(keys)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(flights|trips)\..*", r"(old-)?trips", r"a\(b\)+", r"[()]+", r"[])*]+x", "(?i)Trips"]
+)
+def test_a_pattern_without_a_repeated_group_is_taken(pattern: str) -> None:
+    MirrorConfig.model_validate({"bootstrap.servers": "b:1", "topics": "a", "groups.regex": pattern})

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from klamm.core.cli.mirror import app
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.offsets import CommittedOffset
@@ -33,7 +35,8 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
             "metadata.interval.ms": 100,
             "fetch.max.wait.ms": 100,
         }
-        target = stack.enter_context(running_broker(folder / "target", mirrors={"berlin": link}))
+        short = {"offset.metadata.max.bytes": 10}
+        target = stack.enter_context(running_broker(folder / "target", broker=short, mirrors={"berlin": link}))
         found = Clusters(source, target, load_settings({}).codec_table(), stack)
         assert "mirror berlin follows" in found.mirror("create", "berlin")
         yield found
@@ -65,6 +68,43 @@ def test_offsets_of_groups_are_copied_and_those_of_a_group_that_has_moved_stay(c
     eventually(lambda: tp in clusters.target.fetch_offsets("load.after"), "a later copy")
     assert clusters.target.fetch_offsets(group)[tp].offset == 1
     assert tp not in clusters.target.fetch_offsets("other")
+
+
+def test_a_group_that_cannot_be_copied_stops_no_other(clusters: Clusters) -> None:
+    topic, tp = "trips.some", TopicPartition("trips.some", 0)
+    clusters.create(topic)
+    clusters.write(topic, b"a")
+    clusters.follows(topic, 1)
+    clusters.source.commit_offsets("load.a", {tp: CommittedOffset(1, metadata="longer than the target takes")})
+    clusters.source.commit_offsets("load.b", {tp: CommittedOffset(1, metadata="of Spark")})
+    eventually(lambda: tp in clusters.target.fetch_offsets("load.b"), "the copy")
+    assert clusters.target.fetch_offsets("load.b")[tp].metadata == "of Spark"
+    eventually(
+        lambda: "the offsets of group 'load.a' are not copied" in clusters.printed("status", "berlin"), "the reason"
+    )
+    clusters.source.delete_group("load.a")
+
+
+def test_a_topic_that_is_deleted_while_it_is_paused_is_not_copied_again(clusters: Clusters) -> None:
+    topic, other = "trips.paused", "trips.other"
+    clusters.create(topic)
+    clusters.create(other)
+    clusters.follows(other, 0)
+    clusters.write(topic, b"a")
+    clusters.follows(topic, 1)
+    clusters.mirror("pause", "berlin")
+    clusters.target.delete_topics([topic])
+    clusters.create("trips.meanwhile")
+    eventually(lambda: clusters.row(other)["status"] == "PAUSED", "the brokers know it")
+    assert not {topic, "trips.meanwhile"} & set(clusters.target.metadata().topics)
+    clusters.mirror("resume", "berlin")
+    clusters.follows(topic, 1)
+    clusters.mirror("pause", "berlin", "--topic", topic)
+    clusters.target.delete_topics([topic])
+    eventually(lambda: clusters.row(topic)["status"] == "PAUSED", "it is created, and stays paused")
+    assert clusters.row(topic)["end"] == 0
+    clusters.mirror("resume", "berlin", "--topic", topic)
+    clusters.follows(topic, 1)
 
 
 def test_clients_cannot_change_a_mirror(clusters: Clusters) -> None:
@@ -156,6 +196,10 @@ def test_commands_refuse_what_is_wrong(clusters: Clusters) -> None:
     clusters.follows("trips.kept", 0)
     assert "promote them first" in clusters.mirror("drop", "berlin", fails=True)
     assert "berlin" in clusters.mirror("list")
+    changed = clusters.target_broker.folder / "changed.yaml"
+    changed.write_text(clusters.target_broker.config_path.read_text().replace("berlin:", "berlin:\n    prefix: old."))
+    result = CliRunner().invoke(app, ["create", "berlin", "--config", str(changed)])
+    assert "mirrors.berlin.prefix: the link's topics here begin with ''" in str(result.exception)
 
 
 def test_a_diverging_epoch_is_answered_to_clients(clusters: Clusters, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         port = free_port()
         rome = {
             "bootstrap.servers": f"127.0.0.1:{port}",
-            "topics": ["trips.back", "trips.other"],
+            "topics": ["trips.back", "trips.other", "trips.compacted"],
             "metadata.interval.ms": 100,
         }
         source = stack.enter_context(running_broker(folder / "source", mirrors={"rome": rome}))
@@ -93,6 +93,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 def test_a_planned_promotion_waits_and_continues_where_the_source_ends(clusters: Pair) -> None:
     topic = "trips.planned"
+    assert "has no mirror topic" in clusters.mirror("fail-over", "careful", fails=True)
     clusters.create(topic)
     clusters.write(topic, b"a", b"b")
     clusters.follows(topic, 2)
@@ -102,8 +103,19 @@ def test_a_planned_promotion_waits_and_continues_where_the_source_ends(clusters:
     assert clusters.writes(topic, b"c") == 2
     headers = [header for _, header in iter_headers(stored(clusters.target, topic))]
     assert headers[-1].leader_epoch > headers[0].leader_epoch
-    eventually(lambda: "an ordinary topic" in clusters.status(topic)["refused"].get(topic, ""), "it is not taken back")
+    eventually(lambda: "was promoted" in clusters.status(topic)["left_out"].get(topic, ""), "it is not taken back")
+    assert topic not in clusters.status(topic)["refused"], "this is no error"
     clusters.target.delete_records({TopicPartition(topic, 0): 1})
+
+
+def test_a_record_of_an_impossible_time_does_not_prevent_a_fail_over(clusters: Pair) -> None:
+    topic = "trips.future"
+    clusters.create(topic, message_timestamp_after_max_ms=str(2**63 - 1))
+    clusters.source.produce({TopicPartition(topic, 0): batch([b"a"], timestamp_ms=2**62)})
+    clusters.follows(topic, 1)
+    done = clusters.mirror("fail-over", "berlin", "--topic", topic)
+    assert f"newest record of {2**62} ms after 1970" in done
+    assert clusters.writes(topic, b"b") == 1
 
 
 def test_producer_ids_of_the_source_are_not_given_out_again(clusters: Pair) -> None:
@@ -220,6 +232,21 @@ def test_the_former_source_mirrors_its_former_mirror_without_a_new_copy(clusters
     assert clusters.writes(topic, b"z") == 4
     back.follows(topic, 5, link="rome")
     back.same(topic)
+
+
+def test_a_compacted_topic_is_adopted(clusters: Pair, tmp_path: Path) -> None:
+    """It has missed no tombstone, since the promotion is not long ago."""
+    topic = "trips.compacted"
+    clusters.create(topic, cleanup_policy="compact")
+    clusters.write(topic, b"a")
+    clusters.follows(topic, 1)
+    promoted = tmp_path / "promotions.jsonl"
+    promoted.write_text(clusters.mirror("promote", "berlin", "--topic", topic, "--json"))
+    clusters.writes(topic, b"b")
+    back = Pair(clusters.target_broker, clusters.source_broker, clusters.codecs, clusters.stack)
+    back.mirror("create", "rome")
+    back.mirror("adopt", "rome", "--topic", topic, "--promotions", str(promoted))
+    back.follows(topic, 2, link="rome")
 
 
 def test_a_topic_that_is_not_the_source_is_not_adopted(clusters: Pair, tmp_path: Path) -> None:

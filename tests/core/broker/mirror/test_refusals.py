@@ -13,28 +13,45 @@ import logging
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 from zlib import crc32
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from klamm.core.broker.mirror.link_fetches import LinkFetches
 from klamm.core.cli.mirror import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.cluster.mirrors import (
+    LinkNode,
+    MirrorTopicNode,
+    ReportNode,
+    link_path,
+    read_topics,
+    report_path,
+    topic_path,
+    update,
+)
+from klamm.core.config.sections.mirror import MirrorConfig
+from klamm.core.config.settings import load_settings
+from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
 from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
 from klammtest.faulty import fault_hook
-from klammtest.logs import batch, codec_table
+from klammtest.logs import append, batch, codec_table, open_log
 from klammtest.waiting import PATIENCE_S, eventually, within
 
 QUICK = {"metadata.interval.ms": 100, "fetch.max.wait.ms": 50}
-ODD = {"odd.old": 1, "odd.configured": 1, "odd.good": 1, "__consumer_offsets": 1, "_schemas": 1}
+ODD = {"odd.old": 1, "odd.configured": 1, "odd.good": 1, "odd.split": 2, "__consumer_offsets": 1, "_schemas": 1}
 
 
 class World:
@@ -51,6 +68,15 @@ class World:
         self.source = stack.enter_context(ClusterClient(source.bootstrap, codecs=codec_table()))
         self.target = stack.enter_context(ClusterClient(self.bootstrap, codecs=codec_table()))
         self.source_bootstrap = source.bootstrap
+
+    @contextmanager
+    def coordination(self) -> Iterator[Coordination]:
+        found = load_settings(self._file).make_coordination()
+        found.start(30)
+        try:
+            yield found
+        finally:
+            found.close()
 
     def run(self, *arguments: str) -> tuple[str, str]:
         """Runs `klamm mirror`; returns its output and its error."""
@@ -117,14 +143,7 @@ def odd(world: World) -> Iterator[ScriptedCluster]:
 def dropped(world: World, link: str) -> None:
     """Removes a link and its topics, so that its source may end."""
     world.run("pause", link)
-
-    def rows() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(world.run("status", link, "--json")[0])["partitions"]
-        return found
-
-    # Until its broker has read that it is paused, it creates a deleted topic again.
-    eventually(lambda: all(row["status"] == "PAUSED" for row in rows()), f"link {link} is paused")
-    names = {row["topic"] for row in rows()}
+    names = {row["topic"] for row in json.loads(world.run("status", link, "--json")[0])["partitions"]}
     if names:
         world.target.delete_topics(sorted(names))
 
@@ -222,6 +241,34 @@ def test_a_topic_whose_configuration_is_refused_here_is_not_mirrored(world: Worl
     world.goes_on()
 
 
+def test_a_topic_whose_configuration_the_source_does_not_show_stops_no_other(
+    world: World, odd: ScriptedCluster
+) -> None:
+    odd.hidden = {"odd.configured"}
+    world.link("blind", odd.bootstrap, topics=["odd.configured", "odd.good"])
+    line = world.says("blind", "topic odd.configured: not mirrored: the source does not show its configuration")
+    assert "TOPIC_AUTHORIZATION_FAILED" in line
+    assert "grant DESCRIBE_CONFIGS there" in line
+    world.follows("blind", "odd.good", 1)
+    odd.hidden = {"odd.good"}
+    world.follows("blind", "odd.configured", 0)
+    world.says("blind", "topic odd.good: mirrored with its earlier configuration")
+
+
+def test_a_partition_without_a_leader_at_the_source_stops_no_other_of_its_topic(
+    world: World, odd: ScriptedCluster
+) -> None:
+    led, unled = TopicPartition("odd.split", 0), TopicPartition("odd.split", 1)
+    odd.led[unled].leader = -1
+    odd.stored[led].append((1_700_000_000_000, None, b"a", ()))
+    world.link("split", odd.bootstrap, topics=["odd.split"])
+    world.says("split", "odd.split-1: no broker of the source leads it")
+    rows = json.loads(world.run("status", "split", "--json")[0])["partitions"]
+    assert [(row["status"], row["end"]) for row in rows] == [("FOLLOWING", 1), ("SOURCE_AWAY", 0)]
+    odd.led[unled].leader = 1
+    eventually(lambda: world.run("status", "split")[1] == "", "it is copied as soon as it has a leader")
+
+
 def test_a_partition_goes_on_when_its_disk_has_space_again(world: World) -> None:
     """The quota of one partition's directory is used up."""
     world.source.create_topics({"trips.full": NewTopic(1, 1, {"retention.ms": "-1"})})
@@ -260,21 +307,110 @@ def test_a_compacted_topic_whose_tombstones_may_be_missed_stops_until_it_is_copi
     assert world.run("status", "berlin")[1] == ""
 
 
+def test_a_decision_about_tombstones_counts_for_one_stop(world: World) -> None:
+    topic = "trips.twice"
+    world.source.create_topics({topic: NewTopic(1, 1, {"cleanup.policy": "compact"})})
+    world.source.produce({TopicPartition(topic, 0): batch([b"a"])})
+    world.follows("berlin", topic, 1)
+
+    def has_retention(ms: str) -> bool:
+        return world.target.describe_configs(topic)["delete.retention.ms"].value == ms
+
+    def stops() -> None:
+        """Makes the partition STALE without a record more."""
+        for retention_ms in ("0", "86400000"):
+            world.source.alter_configs(topic, {"delete.retention.ms": retention_ms})
+            eventually(partial(has_retention, retention_ms), "the configuration is copied")
+            if retention_ms == "0":
+                world.says("berlin", f"{topic}-0: not copied for longer than delete.retention.ms")
+
+    stops()
+    assert world.run("resolve", "berlin", "--topic", topic, "--continue")[1] == ""
+    world.follows("berlin", topic, 1)
+    with world.coordination() as coordination:
+        eventually(lambda: not read_topics(coordination, "berlin")[topic].decisions, "the decision is forgotten")
+    stops()
+    world.says("berlin", f"{topic}-0: not copied for longer than delete.retention.ms")
+    assert world.run("resolve", "berlin", "--topic", topic, "--continue")[1] == ""
+
+
+def test_a_topic_that_becomes_compacted_has_missed_no_tombstone(world: World) -> None:
+    """Before that its source removed none, however long ago the mirror began."""
+    topic = "trips.later-compacted"
+    world.source.create_topics({topic: NewTopic(1, 1, {"retention.ms": "-1"})})
+    world.source.produce({TopicPartition(topic, 0): batch([b"a"])})
+    world.follows("berlin", topic, 1)
+    with world.coordination() as coordination:
+        path = topic_path("berlin", topic)
+        update(coordination, path, MirrorTopicNode, lambda node: node and node.model_copy(update={"since_ms": 1}))
+    world.source.alter_configs(topic, {"cleanup.policy": "compact"})
+    eventually(
+        lambda: world.target.describe_configs(topic)["cleanup.policy"].value == "compact", "the configuration is copied"
+    )
+    world.source.produce({TopicPartition(topic, 0): batch([b"b"])})
+    world.follows("berlin", topic, 2)
+
+
 def test_a_stored_link_that_cannot_be_used_leaves_the_others_alone(world: World) -> None:
     """As a link that a later version has stored."""
-    from klamm.core.cluster.mirrors import LinkNode, link_path, update
-    from klamm.core.config.settings import load_settings
-
-    coordination = load_settings(Path(world.data).parent / "klamm.yaml").make_coordination()
-    coordination.start(30)
-    try:
+    with world.coordination() as coordination:
         node = LinkNode(config={"bootstrap.servers": ["b:9092"], "topics": ["a"], "unknown.key": 1})
         update(coordination, link_path("a-later-one"), LinkNode, lambda _: node)
         world.says("a-later-one", "unknown.key")
         world.goes_on()
         assert world.run("drop", "a-later-one")[1] == ""
-    finally:
-        coordination.close()
+
+
+def test_what_an_earlier_registration_of_a_broker_has_reported_does_not_count(world: World) -> None:
+    """As that of a controller that was killed: nobody would ever take it back."""
+    world.goes_on()
+    report = ReportNode(problem="broken", refused={"trips.good": "stale"}, broker_epoch=1)
+    with world.coordination() as coordination:
+        update(coordination, report_path("berlin", 7), ReportNode, lambda _: report)
+        assert world.run("status", "berlin") == (world.run("status", "berlin")[0], "")
+        path = report_path("berlin", 0)
+        update(coordination, path, ReportNode, lambda node: node and node.model_copy(update={"broker_epoch": 1}))
+        world.says("berlin", "trips.good-0", "no broker leads it, or its leader has not reported it yet")
+        assert "NO_REPORT" in world.run("status", "berlin", "--topic", "trips.good")[0]
+        coordination.delete(report_path("berlin", 7))
+    world.goes_on()
+
+
+def test_what_is_about_to_be_cut_is_copied_once(tmp_path: Path, world: World) -> None:
+    """Though the coordination does not answer when the copy is to be noted: it is tried every two seconds."""
+    log = open_log(tmp_path)
+    append(log, batch([b"a"]))
+    replica: Any = SimpleNamespace(name=log.tp, log=log, leader=object())
+    with world.coordination() as coordination:
+        path = topic_path("berlin", log.tp.topic)
+        node = MirrorTopicNode(source=log.tp.topic, topic_id=uuid4())
+        update(coordination, path, MirrorTopicNode, lambda _: node)
+        away: Any = Away(coordination)
+        services: Any = SimpleNamespace(broker_id=0)
+        config = MirrorConfig.model_validate({"bootstrap.servers": "b:9092", "topics": "a"})
+        nothing: Any = None
+        fetches = LinkFetches("berlin", config, services, away, nothing, nothing, dict, nothing)
+        for _ in range(3):
+            with pytest.raises(CoordinationUnavailableError):
+                fetches._set_aside(replica, 0)
+        away.is_away = False
+        fetches._set_aside(replica, 0)
+        (cut,) = read_topics(coordination, "berlin")[log.tp.topic].cuts
+        coordination.delete(path)
+    assert [str(each) for each in tmp_path.glob("*-cut/*")] == [cut.path]
+
+
+class Away:
+    """A coordination that cannot be reached while `is_away`."""
+
+    def __init__(self, inner: Coordination) -> None:
+        self._inner = inner
+        self.is_away = True
+
+    def __getattr__(self, name: str) -> Any:
+        if self.is_away:
+            raise CoordinationUnavailableError("away")
+        return getattr(self._inner, name)
 
 
 @pytest.mark.parametrize(

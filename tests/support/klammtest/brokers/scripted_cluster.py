@@ -51,7 +51,7 @@ class ScriptedCluster:
     they do not lead, unless `refused` has an error for it. `poll_s`: how long a Fetch without records waits, unless it
     asks for less; `polls_s`: the same of some brokers; `delays_s`: how much later these answer each Fetch.
     `coordinators`: brokers that name another coordinator than `coordinator`, and which. `configs`: what topics set
-    themselves.
+    themselves; `hidden`: topics whose configurations the client may not see.
     """
 
     topics: dict[str, int]
@@ -70,6 +70,7 @@ class ScriptedCluster:
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     cluster_id: str = "scripted"
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
     poll_s: float = 0.02
     polls_s: dict[int, float] = field(default_factory=dict)
     delays_s: dict[int, float] = field(default_factory=dict)
@@ -303,7 +304,9 @@ class ScriptedCluster:
         results = tuple(
             schema.part(
                 "DescribeConfigsResult",
-                error_code=ErrorCode.none,
+                error_code=ErrorCode.topic_authorization_failed
+                if resource.resource_name in self.hidden
+                else ErrorCode.none,
                 error_message=None,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
