@@ -150,9 +150,9 @@ class LinkControl:
                 (_TOPICS_HERE, 0.0, self._read_topics),
                 ("promotions", 0.0, self._promote),
                 ("adoptions", 0.0, self._adopt),
+                ("report", 0.0, self._report),  # before the source is asked, which takes time while it does not answer
                 ("source", self.config.metadata_interval_ms / 1000, self._compare),
                 ("groups", self.config.groups_interval_ms / 1000, self._copy_groups),
-                ("report", 0.0, self._report),
             ]
             for what, interval_s, step in steps:
                 if self._stopping.is_set() or time.monotonic() < self._due.get(what, 0.0):
