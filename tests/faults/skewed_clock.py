@@ -17,6 +17,7 @@ class SkewedClock:
     """The wall clock of the processes that are started with `environment`. `folder` holds its files."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self._library = folder / "skewed_clock.so"
         self._file = folder / "clock.ahead"
         self.ahead_s = 0

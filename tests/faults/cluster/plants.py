@@ -6,21 +6,11 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from typing import Protocol
 
+from cluster.lives import LivesScene
 from klamm.core.records.header import iter_headers, rewrite_base
 from klamm.core.records.partition import TopicPartition
-from klammtest.history import History, Leadership, Outcome, Poll, Send, Watermark
-from klammtest.replicated.cluster import BrokerCluster
-
-
-class Scene(Protocol):
-    """The end of a life: what the checker will read."""
-
-    cluster: BrokerCluster
-    topic: str
-    history: History
-
+from klammtest.history import Leadership, Outcome, Poll, Send, Watermark
 
 LOST = "the last batch of a partition is cut off all its logs"
 MISSING = "the last batch of a partition is cut off one replica's log"
@@ -32,7 +22,7 @@ STALE = "the newest leader's watermark is below an acknowledged record"
 TWO_LEADERS = "a broker's metadata names another leader for an epoch"
 
 
-def _segments(scene: Scene, partition: int = 0) -> list[Path]:
+def _segments(scene: LivesScene, partition: int = 0) -> list[Path]:
     """Returns the last segment of each replica, after its broker was killed."""
     scene.cluster.kill()
     found = []
@@ -53,16 +43,16 @@ def _cut(segment: Path) -> None:
         file.truncate(_last(segment))
 
 
-def cut_everywhere(scene: Scene) -> None:
+def cut_everywhere(scene: LivesScene) -> None:
     for segment in _segments(scene):
         _cut(segment)
 
 
-def cut_one(scene: Scene) -> None:
+def cut_one(scene: LivesScene) -> None:
     _cut(_segments(scene)[-1])
 
 
-def change_one(scene: Scene) -> None:
+def change_one(scene: LivesScene) -> None:
     segment = _segments(scene)[-1]
     data, place = bytearray(segment.read_bytes()), _last(segment)
     for position, header in iter_headers(bytes(data)):
@@ -71,7 +61,7 @@ def change_one(scene: Scene) -> None:
     segment.write_bytes(data)
 
 
-def repeat_everywhere(scene: Scene) -> None:
+def repeat_everywhere(scene: LivesScene) -> None:
     for segment in _segments(scene):
         data = segment.read_bytes()
         again = bytearray(data[_last(segment) :])
@@ -80,30 +70,30 @@ def repeat_everywhere(scene: Scene) -> None:
         segment.write_bytes(data + again)
 
 
-def _partition(scene: Scene) -> TopicPartition:
+def _partition(scene: LivesScene) -> TopicPartition:
     return TopicPartition(scene.topic, 0)
 
 
-def _newest(scene: Scene) -> Send:
+def _newest(scene: LivesScene) -> Send:
     sends = scene.history.partitions[_partition(scene)].sends
     return max((s for s in sends if s.outcome is Outcome.OK), key=lambda s: s.offset)
 
 
-def acknowledge_at_zero(scene: Scene) -> None:
+def acknowledge_at_zero(scene: LivesScene) -> None:
     sends, newest = scene.history.partitions[_partition(scene)].sends, _newest(scene)
     sends[sends.index(newest)] = newest._replace(offset=0)
 
 
-def poll_one_more(scene: Scene) -> None:
+def poll_one_more(scene: LivesScene) -> None:
     newest = _newest(scene)
     scene.history.polled(_partition(scene), [Poll("planted", newest.offset + 1_000_000, "gone")])
 
 
-def answer_stale(scene: Scene) -> None:
+def answer_stale(scene: LivesScene) -> None:
     newest = _newest(scene)
     scene.history.watermark(_partition(scene), Watermark("planted", 1 << 30, newest.offset, newest.end + 1, inf))
 
 
-def lead_twice(scene: Scene) -> None:
+def lead_twice(scene: LivesScene) -> None:
     said = max(scene.history.partitions[_partition(scene)].leaderships, key=lambda one: one.epoch)
     scene.history.led(_partition(scene), Leadership(said.broker + 1, said.epoch, "planted"))

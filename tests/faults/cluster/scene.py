@@ -12,16 +12,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
 from cluster.coordinations import ETCD_TOOLS, CoordinationSite, coordination_for
-from harness import Result, Run, heard
+from cluster.lives import BROKER, LIMIT_S, LivesCampaign, LivesScene, text_of
+from harness import Result, Run
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker
@@ -43,27 +44,16 @@ from klammtest.waiting import within
 from skewed_clock import SkewedClock
 
 PARTITIONS = 3
-RATE = 150.0
-"""Records a second of each producer."""
-EVIDENCE = Path(__file__).parents[3] / "var" / "faults" / "cluster"
-LIMIT_S = 180.0
-"""Within which every partition is in sync again after a fault."""
 PROGRESS_S = 45.0
 """Within which every partition takes records of every producer again after a fault. On a machine without a free
 processor 26 s have been seen; 58 s were a defect (`clock-skew`)."""
-BROKER: Mapping[str, Any] = {"replica.lag.time.max.ms": 3_000, "log.flush.scheduler.interval.ms": 200}
 _FRONT_PORT = 9093
 Inject = Callable[[int, random.Random, "Scene"], None]
 """Injects fault `at` and undoes it."""
-MOST_PROBLEMS = 100
-"""A campaign that has found more ends."""
-KINDS_LOST = ("lost", "missing", "vanished")
-KINDS_CORRUPT = ("polled", "inconsistent", "phantom", "offset")
 ASSERTED = (
     "acks=all, idempotent: nothing acknowledged is lost, doubled or out of order; replicas are byte-equal; polled "
     "records stay; watermarks do not fall; one leader an epoch"
 )
-FIGURES = {"duplicated": "doubled", "reordered": "reordered"}
 
 
 @dataclass(frozen=True)
@@ -107,38 +97,23 @@ class Site:
         return (KlammConsumer, java_client.JavaConsumer if self.java else ConfluentConsumer)
 
 
-class Observed(Protocol):
-    """A campaign's run, with the brokers whose logs are read."""
-
-    run: Run
-    total: Result
-
-    @property
-    def brokers(self) -> Mapping[str, RunningBroker]: ...
-
-
-class Scene:
+class Scene(LivesScene):
     """One cluster of a campaign; `life` begins and ends a history."""
+
+    partition_count, rate = PARTITIONS, 150.0
 
     def __init__(
         self, site: Site, cluster: BrokerCluster, total: Result, run: Run, coordination: CoordinationSite
     ) -> None:
-        self.site, self.cluster, self.total, self.run = site, cluster, total, run
-        self.coordination = coordination
+        super().__init__(cluster, total, run, coordination)
+        self.site = site
         self.network: network.Network | None = cluster.network
         self.weather = Weather()
         self.disks: dict[int, Disk] = {}
         self.clocks: dict[int, SkewedClock] = {}
-        self.topic = ""
-        self.history = History()
-        self.senders: list[senders.Sender] = []
         self.consumers: list[Watcher] = []
         self.ended_threads: Sequence[str] = ()
         """What ended threads of this process, a client's too."""
-
-    @property
-    def partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
 
     @property
     def brokers(self) -> Mapping[str, RunningBroker]:
@@ -147,9 +122,7 @@ class Scene:
     # -- whom to hurt ------------------------------------------------------------------------------------------------
 
     def leader(self, chance: random.Random) -> int:
-        """Returns the leader of a random partition."""
-        leaders = [s.leader for s in self.cluster.states(self.topic, PARTITIONS).values() if s.leader >= 0]
-        return chance.choice(leaders) if leaders else chance.choice(self.cluster.ids)
+        return self.leader_in(self.cluster, chance)
 
     def follower(self, chance: random.Random) -> int:
         """Returns a broker that follows in a random partition; the choice may lead others."""
@@ -172,13 +145,13 @@ class Scene:
         for sender in self.senders:
             if not sender.await_progress(limit_s, partitions):
                 states = self.cluster.states(self.topic, PARTITIONS)
-                self.total.wrong(at, f"{sender.name} has no acknowledgement within {limit_s:.0f} s: {_text(states)}")
+                self.total.wrong(at, f"{sender.name} has no acknowledgement within {limit_s:.0f} s: {text_of(states)}")
                 return
 
     def require_in_sync(self, at: int | str) -> None:
         if not self.cluster.await_in_sync(self.topic, PARTITIONS, LIMIT_S):
             states = self.cluster.states(self.topic, PARTITIONS)
-            self.total.wrong(at, f"replicas are not in sync within {LIMIT_S:.0f} s: {_text(states)}")
+            self.total.wrong(at, f"replicas are not in sync within {LIMIT_S:.0f} s: {text_of(states)}")
 
     def undergo(self, at: int, chance: random.Random, inject: Inject) -> None:
         """Injects a fault, after which all partitions must take records, and come in sync, again."""
@@ -194,10 +167,6 @@ class Scene:
         for sender in self.senders:
             self.longest(f"gap-{sender.name}-ms", sender.longest_gap_s)
 
-    def longest(self, figure: str, seconds: float) -> None:
-        """Keeps the longest time of a figure."""
-        self.total.figures[figure] = max(self.total.figures.get(figure, 0), round(seconds * 1000))
-
     # -- a life ------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -209,12 +178,7 @@ class Scene:
         self.cluster.create_topic(self.topic, PARTITIONS, self.site.topic)
         self.require_in_sync(at)
         bootstrap = self.cluster.bootstrap
-        self.senders = [
-            senders.Sender(
-                name, number * 10 + i + 1, lambda make=make: make(bootstrap), self.topic, PARTITIONS, self.history, RATE
-            )
-            for i, (name, make) in enumerate(self.site.producers.items())
-        ]
+        self.senders = self.started(bootstrap, self.site.producers)
         self.consumers = [kind(bootstrap, self.topic, PARTITIONS, self.history) for kind in self.site.consumers]
         watchers: list[Watcher] = [
             *self.consumers,
@@ -228,15 +192,12 @@ class Scene:
         self._end(at, watchers, tamper)
 
     def _end(self, at: str, watchers: list[Watcher], tamper: Callable[[Scene], None] | None) -> None:
+        self.stop(at, self.senders)
         for sender in self.senders:
-            try:
-                sender.stop()
-            except RuntimeError as error:
-                self.total.wrong(at, str(error))
             for error_name, n in sender.errors.items():
                 self.total.count(f"unanswered-{error_name.lower().lstrip('_')}", n)
         self.require_in_sync(at)
-        ends = self._await_equal_ends(at)
+        ends = self.await_equal_ends(at, lambda: watermarks(self.cluster.bootstrap, self.partitions))
         read = read_back(self.cluster.bootstrap, ends)
         if not within(lambda: not any(self._behind(c.name, ends) for c in self.consumers), LIMIT_S):
             for consumer in self.consumers:
@@ -245,41 +206,16 @@ class Scene:
                     told += f"; threads have ended: {'; '.join(self.ended_threads)}" if self.ended_threads else ""
                     told += f"; its partitions: {progress}" if (progress := consumer.progress()) else ""
                     self.total.wrong(at, f"{consumer.name} did not come to the end: {', '.join(behind)}{told}")
-        for watcher in watchers:
-            try:
-                watcher.stop()
-            except RuntimeError as error:
-                self.total.wrong(at, str(error))
+        self.stop(at, watchers)
         if tamper is not None:
             tamper(self)
         replicas = {tp: self.cluster.replicas(tp) for tp in ends}
         if tamper is not None:
             read = {tp: list(replicas[tp][0].rows) for tp in ends}
-        self._count(at, check(self.history, read, replicas))
+        self.count(at, check(self.history, read, replicas))
         if tamper is None:
-            check_brokers(self, at)
+            self.check_brokers(at)
             self.cluster.delete_topic(self.topic)
-
-    def _await_equal_ends(self, at: str) -> dict[TopicPartition, int]:
-        """Waits until each replica ends at the high watermark; returns the ends."""
-        ends: dict[TopicPartition, int] = {}
-
-        def equal() -> bool:
-            ends.clear()
-            try:
-                ends.update(watermarks(self.cluster.bootstrap, self.partitions))
-            except KafkaException:  # the broker that was asked does not know the new leader yet
-                return False
-            return all(
-                len(copies := self.cluster.replicas(tp)) == self.cluster.factor
-                and all(copy.end == end for copy in copies)
-                for tp, end in ends.items()
-            )
-
-        if not within(equal, LIMIT_S):
-            found = {str(tp): {copy.broker: copy.end for copy in self.cluster.replicas(tp)} for tp in ends}
-            self.total.wrong(at, f"replicas do not come to the same end: watermarks {_text(ends)}, ends {found}")
-        return ends
 
     def _behind(self, consumer: str, ends: Mapping[TopicPartition, int]) -> list[str]:
         """Returns, for each partition whose last record the consumer has not polled, how far it has come."""
@@ -290,26 +226,15 @@ class Scene:
                 found.append(f"{tp} at {last + 1} of {end}")
         return found
 
-    def _count(self, at: str, verdict: Verdict) -> None:
-        self.total.acknowledged += verdict.acknowledged
+    def count(self, at: str, verdict: Verdict) -> None:
         self.total.count("unknown", verdict.unknown)
-        for figure in FIGURES.values():
-            self.total.count(figure, 0)
         if verdict.anomalies and not self.run.plant:
             self._keep_batches({anomaly.partition for anomaly in verdict.anomalies})
-        for anomaly in verdict.anomalies:
-            what = f"{anomaly.kind}: {anomaly.partition}: {anomaly.detail}"
-            if anomaly.kind in KINDS_LOST:
-                self.total.lose(at, what)
-            elif anomaly.kind in KINDS_CORRUPT:
-                self.total.corrupt(at, what)
-            else:
-                self.total.count(FIGURES.get(anomaly.kind, anomaly.kind))
-                self.total.wrong(at, what)
+        super().count(at, verdict)
 
     def _keep_batches(self, partitions: Iterable[TopicPartition]) -> None:
         """Keeps the headers of all batches of the partitions, by replica: their files go with the topic."""
-        folder = evidence_of(self.run)
+        folder = self.evidence()
         for tp in partitions:
             for broker in self.cluster.ids:
                 directory = self.cluster.brokers[broker].log_dir / str(tp)
@@ -317,76 +242,33 @@ class Scene:
                 (folder / f"{tp}-of-{broker}.batches").write_text("".join(f"{header}\n" for header in headers))
 
 
-def check_brokers(observed: Observed, at: str) -> None:
-    """Counts tracebacks in the brokers' logs as wrong."""
-    for name, broker in observed.brokers.items():
-        text = broker.log()
-        if "Traceback" in text:
-            place = text.index("Traceback")
-            observed.total.wrong(at, f"a traceback in the log of {name}: {text[place : place + 1500]}")
-            broker.output.write_text("")
-
-
 def watermarks(bootstrap: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Returns the high watermarks. Raises `KafkaException`."""
+    """Returns the high watermarks; none if the broker that was asked does not know the new leader yet."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends", "log_level": 0})
     try:
         return {
             tp: consumer.get_watermark_offsets(Partition(tp.topic, tp.partition), timeout=60)[1] for tp in partitions
         }
+    except KafkaException:
+        return {}
     finally:
         consumer.close()
 
 
-def _text(by_partition: Mapping[TopicPartition, object]) -> str:
-    return ", ".join(f"{tp.partition}: {what}" for tp, what in by_partition.items())
-
-
 @dataclass(frozen=True)
-class ClusterCampaign:
-    """`quick` and `full` are numbers of injections, `a_life` how many share a topic. `plant` changes what the checker
-    sees of the last life.
-    """
+class ClusterCampaign(LivesCampaign):
+    asserted: ClassVar[str] = ASSERTED
 
-    name: str
-    injects: str
-    inject: Inject
-    plants: str
-    plant: Callable[[Scene], None]
-    quick: int
-    full: int
     site: Site = field(default_factory=Site)
     a_life: int = 10
-    extra: str = ""
 
-    @property
-    def asserts(self) -> str:
-        return f"{ASSERTED}; {self.extra}" if self.extra else ASSERTED
+    def scene(self, run: Run, total: Result) -> AbstractContextManager[Scene]:
+        return scene_on(self.site, run, total)
 
-    @property
-    def tools(self) -> tuple[str, ...]:
-        return self.site.tools
-
-    def run(self, run: Run) -> Result:
-        total = Result(wanted=self.quick if run.quick else self.full)
-        injections = list(run.injections(self.quick, self.full))
-        with heard("klammtest") as said, scene_on(self.site, run, total) as scene, ended_threads(scene):
-            try:
-                for number, first in enumerate(range(0, len(injections), self.a_life)):
-                    life = injections[first : first + self.a_life]
-                    last = first + self.a_life >= len(injections)
-                    at = f"{life[0][0]}-{life[-1][0]}"
-                    with scene.life(number, at, self.plant if run.plant and last else None):
-                        for i, chance in life:
-                            scene.undergo(i, chance, self.inject)
-                    if total.problem_count > MOST_PROBLEMS:
-                        break
-            except Exception as error:
-                total.wrong("all", f"the campaign ended: {error!r}")
-                keep_evidence(scene, said)
-                raise
-            keep_evidence(scene, said)
-        return total
+    def life(
+        self, scene: Scene, number: int, at: str, tamper: Callable[[Scene], None] | None
+    ) -> AbstractContextManager[None]:
+        return scene.life(number, at, tamper)
 
 
 @contextmanager
@@ -404,24 +286,6 @@ def ended_threads(scene: Scene) -> Iterator[None]:
         yield
     finally:
         threading.excepthook = before
-
-
-def evidence_of(run: Run) -> Path:
-    """Returns the folder of what a campaign keeps when it has found something."""
-    folder = EVIDENCE / f"{run.name}-{run.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def keep_evidence(observed: Observed, said: list[str]) -> None:
-    """Keeps the brokers' logs, and why records were not delivered, of a campaign that has found something."""
-    if not observed.total.problem_count or observed.run.plant:
-        return
-    folder = evidence_of(observed.run)
-    (folder / "clients.out").write_text("".join(f"{line}\n" for line in said))
-    for name, broker in observed.brokers.items():
-        (folder / f"{name}.out").write_text(broker.log())
-    observed.total.wrong("all", f"the logs are in {folder}")
 
 
 @contextmanager
@@ -453,6 +317,7 @@ def scene_on(site: Site, run: Run, total: Result) -> Iterator[Scene]:
         for i, front in fronts.items():
             port, seed = int(front.rpartition(":")[2]), run.chance(f"proxy {i}").randrange(1 << 30)
             stack.enter_context(WeatherProxy(port, cluster.brokers[i].port, scene.weather, seed, net, i))
+        stack.enter_context(ended_threads(scene))
         yield scene
 
 
@@ -473,9 +338,7 @@ def _machines(
         if library is not None:
             disks[i] = Disk(library, run.folder / f"disk-{i}", log_dirs[i])
         if site.clocks:
-            folder = run.folder / f"clock-{i}"
-            folder.mkdir()
-            clocks[i] = SkewedClock(folder)
+            clocks[i] = SkewedClock(run.folder / f"clock-{i}")
         own = [machine.environment for machine in (disks.get(i), clocks.get(i)) if machine is not None]
         environments[i] = {name: value for environment in own for name, value in environment.items()}
         if own:

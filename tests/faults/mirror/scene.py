@@ -13,45 +13,32 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from typer.testing import CliRunner
 
 from cluster.coordinations import CoordinationSite, coordination_for
-from cluster.scene import (
-    FIGURES,
-    KINDS_CORRUPT,
-    KINDS_LOST,
-    LIMIT_S,
-    MOST_PROBLEMS,
-    check_brokers,
-    keep_evidence,
-)
-from harness import Result, Run, heard
+from cluster.lives import BROKER, LIMIT_S, LivesCampaign, LivesScene, polled
+from harness import Result, Run
 from klamm.core.cli.mirror import app
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.errors import CoordinationError, KlammError
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker
-from klammtest.history import History, Outcome, ReplicaLog, Send, StoredBatch, check
+from klammtest.history import History, Outcome, Send, StoredBatch, check
 from klammtest.logs import codec_table
 from klammtest.replicated import network, senders
 from klammtest.replicated.cluster import BrokerCluster, running_cluster
 from klammtest.replicated.watchers import read_back
-from klammtest.waiting import within
 from mirror.compare import Range, below, differences
 from skewed_clock import SkewedClock
 
 LINK = "source"
 PARTITIONS = 2
 _LATEST = -1
-RATE = 25.0
-"""Records a second of each producer."""
-_BROKER: Mapping[str, Any] = {"replica.lag.time.max.ms": 3_000, "log.flush.scheduler.interval.ms": 200}
 _PRODUCERS: Mapping[str, Callable[[str], senders.Client]] = {
     "klamm": senders.Klamm,
     "confluent-kafka": senders.Confluent,
@@ -87,20 +74,18 @@ class MirrorSite:
         return network.TOOLS * self.namespaces + ("gcc=gcc",) * self.clocks
 
 
-class MirrorScene:
+class MirrorScene(LivesScene):
     """`cluster` is the target; `life` begins and ends a history."""
+
+    partition_count, rate = PARTITIONS, 25.0
 
     def __init__(self, site: MirrorSite, source: BrokerCluster, target: BrokerCluster, total: Result, run: Run,
                  coordination: CoordinationSite) -> None:  # fmt: skip
-        self.site, self.source, self.cluster, self.total, self.run = site, source, target, total, run
-        self.coordination = coordination
+        super().__init__(target, total, run, coordination)
+        self.site, self.source = site, source
         self.clocks: Mapping[str, Mapping[int, SkewedClock]] = {}
         """Of the clusters `source` and `target`, by broker."""
         self.clients: dict[str, ClusterClient] = {}
-        self.topic = ""
-        self.history = History()
-        self.senders: list[senders.Sender] = []
-        self._producers_made = 0
         self.known: dict[TopicPartition, dict[int, StoredBatch]] = {}
         """What `remember` has read at the source, by base offset."""
         self.reported_gaps: dict[TopicPartition, list[Range]] = {}
@@ -121,17 +106,6 @@ class MirrorScene:
     def brokers(self) -> Mapping[str, RunningBroker]:
         clusters = {"source": self.source, "target": self.cluster}
         return {f"{name}-{i}": one for name, cluster in clusters.items() for i, one in enumerate(cluster.brokers)}
-
-    @property
-    def partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
-
-    # -- whom to hurt ------------------------------------------------------------------------------------------------
-
-    def leader(self, cluster: BrokerCluster, chance: random.Random) -> int:
-        """Returns the leader of a random partition."""
-        leaders = [s.leader for s in cluster.states(self.topic, PARTITIONS).values() if s.leader >= 0]
-        return chance.choice(leaders) if leaders else chance.choice(cluster.ids)
 
     # -- the link ----------------------------------------------------------------------------------------------------
 
@@ -212,10 +186,6 @@ class MirrorScene:
         if not polled(equal):
             self.total.wrong(at, f"the mirror is not equal to its source after {LIMIT_S:.0f} s: {self.status()}")
 
-    def longest(self, figure: str, seconds: float) -> None:
-        """Keeps the longest time of a figure."""
-        self.total.figures[figure] = max(self.total.figures.get(figure, 0), round(seconds * 1000))
-
     def remember(self) -> None:
         """Keeps what the source has stored, before it deletes it."""
         for tp in self.partitions:
@@ -244,14 +214,7 @@ class MirrorScene:
 
     def producers(self, cluster: BrokerCluster) -> list[senders.Sender]:
         """Starts producers on the life's topic in one of the clusters."""
-        bootstrap, number = cluster.bootstrap, self._producers_made
-        self._producers_made += len(_PRODUCERS)
-        return [
-            senders.Sender(
-                name, number + i + 1, lambda make=make: make(bootstrap), self.topic, PARTITIONS, self.history, RATE
-            )
-            for i, (name, make) in enumerate(_PRODUCERS.items())
-        ]
+        return self.started(cluster.bootstrap, _PRODUCERS)
 
     def _end(
         self, number: int, at: str, fail_over: Inject, tamper: Callable[[MirrorScene], None] | None
@@ -279,9 +242,9 @@ class MirrorScene:
             self.total.wrong(at, "the source's replicas are not in sync")
         if not self.replaced:
             self.remember()
-        self._await_equal_replicas(at)
+        self.await_equal_ends(at, self._ends_in_sync)
         self._judge(at, at_source, tamper)
-        check_brokers(self, at)
+        self.check_brokers(at)
         if tamper is None:
             self.source.delete_topic(self.topic)
             self.cluster.delete_topic(self.topic)
@@ -306,28 +269,8 @@ class MirrorScene:
             return not any(partition.state.mirror for partition in partitions)
         return False
 
-    def stop(self, at: int | str, stopped: Sequence[senders.Sender]) -> None:
-        for sender in stopped:
-            try:
-                sender.stop()
-            except RuntimeError as error:
-                self.total.wrong(at, str(error))
-
-    def _await_equal_replicas(self, at: str) -> None:
-        """Waits until each replica of the target ends at the high watermark."""
-
-        def equal() -> bool:
-            if not self.cluster.in_sync(self.topic, PARTITIONS) or not (ends := self.ends(self.cluster)):
-                return False
-            copies = {tp: self.cluster.replicas(tp) for tp in ends}
-            return all(
-                len(copies[tp]) == self.cluster.factor and all(copy.end == end for copy in copies[tp])
-                for tp, end in ends.items()
-            )
-
-        if not polled(equal):
-            found = {str(tp): {copy.broker: copy.end for copy in self.cluster.replicas(tp)} for tp in self.partitions}
-            self.total.wrong(at, f"the target's replicas do not come to the same end: {found}")
+    def _ends_in_sync(self) -> dict[TopicPartition, int]:
+        return self.ends(self.cluster) if self.cluster.in_sync(self.topic, PARTITIONS) else {}
 
     # -- the judgement -----------------------------------------------------------------------------------------------
 
@@ -338,7 +281,7 @@ class MirrorScene:
             copied = below(self.cluster.replicas(tp)[0], epochs[tp])
             ends[tp] = copied[-1].next if copied else 0
             if (begins := self.begins.get(tp)) is not None and begins != ends[tp]:
-                self._count(at, "begins", f"begins: {tp}: printed {begins}, the mirror ends at {ends[tp]}")
+                self.anomaly(at, "begins", f"{tp}: printed {begins}, the mirror ends at {ends[tp]}")
             self.total.count("copied", sum(batch.next - batch.base for batch in copied))
             for send in at_source.partitions[tp].sends:
                 if kept := _as_copied(send, ends[tp], self.reported_gaps.get(tp, ())):
@@ -350,11 +293,14 @@ class MirrorScene:
         for tp, logs in replicas.items():
             copies = {log.broker: below(log, epochs[tp]) for log in logs}
             for kind, text in differences(self.known[tp], copies, ends[tp], gaps.get(tp, ()), self.missed[tp]):
-                self._count(at, kind, f"{kind}: {tp}: {text}")
+                self.anomaly(at, kind, f"{tp}: {text}")
         read = {tp: list(logs[0].rows) for tp, logs in replicas.items()}
         if tamper is None:
             read = read_back(self.cluster.bootstrap, {tp: logs[0].end for tp, logs in replicas.items()})
-        self._check_history(at, read, replicas, {tp for tp in self.partitions if gaps.get(tp)})
+        verdict = check(self.history, read, replicas)
+        # `differences` has compared what lies around gaps
+        anomalies = [one for one in verdict.anomalies if one.kind != "broken-chain" or not gaps.get(one.partition)]
+        self.count(at, replace(verdict, anomalies=anomalies))
 
     def _promoted_epochs(self) -> dict[TopicPartition, int]:
         epochs: dict[TopicPartition, int] = {}
@@ -369,32 +315,6 @@ class MirrorScene:
 
         polled(read)
         return epochs
-
-    def _check_history(
-        self, at: str, read: Mapping[TopicPartition, Sequence[tuple[int, str | int]]],
-        replicas: Mapping[TopicPartition, Sequence[ReplicaLog]], with_gaps: set[TopicPartition],
-    ) -> None:  # fmt: skip
-        verdict = check(self.history, read, replicas)
-        self.total.acknowledged += verdict.acknowledged
-        for figure in FIGURES.values():
-            self.total.count(figure, 0)
-        for kind, tp, detail in verdict.anomalies:
-            if kind != "broken-chain" or tp not in with_gaps:  # `differences` has compared what lies around gaps
-                self._count(at, kind, f"{kind}: {tp}: {detail}")
-
-    def _count(self, at: int | str, kind: str, what: str) -> None:
-        if kind in KINDS_LOST:
-            self.total.lose(at, what)
-        elif kind in (*KINDS_CORRUPT, "not the source's", "differs"):
-            self.total.corrupt(at, what)
-        else:
-            self.total.count(FIGURES.get(kind, kind))
-            self.total.wrong(at, what)
-
-
-def polled(condition: Callable[[], object]) -> bool:
-    """Returns True if the condition becomes true within `LIMIT_S`; it is asked ten times a second."""
-    return within(lambda: condition() or time.sleep(0.1), LIMIT_S)
 
 
 Inject = Callable[[int, random.Random, MirrorScene], None]
@@ -412,51 +332,21 @@ def _as_copied(send: Send, end: int, gaps: Sequence[Range]) -> Send | None:
 
 
 @dataclass(frozen=True)
-class MirrorCampaign:
-    """`quick` and `full` are numbers of injections, `a_life` how many share a topic. `plant` changes what the checker
-    sees of the last life. `fail_over` ends the mirror of a life.
-    """
+class MirrorCampaign(LivesCampaign):
+    """`fail_over` ends the mirror of a life."""
 
-    name: str
-    injects: str
-    inject: Inject
-    plants: str
-    plant: Callable[[Any], None]
-    quick: int = 2
-    full: int = 20
+    asserted: ClassVar[str] = ASSERTED
+
     site: MirrorSite = field(default_factory=MirrorSite)
-    a_life: int = 5
-    extra: str = ""
     fail_over: Inject = lambda at, chance, scene: scene.fail_over()
 
-    @property
-    def asserts(self) -> str:
-        return f"{ASSERTED}; {self.extra}" if self.extra else ASSERTED
+    def scene(self, run: Run, total: Result) -> AbstractContextManager[MirrorScene]:
+        return mirror_scene_on(self.site, run, total)
 
-    @property
-    def tools(self) -> tuple[str, ...]:
-        return self.site.tools
-
-    def run(self, run: Run) -> Result:
-        total = Result(wanted=self.quick if run.quick else self.full)
-        injections = list(run.injections(self.quick, self.full))
-        with heard("klammtest") as said, mirror_scene_on(self.site, run, total) as scene:
-            try:
-                for number, first in enumerate(range(0, len(injections), self.a_life)):
-                    life = injections[first : first + self.a_life]
-                    last = first + self.a_life >= len(injections)
-                    at = f"{life[0][0]}-{life[-1][0]}"
-                    with scene.life(number, at, self.fail_over, self.plant if run.plant and last else None):
-                        for i, chance in life:
-                            scene.undergo(i, chance, self.inject)
-                    if total.problem_count > MOST_PROBLEMS:
-                        break
-            except Exception as error:
-                total.wrong("all", f"the campaign ended: {error!r}")
-                keep_evidence(scene, said)
-                raise
-            keep_evidence(scene, said)
-        return total
+    def life(
+        self, scene: MirrorScene, number: int, at: str, tamper: Callable[[MirrorScene], None] | None
+    ) -> AbstractContextManager[None]:
+        return scene.life(number, at, self.fail_over, tamper)
 
 
 @contextmanager
@@ -468,12 +358,14 @@ def mirror_scene_on(site: MirrorSite, run: Run, total: Result) -> Iterator[Mirro
             folder.mkdir()
         at_source = stack.enter_context(coordination_for("embedded", folders["source"], None, 0))
         at_target = stack.enter_context(coordination_for(site.coordination, folders["target"], net, 0))
-        clocks = {name: _clocks(folder, size) for (name, folder), size in zip(
-            folders.items(), (site.sources, site.targets), strict=True)} if site.clocks else {}  # fmt: skip
+        sizes = {"source": site.sources, "target": site.targets} if site.clocks else {}
+        clocks = {
+            name: {i: SkewedClock(folders[name] / f"clock-{i}") for i in range(size)} for name, size in sizes.items()
+        }
         environments = {name: {i: one.environment for i, one in found.items()} for name, found in clocks.items()}
         source = stack.enter_context(
             running_cluster(
-                folders["source"], at_source.section, size=site.sources, factor=site.sources, broker=_BROKER,
+                folders["source"], at_source.section, size=site.sources, factor=site.sources, broker=BROKER,
                 network=net, environments=environments.get("source"), seen_from=at_source.seen,
             )
         )  # fmt: skip
@@ -484,7 +376,7 @@ def mirror_scene_on(site: MirrorSite, run: Run, total: Result) -> Iterator[Mirro
         target = stack.enter_context(
             running_cluster(
                 folders["target"], at_target.section, size=site.targets, factor=site.targets, network=net,
-                broker={**_BROKER, "default.replication.factor": site.targets}, first_host=site.sources,
+                broker={**BROKER, "default.replication.factor": site.targets}, first_host=site.sources,
                 environments=environments.get("target"), seen_from=at_target.seen, sections=at_target.sections,
                 more={"mirrors": {LINK: link}},
             )
@@ -495,12 +387,3 @@ def mirror_scene_on(site: MirrorSite, run: Run, total: Result) -> Iterator[Mirro
             scene.clients[name] = stack.enter_context(ClusterClient(bootstrap, codecs=codec_table()))
         scene.mirror("create", LINK)
         yield scene
-
-
-def _clocks(folder: Path, size: int) -> dict[int, SkewedClock]:
-    found = {}
-    for i in range(size):
-        own = folder / f"clock-{i}"
-        own.mkdir()
-        found[i] = SkewedClock(own)
-    return found

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 from cluster import plants
-from cluster.scene import LIMIT_S, ClusterCampaign, Scene, Site
+from cluster.lives import LIMIT_S
+from cluster.scene import ClusterCampaign, Scene, Site
 from klamm.plugins.coordination.etcd.config import EtcdConfig
 from klamm.plugins.coordination.etcd.gateway import EtcdGateway, EtcdRefusedError
 from klammtest.waiting import within

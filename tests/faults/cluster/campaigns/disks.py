@@ -7,7 +7,8 @@ import shutil
 import time
 
 from cluster import plants
-from cluster.scene import LIMIT_S, PARTITIONS, ClusterCampaign, Scene, Site
+from cluster.lives import LIMIT_S
+from cluster.scene import PARTITIONS, ClusterCampaign, Scene, Site
 from klamm.core.log.state.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from klamm.core.records.header import HEADER_SIZE, iter_headers
 from klammtest.waiting import within

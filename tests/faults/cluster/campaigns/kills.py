@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from cluster import plants
-from cluster.scene import LIMIT_S, ClusterCampaign, Scene, Site
+from cluster.lives import LIMIT_S
+from cluster.scene import ClusterCampaign, Scene, Site
 from klammtest.waiting import within
 
 _PAUSES = 6

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 
 from cluster import plants
-from cluster.scene import LIMIT_S, PARTITIONS, ClusterCampaign, Scene, Site
+from cluster.lives import LIMIT_S
+from cluster.scene import PARTITIONS, ClusterCampaign, Scene, Site
 from klammtest.broker import KLAMM
 from klammtest.waiting import within
 

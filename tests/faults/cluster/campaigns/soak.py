@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from cluster import plants
 from cluster.campaigns import bad_network, coordination, cuts, disks, kills, moves
-from cluster.scene import ASSERTED, MOST_PROBLEMS, ClusterCampaign, Site, keep_evidence, scene_on
+from cluster.lives import MOST_PROBLEMS
+from cluster.scene import ASSERTED, ClusterCampaign, Site, scene_on
 from harness import Result, Run, heard
 
 A_LIFE = 8
@@ -43,7 +44,7 @@ class Soak:
         total = Result(wanted=1)
         end = time.monotonic() + (run.soak_s or (QUICK_S if run.quick else FULL_S))
         order = _order(run)
-        with heard("klammtest") as said, scene_on(SITE, run, total) as scene:
+        with heard("klammtest") as warnings, scene_on(SITE, run, total) as scene:
             number = 0
             while True:
                 life = list(itertools.islice(order, A_LIFE))
@@ -54,7 +55,7 @@ class Soak:
                         if time.monotonic() > end:
                             break
                 if time.monotonic() > end or run.plant or total.problem_count > MOST_PROBLEMS:
-                    keep_evidence(scene, said)
+                    scene.keep_evidence(warnings)
                     return total
                 number += 1
 

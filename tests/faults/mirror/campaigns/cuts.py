@@ -16,7 +16,7 @@ _CUT_S = (0.5, 4.0, 8.0)
 def source(at: int, chance: random.Random, scene: MirrorScene) -> None:
     """The mirroring brokers and one broker of the source, or all, do not reach each other, one way or both."""
     network, targets = scene.network, [scene.site.sources + i for i in scene.cluster.ids]
-    brokers = list(scene.source.ids) if chance.random() < 0.5 else [scene.leader(scene.source, chance)]
+    brokers = list(scene.source.ids) if chance.random() < 0.5 else [scene.leader_in(scene.source, chance)]
     ways = chance.choice(("there", "back", "both"))
     try:
         for broker in brokers:
@@ -32,7 +32,7 @@ def source(at: int, chance: random.Random, scene: MirrorScene) -> None:
 
 def target(at: int, chance: random.Random, scene: MirrorScene) -> None:
     """A mirroring broker is cut off from everything, or from its own cluster alone, and goes on to copy."""
-    network, broker = scene.network, scene.leader(scene.cluster, chance)
+    network, broker = scene.network, scene.leader_in(scene.cluster, chance)
     host = scene.site.sources + broker
     try:
         if chance.random() < 0.5:

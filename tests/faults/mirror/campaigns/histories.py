@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster.scene import LIMIT_S
+from cluster.lives import LIMIT_S, polled
 from klamm.core.cluster.mirrors import MirrorTopicNode, topic_path, update
 from klamm.core.records.header import iter_headers, rewrite_base
 from klamm.core.records.partition import TopicPartition
 from klammtest.history import History, Outcome, Send, StoredBatch, read_replica
 from klammtest.logs import batch
-from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite, polled
+from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite
 
 _UNCLEAN = {"unclean.leader.election.enable": "true"}
 _values = itertools.count(900_000_000_000)
@@ -43,7 +43,7 @@ def unclean(at: int, chance: random.Random, scene: MirrorScene) -> None:
     scene.source.start([second])
     after = _write(scene, chance.randint(1, 8))
     if chance.random() < 0.3:
-        leader = scene.leader(scene.cluster, chance)
+        leader = scene.leader_in(scene.cluster, chance)
         scene.cluster.kill([leader])
         scene.cluster.start([leader])
         scene.total.count("kills")
@@ -139,7 +139,7 @@ def retention(at: int, chance: random.Random, scene: MirrorScene) -> None:
     if paused:
         scene.mirror("resume", LINK, "--topic", scene.topic)
         if chance.random() < 0.3:
-            leader = scene.leader(scene.cluster, chance)
+            leader = scene.leader_in(scene.cluster, chance)
             scene.cluster.kill([leader])
             scene.cluster.start([leader])
             scene.total.count("kills")

@@ -18,7 +18,7 @@ def _kill(of: Callable[[MirrorScene], BrokerCluster]) -> Inject:
     def inject(at: int, chance: random.Random, scene: MirrorScene) -> None:
         cluster = of(scene)
         time.sleep(chance.uniform(0.0, 0.5))
-        broker = scene.leader(cluster, chance)
+        broker = scene.leader_in(cluster, chance)
         cluster.kill([broker])
         time.sleep(chance.choice(_DEAD_S))
         cluster.start([broker])

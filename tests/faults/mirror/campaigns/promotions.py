@@ -7,8 +7,9 @@ import subprocess
 import time
 
 from cluster import plants
+from cluster.lives import polled
 from klammtest.broker import ENVIRONMENT, KLAMM
-from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite, polled
+from mirror.scene import LINK, MirrorCampaign, MirrorScene, MirrorSite
 
 _STEPS = ("command", "mirror.promote", "mirror.promoted", "leader", "controller")
 
@@ -43,7 +44,7 @@ def killed(at: int | str, chance: random.Random, scene: MirrorScene) -> None:
     else:
         time.sleep(chance.uniform(0.5, 2.0))
         controller = max(scene.cluster.controller(), 0)
-        dead = [controller if step == "controller" else scene.leader(scene.cluster, chance)]
+        dead = [controller if step == "controller" else scene.leader_in(scene.cluster, chance)]
     process.kill()
     process.wait()
     for broker in brokers:

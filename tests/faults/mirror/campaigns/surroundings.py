@@ -17,7 +17,7 @@ def coordination(at: int, chance: random.Random, scene: MirrorScene) -> None:
     server = scene.coordination.server
     assert server is not None
     cluster = chance.choice((scene.cluster, scene.source))
-    broker = scene.leader(cluster, chance)
+    broker = scene.leader_in(cluster, chance)
     if chance.random() < 0.5:
         server.kill()
     else:
@@ -35,7 +35,7 @@ def coordination(at: int, chance: random.Random, scene: MirrorScene) -> None:
 def clock(at: int, chance: random.Random, scene: MirrorScene) -> None:
     """Sets the clock of a broker of either cluster a day ahead or back; by chance it is killed meanwhile."""
     name, cluster = chance.choice((("source", scene.source), ("target", scene.cluster)))
-    broker = scene.leader(cluster, chance)
+    broker = scene.leader_in(cluster, chance)
     scene.clocks[name][broker].set(chance.choice((_DAY_S, -_DAY_S)))
     time.sleep(chance.uniform(0.5, 3.0))
     if chance.random() < 0.4:
