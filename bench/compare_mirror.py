@@ -24,8 +24,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner
 
 from compare_transactions import PARTITIONS, create, whole, write
 from klamm.core.cli.mirror import app
@@ -33,12 +31,11 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.java import find_java
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
+from klammbench.drivers.topics import make_topic
+from klammbench.mirrored_kafka import MirroredKafka, committed, mirrored, running_kafka
 from klammbench.paths import VAR
-from klammbench.systems.base import free_ports
-from klammbench.systems.kafka import TUNED, KafkaNode, kafka_version
-from klammtest.broker import RunningBroker, running_broker
+from klammbench.systems.kafka import kafka_version
 from klammtest.kafka_transactions import by_librdkafka
-from klammtest.logs import codec_table
 from klammtest.waiting import eventually
 
 GROUP, JAVA_GROUP, CODECS = "load.codecs", "load.java", ("none", "gzip", "snappy", "lz4", "zstd")
@@ -152,35 +149,21 @@ def settled(client: ClusterClient, tp: TopicPartition) -> bytes:
     return before[-1]
 
 
-class Mirror:
-    def __init__(self, broker: RunningBroker, source: ClusterClient, target: ClusterClient) -> None:
-        self.broker = broker
-        self.source = source
-        self.target = target
-
-    def command(self, *arguments: str) -> None:
-        result = CliRunner().invoke(app, [*arguments, "--config", str(self.broker.config_path)])
-        if result.exception is not None:
-            raise RuntimeError(f"klamm mirror {' '.join(arguments)}: {result.output}") from result.exception
-
-    def ends(self, client: ClusterClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: client.list_offsets({tp: -1})[tp][0] for tp in partitions}
-
-    def differences(self, partitions: list[TopicPartition], when: str) -> list[str]:
-        """Waits until the mirror has everything, and compares the batches."""
-        end = self.ends(self.source, partitions)
-        eventually(lambda: self.ends(self.target, partitions) == end, f"the mirror has everything {when}")
-        found = []
-        for tp in partitions:
-            here, there = whole(self.target, tp), whole(self.source, tp)
-            if here != there:
-                at = next((n for n, pair in enumerate(zip(here, there, strict=False)) if pair[0] != pair[1]), -1)
-                found.append(f"{tp} {when}: {len(here)} bytes here, {len(there)} at Kafka, equal up to byte {at}")
-        return found
+def ends(client: ClusterClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    return {tp: client.list_offsets({tp: -1})[tp][0] for tp in partitions}
 
 
-def committed(client: ClusterClient, group: str) -> dict[TopicPartition, int]:
-    return {tp: each.offset for tp, each in client.fetch_offsets(group).items()}
+def differences(mirror: MirroredKafka, partitions: list[TopicPartition], when: str) -> list[str]:
+    """Waits until the mirror has everything, and compares the batches."""
+    end = ends(mirror.source, partitions)
+    eventually(lambda: ends(mirror.target, partitions) == end, f"the mirror has everything {when}")
+    found = []
+    for tp in partitions:
+        here, there = whole(mirror.target, tp), whole(mirror.source, tp)
+        if here != there:
+            at = next((n for n, pair in enumerate(zip(here, there, strict=False)) if pair[0] != pair[1]), -1)
+            found.append(f"{tp} {when}: {len(here)} bytes here, {len(there)} at Kafka, equal up to byte {at}")
+    return found
 
 
 def newest(bootstrap: str, tp: TopicPartition) -> dict[str, tuple[int, str]]:
@@ -196,74 +179,55 @@ def main() -> int:
     options = parser.parse_args()
     rng, third = random.Random(options.seed), options.records // 3
     plain, keyed = [*COPIED, *PARTITIONS[:2], *WIDE], PARTITIONS[2]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        port, controller = free_ports(2)
-        kafka = KafkaNode("kafka", folder / "kafka", folder / "kafka" / "data", TUNED, (port, controller))
-        bootstrap = f"127.0.0.1:{port}"
-        kafka.launch()
-        try:
-            kafka.wait()
-            create(bootstrap)
-            admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-            for made in admin.create_topics(
-                [NewTopic("codecs", len(COPIED), 1), NewTopic("wide", len(WIDE), 1)]
-            ).values():
-                made.result(60)
-            write_codecs(bootstrap, rng, 0, third)
-            write_wide(bootstrap, rng, options.records)
-            write(bootstrap, options.seed, options.transactions).abort_transaction(60)
-            link = {"berlin": {"bootstrap.servers": bootstrap, **LINK}}
-            with (
-                ClusterClient(bootstrap, codecs=codec_table()) as source,
-                running_broker(folder / "klamm", mirrors=link) as broker,
-                ClusterClient(broker.bootstrap, codecs=codec_table()) as target,
-            ):
-                mirror = Mirror(broker, source, target)
-                before = settled(source, keyed)
-                mirror.command("create", "berlin")
-                mirror.command("status", "berlin", "--wait", "60s")
-                found = mirror.differences(plain, "of what was there before the link")
-                compacted = mirror.differences([keyed], "of what was there before the link")
-                if whole(source, keyed) == before:
-                    found += compacted
-                else:
-                    print(f"{keyed}: Kafka has compacted it meanwhile, so its bytes are not compared")
-                write_wide(bootstrap, rng, options.records)
-                write_codecs(bootstrap, rng, third, third)
-                write(bootstrap, options.seed + 1, options.transactions).abort_transaction(60)
-                found += mirror.differences(plain, "of what was copied at once")
-                kafka.kill()
-                kafka.launch()
-                kafka.wait()
-                write_codecs(bootstrap, rng, 2 * third, third)
-                producer = write(bootstrap, options.seed + 2, options.transactions)
-                found += mirror.differences(plain, "of the next leader epoch")
-                mirror.differences([keyed], "of the compacted topic")
-                if newest(bootstrap, keyed) != newest(broker.bootstrap, keyed):
-                    found.append(f"{keyed}: the newest record of a key is another one than at Kafka")
-                read = read_group(bootstrap, options.records // 2)
-                java_read = read_java(bootstrap, options.records // 2)
-                for group in (GROUP, JAVA_GROUP):
-                    wanted = committed(source, group)
-                    eventually(lambda: committed(target, group) == wanted, f"the offsets of {group} are copied")  # noqa: B023
-                size = sum(len(whole(target, tp)) for tp in [*plain, keyed])
-                epochs = {header.leader_epoch for tp in plain for _, header in iter_headers(whole(target, tp))}
-                lines, batches = dump_differences(folder / "kafka" / "data", broker.log_dir, plain)
-                found += lines
-                mirror.command("promote", "berlin", "--drain", "--quiet", "1s")
-                read += read_group(broker.bootstrap, 3 * third - len(read))
-                java_read += read_java(broker.bootstrap, 3 * third - len(java_read))
-                for group, rows in ((GROUP, read), (JAVA_GROUP, java_read)):
-                    if len(set(rows)) != len(rows) or {value for _, _, value in rows} != set(range(3 * third)):
-                        found.append(f"{group} has read {len(set(rows))} records, {len(rows) - len(set(rows))} twice")
-                for tp in PARTITIONS:
-                    rows = by_librdkafka(broker.bootstrap, tp, "read_committed")
-                    if not any(value == "behind the open one" and row > 0 for row, _, value in rows[-1:]):
-                        found.append(f"{tp}: a reader of committed records ends at {rows[-1:]}")
-                del producer
-        finally:
-            kafka.kill()
+    with tempfile.TemporaryDirectory() as name, running_kafka(Path(name, "kafka")) as kafka:
+        create(kafka.bootstrap)
+        make_topic(kafka, "codecs", len(COPIED))
+        make_topic(kafka, "wide", len(WIDE))
+        write_codecs(kafka.bootstrap, rng, 0, third)
+        write_wide(kafka.bootstrap, rng, options.records)
+        write(kafka.bootstrap, options.seed, options.transactions).abort_transaction(60)
+        with mirrored(kafka, Path(name, "klamm"), "berlin", LINK) as mirror:
+            source, target, broker = mirror.source, mirror.target, mirror.broker
+            before = settled(source, keyed)
+            mirror.run(app, "create", "berlin")
+            mirror.run(app, "status", "berlin", "--wait", "60s")
+            found = differences(mirror, plain, "of what was there before the link")
+            compacted = differences(mirror, [keyed], "of what was there before the link")
+            if whole(source, keyed) == before:
+                found += compacted
+            else:
+                print(f"{keyed}: Kafka has compacted it meanwhile, so its bytes are not compared")
+            write_wide(kafka.bootstrap, rng, options.records)
+            write_codecs(kafka.bootstrap, rng, third, third)
+            write(kafka.bootstrap, options.seed + 1, options.transactions).abort_transaction(60)
+            found += differences(mirror, plain, "of what was copied at once")
+            kafka.kill_and_start()
+            write_codecs(kafka.bootstrap, rng, 2 * third, third)
+            producer = write(kafka.bootstrap, options.seed + 2, options.transactions)
+            found += differences(mirror, plain, "of the next leader epoch")
+            differences(mirror, [keyed], "of the compacted topic")
+            if newest(kafka.bootstrap, keyed) != newest(broker.bootstrap, keyed):
+                found.append(f"{keyed}: the newest record of a key is another one than at Kafka")
+            read = read_group(kafka.bootstrap, options.records // 2)
+            java_read = read_java(kafka.bootstrap, options.records // 2)
+            for group in (GROUP, JAVA_GROUP):
+                wanted = committed(source, group)
+                eventually(lambda: committed(target, group) == wanted, f"the offsets of {group} are copied")  # noqa: B023
+            size = sum(len(whole(target, tp)) for tp in [*plain, keyed])
+            epochs = {header.leader_epoch for tp in plain for _, header in iter_headers(whole(target, tp))}
+            lines, batches = dump_differences(kafka.data_dir, broker.log_dir, plain)
+            found += lines
+            mirror.run(app, "promote", "berlin", "--drain", "--quiet", "1s")
+            read += read_group(broker.bootstrap, 3 * third - len(read))
+            java_read += read_java(broker.bootstrap, 3 * third - len(java_read))
+            for group, rows in ((GROUP, read), (JAVA_GROUP, java_read)):
+                if len(set(rows)) != len(rows) or {value for _, _, value in rows} != set(range(3 * third)):
+                    found.append(f"{group} has read {len(set(rows))} records, {len(rows) - len(set(rows))} twice")
+            for tp in PARTITIONS:
+                rows = by_librdkafka(broker.bootstrap, tp, "read_committed")
+                if not any(value == "behind the open one" and row > 0 for row, _, value in rows[-1:]):
+                    found.append(f"{tp}: a reader of committed records ends at {rows[-1:]}")
+            del producer
     for line in found:
         print(line)
     print(

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klammbench.systems.kafka import kafka_tuned
+from klammbench.mirrored_kafka import running_kafka
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.kafka_transactions import Partition, by_librdkafka, fetch, latest, save, served
 from klammtest.logs import codec_table
@@ -147,9 +147,7 @@ def main() -> int:
     logs: list[Partition] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        kafka = kafka_tuned(folder / "kafka")
-        kafka.start()
-        try:
+        with running_kafka(folder / "kafka") as kafka:
             create(kafka.bootstrap)
             producer = write(kafka.bootstrap, options.seed, options.transactions)
             with ClusterClient(kafka.bootstrap, codecs=codec_table()) as client:
@@ -158,8 +156,6 @@ def main() -> int:
                     logs.append(log)
                     found += lines
             producer.abort_transaction(60)
-        finally:
-            kafka.stop()
         coordination = {"plugin": "embedded", "path": str(folder / "coordination.db")}
         with broker_thread(folder / "klamm", coordination) as broker, served(broker, logs, codec_table()):
             bootstrap = f"127.0.0.1:{broker.advertised[0].port}"

@@ -11,29 +11,22 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner
+import typer
 
 from klamm.core.cli.groups import app as groups
 from klamm.core.cli.mirror import app as mirror
 from klamm.core.cli.offset_reset import read_file
-from klamm.core.client.cluster_client import ClusterClient
-from klammbench.systems.base import free_ports
-from klammbench.systems.kafka import TUNED, KafkaNode, kafka_version
-from klammtest.broker import running_broker
+from klamm.core.records.partition import TopicPartition
+from klammbench.drivers.topics import make_topic
+from klammbench.mirrored_kafka import committed, mirrored, running_kafka
+from klammbench.systems.kafka import kafka_version
 from klammtest.clients.moving import move
-from klammtest.logs import codec_table
 
 TOPIC, GROUP = "orders", "load.moving"
-
-
-def committed(client: ClusterClient) -> dict[str, int]:
-    return {str(tp): each.offset for tp, each in client.fetch_offsets(GROUP).items()}
 
 
 def main() -> int:
@@ -42,57 +35,40 @@ def main() -> int:
     parser.add_argument("--records-per-second", type=int, default=500)
     parser.add_argument("--records", type=int, default=5000, help="that both clients process before each step")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        port, controller = free_ports(2)
-        kafka = KafkaNode("kafka", folder / "kafka", folder / "kafka" / "data", TUNED, (port, controller))
-        bootstrap = f"127.0.0.1:{port}"
-        kafka.launch()
-        try:
-            kafka.wait()
-            admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-            admin.create_topics([NewTopic(TOPIC, options.partitions, 1)])[TOPIC].result(60)
-            link = {"bootstrap.servers": bootstrap, "topics.regex": ".*", "groups.regex": ".*"}
-            with (
-                ClusterClient(bootstrap, codecs=codec_table()) as source,
-                running_broker(folder / "klamm", mirrors={"kafka": link}) as broker,
-                ClusterClient(broker.bootstrap, codecs=codec_table()) as target,
-            ):
+    link = {"topics.regex": ".*", "groups.regex": ".*"}
+    with (
+        tempfile.TemporaryDirectory() as name,
+        running_kafka(Path(name, "kafka")) as kafka,
+        mirrored(kafka, Path(name, "klamm"), "kafka", link) as klamm,
+    ):
+        make_topic(kafka, TOPIC, options.partitions)
 
-                def run(app: object, *arguments: str) -> None:
-                    begin = time.monotonic()
-                    command = [*arguments, "--config", str(broker.config_path)]
-                    result = CliRunner().invoke(app, command)  # type: ignore[arg-type]
-                    if result.exception is not None:
-                        raise RuntimeError(f"{' '.join(arguments)}: {result.output}") from result.exception
-                    print(f"{time.monotonic() - begin:6.2f} s  klamm {' '.join(arguments)}")
+        def run(app: typer.Typer, *arguments: str) -> None:
+            print(f"{klamm.run(app, *arguments):6.2f} s  klamm {' '.join(arguments)}")
 
-                run(mirror, "create", "kafka")
-                run(mirror, "status", "kafka", "--wait", "60s")
-                back = str(folder / "offsets")
+        run(mirror, "create", "kafka")
+        run(mirror, "status", "kafka", "--wait", "60s")
+        back = Path(name, "offsets")
+        ways: list[dict[TopicPartition, int]] = []
 
-                def promote() -> None:
-                    run(groups, "offsets", GROUP, "--save", back)
-                    run(groups, "reset", GROUP, "--file", back, "--bootstrap", bootstrap, "--yes")
-                    ways.append(committed(source))
-                    run(mirror, "promote", "kafka", "--drain", "--quiet", "1s")
+        def promote() -> None:
+            run(groups, "offsets", GROUP, "--save", str(back))
+            run(groups, "reset", GROUP, "--file", str(back), "--bootstrap", kafka.bootstrap, "--yes")
+            ways.append(committed(klamm.source, GROUP))
+            run(mirror, "promote", "kafka", "--drain", "--quiet", "1s")
 
-                ways: list[dict[str, int]] = []
-                moved = move(
-                    bootstrap,
-                    broker.bootstrap,
-                    TOPIC,
-                    lambda: committed(source) and committed(source) == committed(target),
-                    promote,
-                    per_second=options.records_per_second,
-                    records=options.records,
-                )
-                problems = list(moved.problems)
-                saved = read_file(Path(back))
-                if ways[0] != {str(tp): offset for tp, offset in saved.items()}:
-                    problems.append(f"the way back: {ways[0]} at Kafka, {saved} saved at Klamm")
-        finally:
-            kafka.kill()
+        moved = move(
+            kafka.bootstrap,
+            klamm.broker.bootstrap,
+            TOPIC,
+            lambda: committed(klamm.source, GROUP) and committed(klamm.source, GROUP) == committed(klamm.target, GROUP),
+            promote,
+            per_second=options.records_per_second,
+            records=options.records,
+        )
+        problems, saved = list(moved.problems), read_file(back)
+        if ways[0] != saved:
+            problems.append(f"the way back: {ways[0]} at Kafka, {saved} saved at Klamm")
     for line in problems:
         print(line)
     print(

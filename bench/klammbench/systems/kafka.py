@@ -177,6 +177,13 @@ class Kafka:
         if self._node is not None:
             self._node.stop()
 
+    def kill_and_start(self) -> None:
+        """Starts the killed node on its ports and data: a new leader epoch begins."""
+        assert self._node is not None
+        self._node.kill()
+        self._node.launch()
+        self._node.wait()
+
     def pids(self) -> list[int]:
         return self._node.pids() if self._node else []
 
