@@ -92,7 +92,6 @@ class SchemaRegistry(ABC):
                 self._found[subject, key] = found
             return found
 
-    @abstractmethod
     def register(
         self,
         subject: str,
@@ -106,12 +105,24 @@ class SchemaRegistry(ABC):
         level with its first version, if it has no configuration; else what the registry has counts. Raises
         `SchemaError` when the text is not a schema, or is not compatible.
         """
+        return self._register(subject, self._given(text, references), compatibility, normalize)
 
-    @abstractmethod
     def registered(
         self, subject: str, text: str, *, references: Sequence[Reference] = (), normalize: bool = False
     ) -> RegisteredSchema:
         """Returns the schema if it is a version of the subject; raises `SchemaError` if it is none."""
+        return self._registered(subject, self._given(text, references), normalize)
+
+    def _given(self, text: str, references: Sequence[Reference]) -> SchemaText:
+        return SchemaText(text, self.schema_type, tuple(references))
+
+    @abstractmethod
+    def _register(
+        self, subject: str, given: SchemaText, compatibility: Compatibility | None, normalize: bool
+    ) -> RegisteredSchema: ...
+
+    @abstractmethod
+    def _registered(self, subject: str, given: SchemaText, normalize: bool) -> RegisteredSchema: ...
 
     def latest(self, subject: str) -> RegisteredSchema:
         """Returns the newest version's schema; raises `SchemaError` if there is none."""
@@ -172,18 +183,12 @@ class LogRegistry(SchemaRegistry):
     def _fetch(self, key: SchemaKey, subject: str) -> SchemaStore:  # noqa: ARG002 - all are read
         return self._read()
 
-    def register(
-        self,
-        subject: str,
-        text: str,
-        compatibility: Compatibility | None = None,
-        *,
-        references: Sequence[Reference] = (),
-        normalize: bool = False,
+    def _register(
+        self, subject: str, given: SchemaText, compatibility: Compatibility | None, normalize: bool
     ) -> RegisteredSchema:
         with self._lock:
             store = self._read()
-            schema, parts = self._canonical(store, subject, text, references, normalize)
+            schema, parts = self._canonical(store, subject, given, normalize)
             known = store.find(subject, schema)
             if known is not None:
                 return self._of(store, subject).read(known)
@@ -202,12 +207,10 @@ class LogRegistry(SchemaRegistry):
                     return self._of(store, subject).read(stored)
         raise SchemaError(f"{subject}: {MAX_RACES} other registrations came first; try again")
 
-    def registered(
-        self, subject: str, text: str, *, references: Sequence[Reference] = (), normalize: bool = False
-    ) -> RegisteredSchema:
+    def _registered(self, subject: str, given: SchemaText, normalize: bool) -> RegisteredSchema:
         with self._lock:
             store = self._read()
-            schema, _ = self._canonical(store, subject, text, references, normalize)
+            schema, _ = self._canonical(store, subject, given, normalize)
             known = store.find(subject, schema)
             if known is None:
                 raise SchemaError(f"the schema is not registered as {subject}")
@@ -232,17 +235,17 @@ class LogRegistry(SchemaRegistry):
             return SubjectSchemas(self._read(), subject, self.schema_type)
 
     def _canonical(
-        self, store: SchemaStore, subject: str, text: str, references: Sequence[Reference], normalize: bool
+        self, store: SchemaStore, subject: str, given: SchemaText, normalize: bool
     ) -> tuple[SchemaText, Text]:
         """Returns a new schema as it is stored, and what it says. Raises `SchemaError` if it is none."""
-        given = with_numbers(store, subject, SchemaText(text, self.schema_type, tuple(references)))
+        given = with_numbers(store, subject, given)
         found = store.resolve(subject, given.references)
         texts = {reference.name: version.schema.text for reference, version in found}
         parts: Text
         if self.schema_type == AVRO:
-            parts = AvroText(text, tuple(dict.fromkeys(texts.values())), new=True)
+            parts = AvroText(given.text, tuple(dict.fromkeys(texts.values())), new=True)
         else:
-            parts = parsed(self.schema_type, text, texts, new=True)
+            parts = parsed(self.schema_type, given.text, texts, new=True)
         normalize = normalize or bool(store.config_in_scope(subject, DEFAULTS).normalize)
         return replace(given, text=parts.normalized if normalize else parts.canonical), parts
 

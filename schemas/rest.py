@@ -7,7 +7,7 @@ needed, and what that refers to.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -54,27 +54,17 @@ class RestRegistry(SchemaRegistry):
                     self._fetch_version(subject, number)
         return self._store
 
-    def register(
-        self,
-        subject: str,
-        text: str,
-        compatibility: Compatibility | None = None,
-        *,
-        references: Sequence[Reference] = (),
-        normalize: bool = False,
+    def _register(
+        self, subject: str, given: SchemaText, compatibility: Compatibility | None, normalize: bool
     ) -> RegisteredSchema:
-        body = self._body(text, references)
         if compatibility is not None:
             self._set_level(subject, compatibility)
-        answer = self._client.post(body, "subjects", subject, "versions", **_normalize(normalize))
+        answer = self._client.post(_body(given), "subjects", subject, "versions", **_normalize(normalize))
         return self._own(subject, _number(answer, "id"))
 
-    def registered(
-        self, subject: str, text: str, *, references: Sequence[Reference] = (), normalize: bool = False
-    ) -> RegisteredSchema:
-        body = self._body(text, references)
+    def _registered(self, subject: str, given: SchemaText, normalize: bool) -> RegisteredSchema:
         try:
-            answer = self._client.post(body, "subjects", subject, **_normalize(normalize))
+            answer = self._client.post(_body(given), "subjects", subject, **_normalize(normalize))
         except NotRegisteredError as error:
             raise SchemaError(f"the schema is not registered as {subject}: {error}") from error
         return self._own(subject, _number(answer, "id"))
@@ -108,14 +98,6 @@ class RestRegistry(SchemaRegistry):
             found = self._of(self._store, subject).find(SchemaKey(schema_id=schema_id))
         assert found is not None
         return found
-
-    def _body(self, text: str, references: Sequence[Reference]) -> dict[str, Any]:
-        body: dict[str, Any] = {"schema": text}
-        if self.schema_type != AVRO:
-            body["schemaType"] = self.schema_type
-        if references:
-            body["references"] = [one.to_json() for one in references]
-        return body
 
     def _set_level(self, subject: str, level: Compatibility) -> None:
         """Makes the level that of a subject without versions and configuration."""
@@ -219,6 +201,15 @@ class RestWriters:
             self._registry = RestRegistry(self._client, self._schema_type)
         found = self._registry.find(key, self._subject)
         return None if found is None else found.text
+
+
+def _body(given: SchemaText) -> dict[str, Any]:
+    body: dict[str, Any] = {"schema": given.text}
+    if given.schema_type != AVRO:
+        body["schemaType"] = given.schema_type
+    if given.references:
+        body["references"] = [one.to_json() for one in given.references]
+    return body
 
 
 def _normalize(normalize: bool) -> dict[str, str]:
