@@ -61,13 +61,10 @@ class SparkFailedError(KlammError):
     """A Spark job failed; the message is the line with the cause."""
 
 
-def require_java(environment: Mapping[str, str] = os.environ) -> None:
+def require_java() -> None:
     """Raises `ConfigError` in one line if Spark would find no Java."""
-    home = environment.get("JAVA_HOME")
-    found = (
-        Path(home, "bin", "java").exists() if home else shutil.which("java", path=environment.get("PATH")) is not None
-    )
-    if not found:
+    home = os.environ.get("JAVA_HOME")
+    if not (Path(home, "bin", "java").exists() if home else shutil.which("java")):
         raise ConfigError(f"JAVA_HOME is {home}, which has no bin/java; {NO_JAVA}" if home else NO_JAVA)
 
 

@@ -158,7 +158,7 @@ def balance(
         placement, racks = _placement(admin)
         ordered = plan_leaders(placement, racks)
         _refuse_none(admin.alter_reassignments({move.partition: move.replicas for move in ordered}))
-        refused = admin.elect_leaders()
+        refused = admin.elect_preferred_leaders()
         say(f"{counted(moved, 'replica')} moved, {counted(len(ordered), 'preferred leader')} changed")
         for line in kept_leaders(refused):
             say(f"klamm: {line}", err=True)

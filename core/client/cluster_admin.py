@@ -17,7 +17,7 @@ from .network.metadata import ClusterView, read_metadata
 
 __all__ = ["ClusterAdmin", "LogDirectory", "OngoingReassignment"]
 
-_PREFERRED, _UNCLEAN = 0, 1
+_PREFERRED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +120,12 @@ class ClusterAdmin:
             for p in topic.partitions
         }
 
-    def elect_leaders(
-        self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
-    ) -> dict[TopicPartition, BrokerError]:
-        """Elects the preferred replica of each partition, or with `unclean` any live replica of partitions without a
-        leader, which loses records. Returns the partitions that were refused; a partition that needs no election is
-        not among them."""
-        wanted = None if partitions is None else by_topic(dict.fromkeys(partitions))
+    def elect_preferred_leaders(self) -> dict[TopicPartition, BrokerError]:
+        """Elects the preferred replica of each partition. Returns the partitions that were refused; a partition that
+        needs no election is not among them."""
 
         def build(schema: Schema) -> Any:
-            topics = None if wanted is None else tuple(
-                schema.part("TopicPartitions", topic=topic, partitions=tuple(numbers))
-                for topic, numbers in wanted.items()
-            )  # fmt: skip
-            return schema.build(
-                election_type=_UNCLEAN if unclean else _PREFERRED, topic_partitions=topics, timeout=self._timeout
-            )
+            return schema.build(election_type=_PREFERRED, topic_partitions=None, timeout=self._timeout)
 
         message = self._controller(ApiKey.ELECT_LEADERS, build)
         _check(message, "the election")

@@ -165,16 +165,12 @@ class ClusterClient(Caller):
         return self.to_leaders(timestamps, partial(self._list_offsets, isolation), timeout_s)
 
     def list_served_offsets(
-        self,
-        timestamps: Mapping[TopicPartition, int],
-        *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        timeout_s: float | None = None,
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KlammError]]:
         """Returns the offsets, as `list_offsets` does, of the partitions that a broker serves, and the errors of the
         others.
         """
-        list_offsets = partial(self._list_offsets, isolation)
+        list_offsets = partial(self._list_offsets, IsolationLevel.READ_UNCOMMITTED)
         found, offline = self.try_leaders(timestamps, list_offsets, timeout_s, grace_s=UNSERVED_GRACE_S)
         return {tp: offset for tp, (offset, _) in found.items()}, offline
 

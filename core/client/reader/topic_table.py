@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ...errors import BrokerError, ErrorCode
 from ...records.codecs import CodecTable
@@ -109,27 +109,11 @@ class _BoundedClient(FetchClient):
         return self._client.by_leader(partitions, timeout_s=self._left_s())
 
     def fetch(
-        self,
-        node_id: int,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        lineages: Mapping[TopicPartition, Lineage],
-        max_wait_ms: int,
-        max_bytes: int,
-        partition_max_bytes: int,
-        isolation: IsolationLevel,
+        self, node_id: int, offsets: Mapping[TopicPartition, int], *, max_wait_ms: int, **options: Any
     ) -> Mapping[TopicPartition, FetchedPartition]:
         left_s = self._left_s()
-        return self._client.fetch(
-            node_id,
-            offsets,
-            lineages=lineages,
-            max_wait_ms=max_wait_ms,
-            max_bytes=max_bytes,
-            partition_max_bytes=partition_max_bytes,
-            isolation=isolation,
-            timeout_s=None if left_s is None else left_s + max_wait_ms / 1000,
-        )
+        limit_s = None if left_s is None else left_s + max_wait_ms / 1000
+        return self._client.fetch(node_id, offsets, max_wait_ms=max_wait_ms, timeout_s=limit_s, **options)
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         return self._client.leader_epoch_ends(epochs, timeout_s=self._left_s())
