@@ -695,9 +695,13 @@ class PartitionLog:
             active, first_ms = self._segments.active, first.first_max_timestamp
             if not active.has_room(max(first.first_size, room), last, first_ms, now_ms):
                 active = self._roll(first.base_offset, now_ms, active.fill_level(first_ms, now_ms))
-            run = pieces[done : done + active.run_length(pieces, done, room, last, now_ms)]
+            single = len(pieces) == 1
+            run = pieces if single else pieces[done : done + active.run_length(pieces, done, room, last, now_ms)]
             try:
-                active.append_run(view, run)
+                if single and first.first_size == len(view):  # one batch, as of a follower that is not behind
+                    active.append_next(view, first.base_offset, last, first.max_timestamp)
+                else:
+                    active.append_run(view, run)
             except StorageError as error:
                 self._write_failed(active, error)
                 raise

@@ -21,9 +21,7 @@ from klamm.core.extras import missing_package
 from klamm.core.log.errors import InvalidRecordError, RecordError
 from klamm.core.records.record import Record
 
-from ..shared import shared_topic
 from ..store.schema import PROTOBUF
-from ..store.schema_store import SchemaStore, SchemaVersion
 from ..store.subjects import context_of
 from .config import SchemaValidatorConfig
 from .payload import PayloadFormat, payload_format
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from klamm.core.interfaces.service import BrokerContext
 
     from ..service.topic import SchemaTopic
+    from ..store.schema_store import SchemaStore, SchemaVersion
 
 __all__ = ["SchemaValidator"]
 
@@ -126,6 +125,8 @@ class SchemaValidator:
     def _following(self) -> SchemaTopic:
         with self._starting:
             if self._table is None:
+                from ..shared import shared_topic  # a broker whose topics ask for no schema imports no client
+
                 assert self._context is not None, "start first"
                 self._table = shared_topic(self._context, self._schemas)
                 self._table.start()
