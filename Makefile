@@ -87,9 +87,9 @@ native-twin: setup ## the compiled module against its twin in Python (BATCHES=n 
 sanitize: setup ## the compiled module built with the sanitizers, against its twin and mutated batches (BATCHES=n SEED=n)
 	@PYTHONPATH=tests/support $(PY) -m klammtest.native.sanitized $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew); ONLY=registry: the schema registry alone, docs/registry.md; ONLY=mirror: a mirror beside MirrorMaker 2, docs/mirror.md
+bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew); ONLY=registry: the schema registry alone, docs/registry.md; ONLY=mirror: a mirror beside MirrorMaker 2, docs/mirror.md (DATA=/dev/shm)
 	@$(if $(filter registry,$(ONLY)),,bench/install.sh)
-	@PYTHONPATH=bench:tests/support $(PY) -m $(if $(filter registry mirror,$(ONLY)),klammbench.$(ONLY) $(if $(QUICK),--quick) $(if $(REPORT),--report),klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT)))
+	@PYTHONPATH=bench:tests/support $(PY) -m $(if $(filter registry mirror,$(ONLY)),klammbench.$(ONLY) $(if $(QUICK),--quick) $(if $(REPORT),--report) $(if $(filter mirror,$(ONLY)),$(if $(DATA),--data $(DATA))),klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT)))
 
 bench-compare: setup ## this tree's broker beside another clone's, in turns (BEFORE=../old-clone ONLY=b,c,d,f,g,h CELLS=consume ROUNDS=6 LIMIT=0.03 DATA=/dev/shm/compared): exit 1 if a cell is more than 3 % worse
 	@bench/install.sh

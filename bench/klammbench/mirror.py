@@ -10,6 +10,9 @@ start nor the JVM's first compilations count. Memory is the largest proportional
 until the end. Then the source gets records at half of MirrorMaker's rate, for both, and records with the time of their
 production in a topic of their own: their lag is the time until a consumer at the target has read them.
 
+A disk that holds up the source while it writes what was copied before ends the run: `DATA=/dev/shm` keeps all logs
+in memory.
+
 Prints a line for each target and writes, with `--report`, the figures into `docs/mirror.md`. Exits with 1 if a target
 is missed.
 """
@@ -292,12 +295,12 @@ def fill(source: System, topic: str, codec: str, megabytes: float) -> tuple[int,
         return stored(client, topic, PARTITIONS), len(encoded(batch)) / batch.messages
 
 
-def measured(*, quick: bool) -> dict[str, dict[str, Figures]]:
-    """Returns the figures by codec and by copier."""
+def measured(data: Path, *, quick: bool) -> dict[str, dict[str, Figures]]:
+    """Returns the figures by codec and by copier. `data`: the folder of all logs."""
     rounds, megabytes, seconds = (1, 600.0, 5.0) if quick else (3, 1500.0, 15.0)
     found = {codec: {name: Figures() for name in ("mirrormaker", "klamm")} for codec in CODECS}
-    remove(SYSTEM_DATA)
-    source = Kafka("kafka-source", SYSTEM_DATA / "source", TUNED)
+    remove(data)
+    source = Kafka("kafka-source", data / "source", TUNED)
     try:
         source.start()
         totals = {codec: fill(source, f"full-{codec}", codec, megabytes) for codec in CODECS}
@@ -308,7 +311,7 @@ def measured(*, quick: bool) -> dict[str, dict[str, Figures]]:
                     make_topic(source, PROBE, 1)
                     of = found[codec][name]
                     kind = MirrorMakerCopier if name == "mirrormaker" else KlammCopier
-                    copier: Copier = kind(SYSTEM_DATA / name, source.bootstrap)
+                    copier: Copier = kind(data / name, source.bootstrap)
                     try:
                         copier.start([f"full-{codec}", LIVE, PROBE], codec)
                         with Memory(copier) as memory:
@@ -322,7 +325,7 @@ def measured(*, quick: bool) -> dict[str, dict[str, Figures]]:
                     print(line(codec, name, of), flush=True)
     finally:
         source.stop()
-        remove(SYSTEM_DATA)
+        remove(data)
     return found
 
 
@@ -390,11 +393,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="klammbench.mirror", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, under three minutes")
     parser.add_argument("--report", action="store_true", help="write the figures into docs/mirror.md")
+    parser.add_argument(
+        "--data", type=Path, default=SYSTEM_DATA, help="where the folder `mirror`, of all logs, is made anew"
+    )
     given = parser.parse_args()
     end_on_signals()
     try:
         with alone():
-            found = measured(quick=given.quick)
+            found = measured(given.data / "mirror", quick=given.quick)
     except BusyError as error:
         print(error, file=sys.stderr)
         return 2
