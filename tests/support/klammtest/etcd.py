@@ -18,6 +18,7 @@ from klamm.plugins.coordination.etcd.config import EtcdConfig
 from klamm.plugins.coordination.etcd.coordination import EtcdCoordination
 from klamm.plugins.coordination.etcd.gateway import EtcdGateway
 from klamm.plugins.coordination.etcd.server import EtcdServer
+from klammtest.made_coordinations import MadeCoordinations
 from klammtest.ports import free_port
 from klammtest.waiting import eventually
 
@@ -25,7 +26,7 @@ MISSING = "etcd is not installed (system package etcd-server)"
 needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason=MISSING)
 
 
-class EtcdCase:
+class EtcdCase(MadeCoordinations[EtcdCoordination]):
     """A `klammtest.zookeeper.CoordinationCase`. `endpoints`: where its clients connect, if not at the server;
     `more`: further keys."""
 
@@ -40,17 +41,12 @@ class EtcdCase:
             "etcd.prefix": f"/klamm-test/{uuid4().hex}",
             **(more or {}),
         }
-        self._made: list[EtcdCoordination] = []
+        super().__init__()
 
     def make(self, session_timeout_ms: int = 10_000) -> EtcdCoordination:
         config = EtcdConfig.model_validate({**self._keys, "etcd.session.timeout.ms": session_timeout_ms})
-        self._made.append(EtcdCoordination(config))
-        return self._made[-1]
-
-    def open(self, session_timeout_ms: int = 10_000) -> EtcdCoordination:
-        made = self.make(session_timeout_ms)
-        made.start()
-        return made
+        self.made.append(EtcdCoordination(config))
+        return self.made[-1]
 
     def section(self) -> dict[str, str]:
         return {"plugin": "etcd", **{key: str(value) for key, value in self._keys.items()}}
@@ -63,10 +59,6 @@ class EtcdCase:
         gateway.close()
         # Another id, if a listener has opened the next session already.
         eventually(lambda: coordination.session_id != before, "expiry of an etcd session")
-
-    def close(self) -> None:
-        for made in self._made:
-            made.close()
 
 
 @contextmanager

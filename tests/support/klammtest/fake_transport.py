@@ -6,13 +6,38 @@ the two: what the client writes is handled by the broker's connection before the
 
 from __future__ import annotations
 
+import asyncio
 import selectors
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from klamm.core.protocol.messages import Buffer
 from klamm.core.transport.interface import TransportHandler
 
 UNLIMITED = 1 << 62
+T = TypeVar("T")
+
+
+async def settle() -> None:
+    """Lets the loop run what is ready."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def on_a_loop(make: Callable[[], T]) -> Callable[[Callable[[T], Awaitable[None]]], Callable[[], None]]:
+    """Returns a decorator of a test that gets what `make` returns, on an event loop of its own."""
+
+    def decorate(test: Callable[[T], Awaitable[None]]) -> Callable[[], None]:
+        def run() -> None:
+            async def main() -> None:
+                await test(make())
+
+            asyncio.run(main())
+
+        run.__name__ = test.__name__
+        return run
+
+    return decorate
 
 
 class FakeTransport:

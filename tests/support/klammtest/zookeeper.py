@@ -22,6 +22,7 @@ from klamm.plugins.coordination.zookeeper.coordination import ZooKeeperCoordinat
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klamm.testing.contracts import CoordinationUnderTest
 from klammtest.etcd import EtcdCase
+from klammtest.made_coordinations import MadeCoordinations
 from klammtest.ports import free_port
 from klammtest.replicated.sessions import close_session
 from klammtest.waiting import eventually
@@ -39,22 +40,17 @@ class CoordinationCase(CoordinationUnderTest, Protocol):
     def close(self) -> None: ...
 
 
-class EmbeddedCase:
+class EmbeddedCase(MadeCoordinations[EmbeddedCoordination]):
     name = "embedded"
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "coordination.db"
-        self._made: list[EmbeddedCoordination] = []
+        super().__init__()
 
     def make(self, session_timeout_ms: int = 10_000, clocks: Clocks | None = None) -> EmbeddedCoordination:
         config = EmbeddedConfig.model_validate({"path": self._file, "session.timeout.ms": session_timeout_ms})
         made = EmbeddedCoordination(config, clocks)
-        self._made.append(made)
-        return made
-
-    def open(self, session_timeout_ms: int = 10_000) -> EmbeddedCoordination:
-        made = self.make(session_timeout_ms)
-        made.start()
+        self.made.append(made)
         return made
 
     def section(self) -> dict[str, str]:
@@ -80,10 +76,6 @@ class EmbeddedCase:
         with closing(connect(self._file)) as db:
             db.execute("UPDATE sessions SET renewed_ms = renewed_ms - timeout_ms WHERE id = ?", (session_id,))
 
-    def close(self) -> None:
-        for made in self._made:
-            made.close()
-
 
 class ZooKeeperAddress(Protocol):
     """A server or an ensemble."""
@@ -99,14 +91,14 @@ class ZooKeeperAddress(Protocol):
         ...
 
 
-class ZooKeeperCase:
+class ZooKeeperCase(MadeCoordinations[ZooKeeperCoordination]):
     name = "zookeeper"
 
     def __init__(self, server: ZooKeeperAddress, request_timeout_ms: int | None = None) -> None:
         self.server = server
         self._connect = f"{server.connect}/klamm-test/{uuid4().hex}"
         self._request_timeout_ms = request_timeout_ms
-        self._made: list[ZooKeeperCoordination] = []
+        super().__init__()
 
     def make(self, session_timeout_ms: int = 10_000) -> ZooKeeperCoordination:
         config = ZooKeeperConfig.model_validate(
@@ -117,12 +109,7 @@ class ZooKeeperCase:
             }
         )
         made = ZooKeeperCoordination(config)
-        self._made.append(made)
-        return made
-
-    def open(self, session_timeout_ms: int = 10_000) -> ZooKeeperCoordination:
-        made = self.make(session_timeout_ms)
-        made.start()
+        self.made.append(made)
         return made
 
     def section(self) -> dict[str, str]:
@@ -146,10 +133,6 @@ class ZooKeeperCase:
             )  # 0, unless a listener has opened the next session already
 
         eventually(expired, "expiry of a ZooKeeper session")
-
-    def close(self) -> None:
-        for made in self._made:
-            made.close()
 
 
 def found_or_made(coordination: Coordination, path: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from klamm.core.broker.network.response_writer import WRITE_BUFFER_HIGH
 from klamm.core.broker.request import ConnectionContext
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
-from klammtest.fake_transport import FakeTransport
+from klammtest.fake_transport import FakeTransport, on_a_loop, settle
 
 
 class Bench:
@@ -62,22 +61,7 @@ class Bench:
         self.transport.feed(data, although_paused=True)
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-def bench_test(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test of a bench on a loop of its own."""
-
-    def run() -> None:
-        async def main() -> None:
-            await test(Bench())
-
-        asyncio.run(main())
-
-    run.__name__ = test.__name__
-    return run
+bench_test = on_a_loop(Bench)
 
 
 @bench_test

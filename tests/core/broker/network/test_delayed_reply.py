@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from klamm.core.broker.delayed_reply import DelayedReply, Outcome, Reply, reply_of_task
@@ -16,7 +15,7 @@ from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.request import ConnectionContext
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
-from klammtest.fake_transport import FakeTransport
+from klammtest.fake_transport import FakeTransport, on_a_loop, settle
 
 
 class Bench:
@@ -76,20 +75,7 @@ class Bench:
         return b"".join(self.transport.written)
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-def bench_test(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            await test(Bench())
-
-        asyncio.run(main())
-
-    run.__name__ = test.__name__
-    return run
+bench_test = on_a_loop(Bench)
 
 
 @bench_test
