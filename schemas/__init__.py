@@ -23,21 +23,21 @@ _EXTRA: Final = "klamm[registry]"
 
 
 def _avro(options: AvroOptions, context: SerdeContext) -> Serde:
-    from .serde import AvroSerde
+    from .serdes.avro import AvroSerde
 
     return AvroSerde(options, context)
 
 
 def _json_schema(options: JsonSchemaOptions, context: SerdeContext) -> Serde:
     with importing("the serde json-schema", _EXTRA):
-        from .json_schema.serde import JsonSchemaSerde
+        from .serdes.json_schema import JsonSchemaSerde
 
     return JsonSchemaSerde(options, context)
 
 
 def _protobuf(options: ProtobufOptions, context: SerdeContext) -> Serde:
     with importing("the serde protobuf", _EXTRA):
-        from .protobuf.serde import ProtobufSerde
+        from .serdes.protobuf import ProtobufSerde
 
     return ProtobufSerde(options, context)
 

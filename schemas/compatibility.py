@@ -39,8 +39,8 @@ def check(subject: str, new: str, versions: Sequence[tuple[int, str | SchemaErro
     """Checks a new schema against `versions`, the oldest first: number, and text or why it cannot be read. Raises
     `SchemaError`, which names the version, the field and the rule.
     """
-    from .parsing import parse  # imports fastavro, which a caller that only needs the rules' names does not load
-    from .resolution import refusals, resolve
+    from .avro.parsing import parse  # imports fastavro, which a caller that only needs the rules' names does not load
+    from .avro.resolution import refusals, resolve
 
     if rule is Compatibility.NONE:
         return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from klamm.core.client.factory import open_client
 
-from .last_ids import kept_ids
+from .registry.last_ids import kept_ids
 from .service.topic import REQUEST_S, SchemaTopic
 
 if TYPE_CHECKING:

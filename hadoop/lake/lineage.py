@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from klamm.schemas.model import AvroField, AvroType
+from klamm.schemas.avro.model import AvroField, AvroType
 
 Chain = tuple[AvroType, ...]
 _TIMES = ("timestamp-millis", "timestamp-micros")

@@ -21,8 +21,8 @@ from klamm.core.plugins import plugin_host
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
-from klamm.schemas.registry import Writers
-from klamm.schemas.subject_schemas import describe
+from klamm.schemas.registry.registry import Writers
+from klamm.schemas.registry.subject_schemas import describe
 
 from ..lake.layout import INVALID
 from .record_type import check

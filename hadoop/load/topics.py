@@ -21,10 +21,10 @@ from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.opening import open_registry
 from klamm.schemas.options import AvroOptions
-from klamm.schemas.registry import SchemaRegistry, Writers
-from klamm.schemas.serde import AvroSerde
+from klamm.schemas.registry.opening import open_registry
+from klamm.schemas.registry.registry import SchemaRegistry, Writers
+from klamm.schemas.serdes.avro import AvroSerde
 
 from ..columnar.job import ReadTasks
 from ..lake.config import LakeConfig

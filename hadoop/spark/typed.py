@@ -23,14 +23,14 @@ from klamm.core.interfaces.envelope import Envelope, HeaderEnvelope, RegisteredS
 from klamm.core.interfaces.serde import ArrowSerializer, Serializer
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
+from klamm.schemas.avro.parsing import parse
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.reader import ColumnReader
 from klamm.schemas.columns.writer import ColumnWriter
-from klamm.schemas.opening import open_registry
-from klamm.schemas.parsing import parse
-from klamm.schemas.serde import row_writer
-from klamm.schemas.subject_schemas import describe
+from klamm.schemas.registry.opening import open_registry
+from klamm.schemas.registry.subject_schemas import describe
+from klamm.schemas.serdes.avro import row_writer
 
 from ..options import SourceOptions, Typing
 from .cluster import connect_source, find_partitions

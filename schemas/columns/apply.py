@@ -1,4 +1,5 @@
-"""Applies a plan of `schemas.resolution` to an Arrow array: the writer's values as stored become the reader's columns.
+"""Applies a plan of `schemas.avro.resolution` to an Arrow array: the writer's values as stored become the reader's
+columns.
 
 Errors that depend on the data (a value whose type the reader cannot read, a symbol that it lacks, text that is not
 UTF-8, a number beyond a type) raise `SchemaError` for the whole array; the caller finds the row. `live` says which rows
@@ -14,9 +15,19 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
-from ..model import AvroType, describe, under
-from ..resolution import EnumPlan, FieldPlan, FromUnion, IntoUnion, ItemsPlan, Leaf, RecordPlan, Refused, Resolution
-from ..resolution import resolve as plan_of
+from ..avro.model import AvroType, describe, under
+from ..avro.resolution import (
+    EnumPlan,
+    FieldPlan,
+    FromUnion,
+    IntoUnion,
+    ItemsPlan,
+    Leaf,
+    RecordPlan,
+    Refused,
+    Resolution,
+)
+from ..avro.resolution import resolve as plan_of
 from .arrowtype import LOCAL, TIMESTAMP, arrow_type, is_decimal, members, physical_type, stored_type
 
 
@@ -120,7 +131,7 @@ def _field(part: FieldPlan, array: pa.Array, inside: pa.Array, at: str) -> pa.Ar
 
 
 def default_column(avro: AvroType, stored: object, length: int) -> pa.Array:
-    """Returns `length` times a default, given as `schemas.defaults.default_value` returns it."""
+    """Returns `length` times a default, given as `schemas.avro.defaults.default_value` returns it."""
     one = pa.array([arrow_input(avro, stored)], stored_type(avro))
     return apply(plan_of(avro, avro), one).take(pa.repeat(pa.scalar(0), length))
 

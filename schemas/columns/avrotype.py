@@ -6,8 +6,8 @@ from typing import Final
 
 from klamm.core.errors import SchemaError
 
-from ..model import MISSING, PRIMITIVES, AvroField, AvroType
-from ..parsing import parse
+from ..avro.model import MISSING, PRIMITIVES, AvroField, AvroType
+from ..avro.parsing import parse
 
 __all__ = ["MAX_NODES", "MAX_PRECISION", "MISSING", "PRIMITIVES", "AvroField", "AvroType", "parse_type"]
 

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
-from ..parsing import rendered
-from ..resolution import resolve
+from ..avro.parsing import rendered
+from ..avro.resolution import resolve
 from . import native
 from .apply import apply, never
 from .arrowtype import arrow_type, stored_type

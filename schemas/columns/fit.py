@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
-from ..defaults import default_value
+from ..avro.defaults import default_value
 from .apply import default_column, list_offsets, map_entries, repeats
 from .arrowtype import TIMESTAMP, arrow_type, members
 from .avrotype import MISSING, AvroField, AvroType

@@ -1,5 +1,6 @@
-"""JSON documents to Avro payloads and back by columns, for records of plain fields: what `schemas.json_values` does
-one by one, where the result is certain to be the same bytes. Everything else is left to that.
+"""JSON documents to Avro payloads and back by columns, for records of plain fields: what
+`schemas.avro.values.json_values` does one by one, where the result is certain to be the same
+bytes. Everything else is left to that.
 
 No function here takes a Python list to Arrow by `pa.array`, nor a value by `pa.scalar`: both import pandas where it is
 installed, which takes longer than the conversion of 100,000 records.
@@ -20,9 +21,9 @@ import pyarrow.compute as pc
 from klamm.core.errors import KlammError, SchemaError
 from klamm.core.records.arrow import scalar
 
-from ..json_values import float_text
-from ..model import MISSING, AvroField, AvroType
-from ..parsing import parse, rendered
+from ..avro.model import MISSING, AvroField, AvroType
+from ..avro.parsing import parse, rendered
+from ..avro.values.json_values import float_text
 from . import native
 from .arrowtype import stored_type
 from .decode import without_prefix

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from klamm.core.errors import SchemaError
 
-from ..model import NAME
+from ..avro.model import NAME
 from .apply import map_entries, repeats
 from .avrotype import AvroType
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
-from ..logical import reader_of
-from ..model import AvroType, describe, under
+from ..avro.logical import reader_of
+from ..avro.model import AvroType, describe, under
 from .apply import map_entries
 from .arrowtype import members
 

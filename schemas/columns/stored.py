@@ -13,7 +13,7 @@ from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
 
-from ..stored import symbols
+from ..avro.values.stored import symbols
 from .arrowtype import members
 from .avrotype import AvroType
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..parsing import rendered
+from ..avro.parsing import rendered
 from . import native
 from .avrotype import AvroType
 from .fit import Misfit, check_zones, fit

@@ -13,8 +13,11 @@ from uuid import UUID
 
 from klamm.core.errors import SchemaError
 
+from .. import refusals
+from ..comparing import OldVersion, Requirement, messages
 from ..compatibility import Compatibility
 from ..differences import CompatibilityPolicy
+from ..formats import FORMATS, AvroText, Text, parsed
 from ..store.config import Config, Mode
 from ..store.records import (
     ConfigRecord,
@@ -38,9 +41,6 @@ from ..store.subjects import (
     qualified,
     split,
 )
-from . import refusals
-from .comparing import OldVersion, Requirement, messages
-from .formats import FORMATS, AvroText, Text, parsed
 from .query import Query
 from .rules import changed_rules, check_rules, completed
 from .tags import TagChanges, tagged

@@ -38,7 +38,7 @@ References = Annotated[
 @contextmanager
 def _opened(config: Path, bootstrap: str | None) -> Iterator[tuple[RegistryApi, SchemaTopic]]:
     """Yields the registry on the topic that the file names, read to its end."""
-    from ..last_ids import kept_ids
+    from ..registry.last_ids import kept_ids
     from .api import RegistryApi
     from .config import registry_config
     from .service import defaults_of

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
+from .. import refusals
 from ..store.config import Config
 from ..store.schema import Metadata, Rule, RuleSet, SchemaText
-from . import refusals
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MIGRATION: Final = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})

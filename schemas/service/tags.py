@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from klamm.core.errors import SchemaError
 
+from .. import refusals
+from ..avro.parsing import parse_json
+from ..formats import Text
 from ..java_json import dumps
-from ..parsing import parse_json
 from ..store.registration import RefusedError
 from ..store.schema import AVRO, JSON
-from . import refusals
-from .formats import Text
 
 __all__ = ["TagChanges", "tagged"]
 

@@ -20,11 +20,11 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, KlammError
 
-from ..last_ids import LastIds
-from ..log import TopicSchemaLog
+from .. import refusals
+from ..registry.last_ids import LastIds
+from ..registry.log import TopicSchemaLog
 from ..store.records import Record, SchemaTombstone, SubjectClearing
 from ..store.schema_store import SchemaStore
-from . import refusals
 
 __all__ = ["REQUEST_S", "SchemaTopic"]
 

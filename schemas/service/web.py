@@ -20,11 +20,11 @@ from klamm.core.errors import SchemaError
 from klamm.core.escaping import escaped
 from klamm.core.http_service import PAGE_HEADERS, page_style
 
+from .. import refusals
 from ..store.registration import RefusedError
 from ..store.schema import PROTOBUF, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import ALL_CONTEXTS
-from . import refusals
 from .api import RegistryApi, version_number
 from .query import Query
 from .topic import SchemaTopic

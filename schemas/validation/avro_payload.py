@@ -9,8 +9,8 @@ from typing import Final
 
 from klamm.core.errors import SchemaError
 
-from ..model import AvroType
-from ..parsing import parse
+from ..avro.model import AvroType
+from ..avro.parsing import parse
 
 __all__ = ["AvroPayload"]
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
+from klamm.schemas.avro.parsing import parse
+from klamm.schemas.avro.resolution import FromUnion, IntoUnion, refusals, resolve
 from klamm.schemas.compatibility import Compatibility, check
-from klamm.schemas.parsing import parse
-from klamm.schemas.resolution import FromUnion, IntoUnion, refusals, resolve
 
 
 def record(*fields: dict[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:

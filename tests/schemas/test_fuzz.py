@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.service.formats import FORMATS, Text, differences, parsed
+from klamm.schemas.formats import FORMATS, Text, differences, parsed
 from klamm.schemas.store.schema import AVRO, JSON, PROTOBUF
 from klammtest.fuzz import fuzzed
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.avro_differences import MAX_SHOWN, differences
-from klamm.schemas.canonical import canonical_text
-from klamm.schemas.parsing import MAX_TEXT, check_new, parse
+from klamm.schemas.avro.canonical import canonical_text
+from klamm.schemas.avro.comparison import MAX_SHOWN, differences
+from klamm.schemas.avro.parsing import MAX_TEXT, check_new, parse
 
 
 def record(field: str) -> str:

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 _ONLY_OTHERS = (
-    "cramjam", "fastavro", "kazoo", "klamm.core.client", "klamm.schemas.parsing", "lz4", "prometheus_client", "pyarrow",
-    "pyruhvro", "rich", "sqlite3", "zstd", "backports.zstd",
+    "cramjam", "fastavro", "kazoo", "klamm.core.client", "klamm.schemas.avro.parsing", "lz4", "prometheus_client",
+    "pyarrow", "pyruhvro", "rich", "sqlite3", "zstd", "backports.zstd",
 )  # fmt: skip
 _SCRIPT = """
 import sys

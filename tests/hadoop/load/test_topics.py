@@ -21,7 +21,7 @@ from klamm.hadoop.load.rows import RowMaker
 from klamm.hadoop.load.topics import ClusterTopics
 from klamm.hadoop.options import typing_of
 from klamm.hadoop.spark.typed import RegisteredSchemas
-from klamm.schemas.log import TopicSchemaLog
+from klamm.schemas.registry.log import TopicSchemaLog
 from klamm.schemas.store.schema import JSON
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.registry import RunningRegistry, running_registry

@@ -21,7 +21,7 @@ from klamm.hadoop.spark.columns import source_columns
 from klamm.hadoop.spark.sink import parse_sink_options, write_task
 from klamm.hadoop.spark.typed import value_type
 from klamm.schemas.columns import native
-from klamm.schemas.log import TopicSchemaLog
+from klamm.schemas.registry.log import TopicSchemaLog
 from klammtest.clients.numbered import Topics, number_topics
 from klammtest.schemas import add, stored
 

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
+from klamm.schemas.avro.values.reading import value_reader
 from klamm.schemas.columns import native
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.columns.decode import PayloadDecoder
-from klamm.schemas.reading import value_reader
 from klammtest.schemas import avro_bytes
 
 UTC = dt.UTC

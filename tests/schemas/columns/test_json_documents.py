@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
+from klamm.schemas.avro.parsing import parse
+from klamm.schemas.avro.values.json_values import json_reader, json_text
+from klamm.schemas.avro.values.reading import value_reader
 from klamm.schemas.columns.json_documents import DocumentReader, DocumentWriter
-from klamm.schemas.json_values import json_reader, json_text
-from klamm.schemas.parsing import parse
-from klamm.schemas.reading import value_reader
-from klamm.schemas.serde import row_writer
+from klamm.schemas.serdes.avro import row_writer
 
 PREFIX = b"\0\0\0\0\7"
 LONGS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, -1, -(2**63), 2**63 - 1])

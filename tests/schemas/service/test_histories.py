@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from klamm.schemas.service import formats
+from klamm.schemas import formats
 from klamm.schemas.service.api import Defaults, RegistryApi
 from klamm.schemas.service.query import Query
 from klamm.schemas.store.records import KeyValue, Record, SchemaTombstone, SubjectClearing, encode

@@ -12,7 +12,7 @@ import pytest
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode
 from klamm.core.records.codecs import CodecTable
-from klamm.schemas.log import TOPIC_CONFIGS
+from klamm.schemas.registry.log import TOPIC_CONFIGS
 from klamm.schemas.service.topic import SchemaTopic
 from klamm.schemas.store.records import Record, SchemaRecord
 from klamm.schemas.store.schema import SchemaText

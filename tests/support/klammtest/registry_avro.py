@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from klamm.core.errors import SchemaError
+from klamm.schemas.avro.model import NAME
+from klamm.schemas.comparing import OldVersion, Requirement, messages
 from klamm.schemas.compatibility import Compatibility
-from klamm.schemas.model import NAME
-from klamm.schemas.service.comparing import OldVersion, Requirement, messages
-from klamm.schemas.service.formats import AvroText
+from klamm.schemas.formats import AvroText
 from klamm.schemas.store.schema import AVRO
 
 from .avro_judge import rules

@@ -31,10 +31,10 @@ from klamm.core.cli.record_io.line_input import (
     typed_blocks,
     values_of_json,
 )
+from klamm.schemas.avro.parsing import parse
+from klamm.schemas.avro.values.json_values import json_reader
 from klamm.schemas.columns.json_documents import DocumentWriter
-from klamm.schemas.json_values import json_reader
-from klamm.schemas.parsing import parse
-from klamm.schemas.serde import row_writer
+from klamm.schemas.serdes.avro import row_writer
 
 LONGEST = 100
 EXACT = json_parser(Decimal)

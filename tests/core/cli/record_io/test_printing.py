@@ -20,11 +20,11 @@ from klamm.core.interfaces.sink import RecordBatch
 from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
+from klamm.schemas.avro.parsing import parse
+from klamm.schemas.avro.values.json_values import json_text
+from klamm.schemas.avro.values.reading import value_reader
 from klamm.schemas.columns.json_documents import DocumentReader
-from klamm.schemas.json_values import json_text
-from klamm.schemas.parsing import parse
-from klamm.schemas.reading import value_reader
-from klamm.schemas.serde import row_writer
+from klamm.schemas.serdes.avro import row_writer
 
 TEXT = json.dumps(
     {

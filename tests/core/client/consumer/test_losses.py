@@ -20,7 +20,7 @@ from klamm.core.client.consumer.delivery import Delivery
 from klamm.core.client.consumer.values import Interception
 from klamm.core.errors import SchemaError
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.serde import AvroSerde
+from klamm.schemas.serdes.avro import AvroSerde
 from klammtest.audits import read_audit_log
 from klammtest.broker import RunningBroker
 from klammtest.clients.readers import client_config, produce

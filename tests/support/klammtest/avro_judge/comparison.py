@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from klamm.schemas.parsing import check_new, parse
-from klamm.schemas.resolution import refusals, resolve
+from klamm.schemas.avro.parsing import check_new, parse
+from klamm.schemas.avro.resolution import refusals, resolve
 
 from . import rules
 from .cases import Case

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from klamm.schemas.canonical import canonical_text
-from klamm.schemas.parsing import parse_json
+from klamm.schemas.avro.canonical import canonical_text
+from klamm.schemas.avro.parsing import parse_json
 
 Json = Any
 

@@ -20,7 +20,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.session import start_session
 from klamm.hadoop.source import KlammDataSource
-from klamm.schemas.log import TopicSchemaLog
+from klamm.schemas.registry.log import TopicSchemaLog
 from klammtest.clients.numbered import START_MS, Topics, number_topics
 from klammtest.hadoop.hdfs_client import SPARK
 from klammtest.schemas import add, stored

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from klamm.schemas.canonical import canonical_text
-from klamm.schemas.parsing import check_new
+from klamm.schemas.avro.canonical import canonical_text
+from klamm.schemas.avro.parsing import check_new
 
 from . import rules
 from .java_avro import JavaAvro

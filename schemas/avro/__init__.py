@@ -1,0 +1,1 @@
+"""Avro: schemas parsed, printed, compared and resolved. Values are in `values`."""

@@ -1,0 +1,1 @@
+"""Avro values to bytes and back, from dicts, dataclasses and JSON."""
