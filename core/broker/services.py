@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -70,6 +70,8 @@ class Services:
     process_log: ProcessLog | None = None
     append_listeners: tuple[AppendListener, ...] = ()
     """Called by `handlers.produce` after each append on the event loop: `BrokerContext.on_append`."""
+    mirror_sources: Mapping[str, str] = field(default_factory=dict)
+    """By link: the id of the cluster that it copies; empty while that is not known."""
 
     @property
     def image(self) -> ClusterImage:

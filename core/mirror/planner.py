@@ -85,9 +85,9 @@ def plan_link(
 ) -> LinkPlan:
     """Compares both clusters.
 
-    A topic is refused if its records came from this cluster, or if a topic of its name exists here that is not this
-    link's mirror of it (M11). Partitions are added, never removed. Of the configurations only those that the link names
-    are copied; one that the source does not set is reset.
+    A topic whose records came from this cluster is never copied; one is refused if a topic of its name exists here that
+    is not this link's mirror of it (M11). Partitions are added, never removed. Of the configurations only those that
+    the link names are copied; one that the source does not set is reset.
     """
     create: dict[str, NewMirror] = {}
     grow: dict[str, int] = {}
@@ -103,9 +103,8 @@ def plan_link(
             continue
         here = config.prefix + name
         found = target.get(here)
-        if topic.mirror_of:
-            loop = topic.mirror_of == own_cluster
-            refused[name] = "it is a mirror of " + ("this cluster" if loop else f"cluster {topic.mirror_of}")
+        if topic.mirror_of == own_cluster:
+            (refused if name in config.topics else left_out)[name] = "it is a mirror of this cluster"
         elif found is None:
             copied = {key: value for key, value in topic.configs.items() if key in config.configs}
             create[here] = NewMirror(name, topic.topic_id, topic.partitions, copied)

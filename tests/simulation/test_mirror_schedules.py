@@ -27,6 +27,7 @@ def test_random_schedules_violate_nothing() -> None:
         "adopted",
         "log taken over",
         "epoch raised",
+        "coordination away",
         "decided: GAP",
         "decided: DIVERGED",
         "follower truncated",

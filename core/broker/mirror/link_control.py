@@ -44,6 +44,7 @@ from ...interfaces.coordination import NoNodeError
 from ...interfaces.service import BrokerContext, ServiceMetric
 from ...mirror.adoption import PromotionStart
 from ...mirror.group_offsets import GroupOffset, offsets_to_copy
+from ...mirror.origin import ORIGIN
 from ...mirror.partition_mirror import MirrorStatus
 from ...mirror.planner import NewMirror, SourceTopic, TargetTopic, plan_link, selects, selects_group
 from ...protocol.apis import ApiKey
@@ -243,12 +244,14 @@ class LinkControl:
         except ConfigError:
             self._source_refused = True
             raise
-        configs, hidden = self._source_configs(view)
+        configs, origins, hidden = self._source_configs(view)
         for here, node in self._topics.items():
             if node.source in hidden and here in image.topics:  # a mirror keeps those that it has
                 configs[node.source] = dict(image.topics[here].configs)
         found = {
-            name: SourceTopic(topic.topic_id, len(topic.partitions), topic.internal, configs.get(name, {}))
+            name: SourceTopic(
+                topic.topic_id, len(topic.partitions), topic.internal, configs.get(name, {}), origins.get(name, "")
+            )
             for name, topic in view.topics.items()
             if topic.error is ErrorCode.none and topic.topic_id is not None
             if name in configs or name not in hidden
@@ -345,17 +348,18 @@ class LinkControl:
                 f"{_FETCH}: upgrade it to Apache Kafka 3.1 or newer"
             )
 
-    def _source_configs(self, view: ClusterView) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-        """Returns the configurations that the topics of the source set themselves, if they are to be copied; and for
-        topics whose configuration the source does not show, the reason."""
+    def _source_configs(self, view: ClusterView) -> tuple[dict[str, dict[str, str]], dict[str, str], dict[str, str]]:
+        """Returns of the topics of the source those of the configurations to be copied that they set themselves, and of
+        which clusters they are mirrors; and for topics whose configuration the source does not show, the reason."""
         named = [
             name
             for name, topic in view.topics.items()
             if topic.error is ErrorCode.none and selects(self.config, name, internal=topic.internal)
         ]
-        if not named or not self.config.configs or not self._controls:
-            return {}, {}
-        described, hidden = self._source.describe_topics(named, self.config.configs, timeout_s=_SOURCE_S)
+        if not named or not self._controls:
+            return {}, {}, {}
+        described, hidden = self._source.describe_topics(named, (*self.config.configs, ORIGIN), timeout_s=_SOURCE_S)
+        origins = {name: entries[ORIGIN].value or "" for name, entries in described.items() if ORIGIN in entries}
         found = {
             name: {
                 entry.name: entry.value
@@ -364,7 +368,7 @@ class LinkControl:
             }
             for name, entries in described.items()
         }
-        return found, hidden
+        return found, origins, hidden
 
     def _create(self, name: str, new: NewMirror) -> None:
         def note(before: MirrorTopicNode | None) -> MirrorTopicNode:

@@ -74,6 +74,7 @@ class MirrorService:
         for name in [name for name in self._links if name not in links]:
             self._links.pop(name).stop()
             log.info("mirror %s has ended", name)
+        self._services.mirror_sources = {name: node.source_cluster_id for name, node in links.items()}
         self._invalid = {name: why for name, why in self._invalid.items() if name in links}
         for name, node in links.items():
             from .link_control import LinkControl  # a broker without links imports no client

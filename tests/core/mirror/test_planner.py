@@ -45,8 +45,7 @@ def test_the_number_of_partitions_never_shrinks() -> None:
     [
         (SourceTopic(ID, 1), TargetTopic(1), {}, "ordinary topic"),
         (SourceTopic(ID, 1), TargetTopic(1, link="paris", source="flights"), {}, "mirror of link paris"),
-        (SourceTopic(ID, 1, mirror_of="here"), None, {}, "mirror of this cluster"),
-        (SourceTopic(ID, 1, mirror_of="third"), None, {}, "mirror of cluster third"),
+        (SourceTopic(ID, 1, mirror_of="here"), None, {"topics": ["flights"]}, "mirror of this cluster"),
         (SourceTopic(ID, 1, internal=True), None, {"topics": ["flights"]}, "internal"),
     ],
 )
@@ -54,6 +53,13 @@ def test_a_topic_is_refused(topic: SourceTopic, here: TargetTopic | None, keys: 
     plan = planned({"flights": topic}, {} if here is None else {"flights": here}, **keys)  # type: ignore[arg-type]
     assert why in plan.refused["flights"]
     assert not plan.create
+
+
+def test_a_pattern_leaves_mirrors_of_this_cluster_out() -> None:
+    plan = planned({"flights": SourceTopic(ID, 1, mirror_of="here")}, {})
+    assert plan.left_out == {"flights": "it is a mirror of this cluster"}
+    assert not plan.create
+    assert planned({"flights": SourceTopic(ID, 1, mirror_of="third")}, {}).create
 
 
 def test_a_promoted_topic_is_no_error_and_is_not_taken_back() -> None:

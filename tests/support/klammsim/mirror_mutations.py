@@ -207,6 +207,8 @@ MIRROR_MUTATIONS: Final = {
                  ((PartitionMirror, "on_bounds", _restarts_at_a_gap),)),
         Mutation("gap-skips-too-much", "M7", "more is skipped than the source has deleted",
                  ((PartitionMirror, "skip_gap", _raises_only_the_gap),)),
+        Mutation("failure-is-final", "M7", "a gap or an epoch that could not be written is not asked for again",
+                 ((PartitionMirror, "failed", lambda self: None),)),
         Mutation("decision-anywhere", "M7", "what was decided about one gap counts for the next",
                  ((PartitionMirror, "accept", _accepts_anywhere),)),
         Mutation("topic-by-name", "M8", "the fetch takes whatever topic has the name",

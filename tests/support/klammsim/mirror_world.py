@@ -93,6 +93,8 @@ class Broker:
         self.own: BrokerRegistration | None = None
         self.seen = max(self.world.cluster.version - self.world.random.randint(1, 3), -1)
         self.from_source: list[tuple[PartitionMirror, MirrorFetch, MirrorAnswer]] = []
+        self.asks: PartitionMirror | None = None
+        """The mirror that has asked for its gap to be stored, or for a raised epoch."""
         self.from_leader: list[tuple[PartitionFollower, ReplicaFetch, ReplicaFetchData]] = []
 
     def register(self) -> None:
@@ -287,12 +289,28 @@ class World:
             raise ViolationError(f"{broker.log.name} goes on behind a gap at {before}, which nobody has decided")
         if result is MirrorResult.CUT:
             self._on_cut(broker, before)
+        if result in (MirrorResult.GAP_FOUND, MirrorResult.EPOCH_TOO_LOW):
+            broker.asks = mirror
+
+    def _coordination_is_away(self, mirror: PartitionMirror) -> bool:
+        """Returns whether a write fails, or is not answered: it is not tried again unless the mirror asks again."""
+        if self.healing or self.random.random() < 0.8:
+            return False
+        mirror.failed()
+        self.note("coordination away")
+        return True
 
     def _store_gap(self) -> None:
         """The gap is written to the coordination, maybe by a leader whose term is over."""
-        mirror = self._broker(mirroring=True).mirror
-        if mirror is not None and mirror.gap is not None:
-            self.cluster.gaps.append(mirror.gap)
+        broker = self._broker(mirroring=True)
+        mirror = broker.mirror
+        if mirror is None or mirror.gap is None or broker.asks is not mirror:
+            return
+        broker.asks, gap, is_written = None, mirror.gap, self.random.random() < 0.5
+        away = self._coordination_is_away(mirror)
+        if is_written or not away:
+            self.cluster.gaps.append(gap)
+        if not away:
             mirror.skip_gap()
 
     def _decide(self) -> None:
@@ -316,11 +334,16 @@ class World:
         """A mirror's leader has its epoch raised above the source's, as `raise_leader_epochs` does."""
         broker = self._broker(mirroring=True)
         mirror, state = broker.mirror, self.cluster.state
-        if not broker.alive or mirror is None or mirror.wanted_epoch < 0 or broker.own is None:
+        if not broker.alive or mirror is None or mirror.wanted_epoch < 0 or broker.asks is not mirror:
+            return
+        broker.asks, wanted = None, mirror.wanted_epoch
+        if self._coordination_is_away(mirror) or broker.own is None:
             return
         live = self.cluster.registrations.get(broker.number) == broker.own
-        if live and state.leader == broker.number and state.leader_epoch < mirror.wanted_epoch:
-            epoch = mirror.wanted_epoch + self.random.choice([0, 0, 1, 100])
+        if not live:
+            mirror.failed()
+        elif state.leader == broker.number and state.leader_epoch < wanted:
+            epoch = wanted + self.random.choice([0, 0, 1, 100])
             self.cluster.states.append(replace(state, leader_epoch=epoch))
             self.note("epoch raised")
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from ....cluster.image import TopicImage
 from ....config.describe import ConfigDescription, describe_topic
-from ....config.section import ConfigType
+from ....config.section import ConfigSource, ConfigType
 from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
 from ....config.sections.topic_settings import name_problem, too_high_minimum
 from ....errors import BrokerError, ErrorCode, KlammError
 from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ....mirror.origin import ORIGIN
 from ....protocol.messages import Entity
 from ...request import Request
 from ...services import Services
@@ -50,6 +51,8 @@ def describe_configs(services: Services, request: Request) -> Entity:
         try:
             _check_access(services, request, AclOperation.DESCRIBE_CONFIGS, resource)
             entries = _entries(services, resource.resource_type, resource.resource_name)
+            if resource.resource_type == Resource.TOPIC and ORIGIN in (resource.configuration_keys or ()):
+                entries = [*entries, *_origin(services, _topic(services, resource.resource_name))]
         except KlammError as error:
             code, text = wire_error(error)
         wanted = resource.configuration_keys  # null or empty requests all of them
@@ -85,6 +88,15 @@ def _entries(services: Services, kind: int, name: str) -> list[ConfigDescription
     if kind == Resource.BROKER_LOGGER:
         return logger_entries(services, name)
     raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(kind))
+
+
+def _origin(services: Services, topic: TopicImage) -> list[ConfigDescription]:
+    """Returns the cluster that a topic is copied from, if it is a mirror."""
+    source = services.mirror_sources.get(topic.partitions[0].state.mirror, "") if topic.partitions else ""
+    if not source:
+        return []
+    words = "The cluster that the topic is a mirror of."
+    return [ConfigDescription(ORIGIN, source, ConfigType.STRING, ConfigSource.DEFAULT, words, True, ())]
 
 
 def _topic(services: Services, name: str) -> TopicImage:

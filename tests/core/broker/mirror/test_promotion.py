@@ -65,7 +65,9 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             "topics": ["trips.back", "trips.other", "trips.compacted"],
             "metadata.interval.ms": 100,
         }
-        source = stack.enter_context(running_broker(folder / "source", mirrors={"rome": rome}))
+        circle = {**rome, "topics": [], "topics.regex": r"loop\..*", "prefix": "loop.rome."}
+        back = {"rome": rome, "circle": circle}
+        source = stack.enter_context(running_broker(folder / "source", mirrors=back))
         often = {
             "bootstrap.servers": source.bootstrap,
             "groups.regex": r"load\..*",
@@ -75,6 +77,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         }
         links = {
             "berlin": {**often, "topics.regex": r"trips\..*"},
+            "circle": {**often, "topics.regex": r"loop\..*", "prefix": "loop.berlin."},
             "careful": {**often, "topics.regex": r"care\..*", "on.gap": "stop", "on.divergence": "stop"},
             "slow": {
                 **often,
@@ -116,6 +119,21 @@ def test_a_record_of_an_impossible_time_does_not_prevent_a_fail_over(clusters: P
     done = clusters.mirror("fail-over", "berlin", "--topic", topic)
     assert f"newest record of {2**62} ms after 1970" in done
     assert clusters.writes(topic, b"b") == 1
+
+
+def test_links_in_a_circle_copy_no_mirror_back(clusters: Pair) -> None:
+    back = Pair(clusters.target_broker, clusters.source_broker, clusters.codecs, clusters.stack)
+    back.mirror("create", "circle")
+    clusters.create("loop.a")
+    clusters.write("loop.a", b"a")
+    clusters.follows("loop.berlin.loop.a", 1, link="circle")
+    eventually(
+        lambda: "mirror of this cluster" in back.status("", "circle")["left_out"].get("loop.berlin.loop.a", ""),
+        "it is left out",
+    )
+    assert "loop.rome.loop.berlin.loop.a" not in clusters.source.metadata().topics
+    assert back.mirror("status", "circle")
+    back.mirror("drop", "circle")
 
 
 def test_producer_ids_of_the_source_are_not_given_out_again(clusters: Pair) -> None:
