@@ -8,14 +8,17 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from ..cluster.mirrors import read_topics
+from ..cluster.mirrors import MirrorTopicNode, read_topics
 from ..errors import BrokerError, ErrorCode
+from ..interfaces.codec import Buffer
 from ..interfaces.coordination import Coordination
 from ..interfaces.offsets import CommittedOffset, OffsetStore
 from ..interfaces.service import AppendListener, MirrorSource, ServiceRead, SharedResource
+from ..log.cut_batches import read_set_aside
 from ..log.errors import OffsetOutOfRangeError
 from ..log.partition_log import LogRead, ReadIsolation
 from ..records.aborted import hide_aborted
@@ -63,6 +66,23 @@ class LocalBrokerContext:
         return {replica.name: replica.log.topic_id for replica in replicas if _knows_the_end(replica)}
 
     def mirrored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
+        return {
+            partition: MirrorSource(node.topic_id, node.gaps.get(partition.partition, ())) if node else None
+            for partition, node in self._mirrors(partitions).items()
+        }
+
+    def set_aside(self, partition: TopicPartition, offset: int, end: int, leader_epoch: int) -> Buffer | None:
+        node = self._mirrors([partition]).get(partition)
+        for cut in reversed(node.cuts) if node is not None else ():
+            here = (cut.partition, cut.broker) == (partition.partition, self._services.broker_id)
+            if here and cut.start <= offset and end <= cut.end:
+                found = read_set_aside(Path(cut.path), end, leader_epoch)
+                if found is not None:
+                    return found
+        return None
+
+    def _mirrors(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MirrorTopicNode | None]:
+        """Returns those of the partitions that this broker leads as mirrors, with what is stored of them."""
         wanted = set(partitions)
         links = {
             replica.name: replica.leader.state.mirror
@@ -70,11 +90,7 @@ class LocalBrokerContext:
             if replica.name in wanted and replica.leader is not None and replica.leader.state.mirror
         }
         topics = {link: read_topics(self.coordination, link) for link in set(links.values())}
-        found: dict[TopicPartition, MirrorSource | None] = {}
-        for partition, link in links.items():
-            node = topics[link].get(partition.topic)
-            found[partition] = MirrorSource(node.topic_id, node.gaps.get(partition.partition, ())) if node else None
-        return found
+        return {partition: topics[link].get(partition.topic) for partition, link in links.items()}
 
     def read(
         self,
@@ -106,7 +122,9 @@ class LocalBrokerContext:
         self._services.append_listeners = (*self._services.append_listeners, listener)
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
-        return self._led(partition).log.end_offset_for_epoch(leader_epoch)[1]
+        log = self._led(partition).log
+        end = log.end_offset_for_epoch(leader_epoch)[1]
+        return log.log_end_offset if end < 0 <= leader_epoch else end  # a mirror's log may have earlier epochs alone
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         return self._offsets.fetch(group, partitions)

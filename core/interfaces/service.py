@@ -17,6 +17,7 @@ from uuid import UUID
 from ..records.codecs import CodecTable
 from ..records.isolation import IsolationLevel
 from ..records.partition import TopicPartition
+from .codec import Buffer
 from .coordination import Coordination
 from .offsets import CommittedOffset
 
@@ -114,6 +115,13 @@ class BrokerContext(Protocol):
         None where the source is not stored. Raises `CoordinationError`."""
         ...
 
+    def set_aside(self, partition: TopicPartition, offset: int, end: int, leader_epoch: int) -> Buffer | None:
+        """Returns what this broker has set aside when a mirror was cut (docs/mirror.md, M6): whole batches that contain
+        the records of offsets [offset, end), as `read` returns those of committed transactions. None if they are not
+        here, or the last of these records was of another leader epoch, that is of another history. Raises
+        `KlammError`."""
+        ...
+
     def read(
         self,
         partition: TopicPartition,
@@ -131,8 +139,8 @@ class BrokerContext(Protocol):
         ...
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
-        """Returns the end of the log's batches of this leader epoch, or of the last one before it; -1 if unknown. A
-        position of that epoch after this end belongs to another history: the log was cut, or restored from a backup.
+        """Returns the end of the log's batches of this leader epoch, or of the last one before it; -1 for the epoch -1.
+        A position of that epoch after this end belongs to another history: the log was cut, or restored from a backup.
         """
         ...
 

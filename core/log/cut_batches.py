@@ -1,20 +1,24 @@
-"""Keeps a copy of the batches that a mirror's log is about to lose (docs/mirror.md, M6)."""
+"""Keeps a copy of the batches that a mirror's log is about to lose (docs/mirror.md, M6), and reads it."""
 
 from __future__ import annotations
 
 import logging
+import mmap
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 from ..errors import KlammError
+from ..records.aborted import hide
 from ..records.chain import check_chain
+from ..records.control import read_marker
+from ..records.header import iter_headers
 from .partition_log import PartitionLog, ReadIsolation
 from .segment.file_operations import OpenFile, remove_tree, storage, sync_directory
 from .segment.naming import segment_file, suffixed
 
-__all__ = ["CUT", "set_aside"]
+__all__ = ["CUT", "read_set_aside", "set_aside"]
 
 CUT: Final = "cut"
 """The last part of the name of a directory with such batches."""
@@ -53,3 +57,28 @@ def set_aside(log: PartitionLog, offset: int, why: str = _LOST) -> Path:
         log.tp, why, offset, end, path,
     )  # fmt: skip
     return path
+
+
+def read_set_aside(path: Path, end: int, leader_epoch: int) -> memoryview | None:
+    """Returns the batches that `set_aside` has written to `path`, those of aborted transactions marked as control
+    batches (`hide_aborted`); None if the file is not there any more, or the last batch before offset `end` has another
+    leader epoch: then they are those of another history. Raises `StorageError`; `CorruptRecordError`."""
+    with storage(f"cannot read {path}"):
+        try:
+            with path.open("rb") as file:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if file.seek(0, 2) else b"")
+        except FileNotFoundError:
+            return None
+    last = -1
+    running: dict[int, list[int]] = {}
+    for position, header in iter_headers(data):
+        if header.base_offset < end:
+            last = header.leader_epoch
+        if not header.is_transactional:
+            continue
+        if not header.is_control:
+            running.setdefault(header.producer_id, []).append(position)
+        elif (marker := read_marker(data, position, header)) is not None:
+            for hidden in running.pop(header.producer_id, ()) if not marker.commit else ():
+                hide(data, hidden)
+    return data if last == leader_epoch else None

@@ -15,7 +15,7 @@ from .control import read_marker
 from .header import CONTROL, CRC_FROM, iter_headers
 from .isolation import AbortedTransaction
 
-__all__ = ["hide_aborted"]
+__all__ = ["hide", "hide_aborted"]
 
 _ATTRIBUTES_LOW: Final = CRC_FROM + 1
 """The position of the attributes' lower byte in a batch."""
@@ -40,9 +40,14 @@ def hide_aborted(data: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
             if header.producer_id not in hidden or not header.is_transactional:
                 continue
             if not header.is_control:
-                marked[position + _ATTRIBUTES_LOW] |= CONTROL
+                hide(marked, position)
             elif (marker := read_marker(data, position, header)) is not None and not marker.commit:
                 hidden.discard(header.producer_id)
     except CorruptRecordError:
         pass  # the reader that comes to this batch reports it
     return bytes(marked)
+
+
+def hide(batches: bytearray | memoryview, position: int) -> None:
+    """Marks the batch at this position as a control batch."""
+    batches[position + _ATTRIBUTES_LOW] |= CONTROL

@@ -3,9 +3,10 @@
 One event holds *all* windows of its range, because for one key only one event counts: a range that is counted again
 after a crash may end at another offset and cover other windows, and its new event must replace the old one entirely.
 
-Key: JSON of [tier, owner, topic, topic id, partition, from, replay], so that any tool can read it. `replay` is part of
-the key: a replay may begin exactly where a counted range began, and must not replace it. The topic id is part of it:
-offset 0 of a topic that was deleted and created again is another offset. Value: Avro single-object encoding (C3 01,
+Key: JSON of [tier, owner, topic, topic id, partition, from, replay, cut], so that any tool can read it. `replay` and
+`cut` are part of the key: a replay may begin exactly where a counted range began, and must not replace it, nor may what
+a mirror has lost replace what it has copied there since. The topic id is part of it: offset 0 of a topic that was
+deleted and created again is another offset. Value: Avro single-object encoding (C3 01,
 CRC-64-AVRO of the schema, body), so that an event names its own schema. fastavro is imported with the first event, so
 that a process without an audit does not load it.
 """
@@ -53,6 +54,7 @@ class EventKey(NamedTuple):
     partition: int | None
     from_offset: int
     replay: bool
+    cut: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class AuditEvent:
     epoch: int = -1
     quiet: bool = False
     origin: str = ""
+    cut: bool = False
     note: str = ""
     lake: str = ""
     directory: str = ""
@@ -92,7 +95,7 @@ class AuditEvent:
     @property
     def key(self) -> EventKey:
         topic = (self.topic, self.topic_id, self.partition)
-        return EventKey(self.tier, self.owner, *topic, self.from_offset, self.replay)
+        return EventKey(self.tier, self.owner, *topic, self.from_offset, self.replay, self.cut)
 
     @property
     def seen_ms(self) -> int:
@@ -153,6 +156,7 @@ class EventSource:
         quiet: bool = False,
         interval_ms: int = 0,
         origin: str = "",
+        cut: bool = False,
         note: str = "",
         lake: str = "",
         load: LoadOrigin | None = None,
@@ -179,6 +183,7 @@ class EventSource:
             epoch=epoch,
             interval_ms=interval_ms,
             origin=origin,
+            cut=cut,
             note=note,
             lake=lake if load is None else load.lake,
             directory="" if load is None else load.directory,
@@ -193,7 +198,7 @@ class EventSource:
 _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes", "source")
 _SAME_NAMES = (
     "tier", "owner", "host", "application", "topic", "topic_id", "partition", "window_ms", "replay", "reset", "lossy",
-    "final", "quiet", "epoch", "origin", "note", "lake", "directory", "replaces", "load", "job", "interval_ms",
+    "final", "quiet", "epoch", "origin", "cut", "note", "lake", "directory", "replaces", "load", "job", "interval_ms",
     "sequence",
 )  # fmt: skip
 

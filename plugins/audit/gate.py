@@ -21,8 +21,9 @@ from klamm.plugin import NO_WINDOW, ConfigError, KlammError
 
 from .comparison import rules
 from .comparison.compare import Cell, State, TopicAudit, WindowAudit
+from .comparison.mirrors import losses
 from .comparison.tiers import Problem, TierKey
-from .event import BROKER, PRODUCER
+from .event import BROKER, MIRROR, PRODUCER
 from .query import Answer
 from .windows import iso
 
@@ -97,7 +98,9 @@ def _lack(audit: TopicAudit, window: WindowAudit, tier: TierKey) -> str:
     if cell.state is State.DUPLICATED:
         return f"has {cell.over:,} records more than the {cell.expected:,} expected{over}"
     verb = "has not got" if cell.state is State.LATE else "lacks"
-    return f"{verb} {cell.short:,} of {cell.expected:,} records{' yet' if verb != 'lacks' else ''}{over}"
+    why = next(losses(audit), "") if tier.tier == MIRROR and verb == "lacks" else ""
+    yet = " yet" if verb != "lacks" else ""
+    return f"{verb} {cell.short:,} of {cell.expected:,} records{yet}{over}{f' ({why})' if why else ''}"
 
 
 def _concerned(tiers: Collection[TierKey], audit: TopicAudit) -> set[TierKey]:

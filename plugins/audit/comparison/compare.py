@@ -285,6 +285,10 @@ def _add_ranges(counts: TierCounts, events: Iterable[AuditEvent], window_ms: int
     for place, told in ranges.items():
         rules.demand_begins(counts, place, told, retained)
         counts.topic_ids.add(place.topic_id)
+        if counts.tier.tier == MIRROR:
+            told, lost = rules.without_cuts(told)
+            for each in lost:
+                counts.lose(place, each, window_ms)
         if counts.tier.tier == CONSUMER:
             told, counts.set_back[place] = rules.read_by_group(told)
         versions: dict[int, list[AuditEvent]] = {}
@@ -330,7 +334,7 @@ def _compare_topic(
     if not any(tier.tier == BROKER for tier in found):
         _require(topic, TierKey(BROKER), found, ended)
     left_out = rules.left_out_ms(retained_ms, lateness_ms, found[PRODUCERS].lives)
-    starts = {start for counts in found.values() for start in counts.windows}
+    starts = {start for counts in found.values() for start in (*counts.windows, *counts.lost)}
     starts |= {start for counts in found.values() for problem in counts.problems for start in problem.windows or ()}
     kept = {start for start in starts if left_out is None or start >= left_out}
     for counts in found.values():
@@ -376,7 +380,7 @@ def _windows(
 ) -> Iterator[WindowAudit]:
     broker = found[next(tier for tier in order if tier.tier == BROKER)]
     demands = {
-        tier: rules.Demand(broker, found[tier], ids, window_ms)
+        tier: rules.Demand(broker, found[tier], found[PRODUCERS], ids, window_ms)
         for tier in order
         if tier.tier in (MIRROR, CONSUMER, HADOOP)
     }

@@ -1,12 +1,15 @@
-"""A mirror's events and logs by the topic ids of its source (rule R24). Pure: no I/O, no clock."""
+"""A mirror's events and logs by the topic ids of its source (rule R24), and what it lacks for good in words. Pure: no
+I/O, no clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..event import BROKER, MIRROR, AuditEvent
-from .tiers import LogEnd, Place
+from . import rules
+from .compare import TopicAudit
+from .tiers import LogEnd, Place, TierKey
 
 
 def at_source(
@@ -46,3 +49,27 @@ def at_source(
         }
         for topic, ends in logs.items()
     }
+
+
+def losses(audit: TopicAudit) -> Iterator[str]:
+    """Returns a line for each cut of the mirror, and one if the topic was created again and is not mirrored since."""
+    mirror = audit.counts.get(TierKey(MIRROR))
+    if mirror is None or mirror.tier not in audit.tiers:
+        return
+    broker = next((counts for tier, counts in audit.counts.items() if tier.tier == BROKER), None)
+    never = set() if broker is None else rules.not_mirrored(mirror, broker, audit.topic_ids)
+    for topic_id in audit.topic_ids[-1:]:
+        if topic_id in never:
+            yield (
+                f"mirror: the topic was created again at the source, as {topic_id}, of which nothing is mirrored: "
+                f"`klamm mirror resolve LINK --topic {audit.topic} --take-new` copies it in place of the former one"
+            )
+    for place, cuts in mirror.cuts.items():
+        for event, unknown in cuts:
+            records = sum(window.records for window in event.windows)
+            some = f"at least {records:,}" if unknown else f"{records:,}"
+            yield (
+                f"mirror: partition {place.partition}: the source has lost {some} records of offsets "
+                f"[{event.from_offset}, {event.to_offset}) that were mirrored: `klamm mirror status LINK` names the "
+                "file with them"
+            )

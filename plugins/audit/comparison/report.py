@@ -15,6 +15,7 @@ from klamm.core.escaping import escaped
 from ..event import BROKER, PRODUCER
 from ..windows import Span, iso
 from .compare import Cell, State, TopicAudit, WindowAudit, lowest
+from .mirrors import losses
 from .tiers import LogEnd, Place, Problem, TierKey
 
 _STYLES = {
@@ -138,6 +139,7 @@ def _add(table: Table, tiers: Sequence[TierKey], row: Row, foreign: bool) -> Non
 def _notes(audit: TopicAudit) -> list[str]:
     notes = [f"! {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.problems]
     notes += [f"! producer: clock: {clock.text}" for clock in audit.clocks]
+    notes += [f"! {line}" for line in losses(audit)]
     notes += remarks(audit)
     notes += [f"settled by {by.who} on {iso(by.time_ms)}: {by.why}" for by in audit.settled]
     notes += [f"(settled) {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.closed]
@@ -222,6 +224,7 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
         "topic_ids": list(audit.topic_ids),
         "latency_s": {str(tier): _latency_json(audit, tier) for tier in audit.tiers},
         "problems": list(map(_problem_json, audit.problems)),
+        "losses": list(losses(audit)),
         "clocks": [{**clock._asdict(), "text": clock.text} for clock in audit.clocks],
         "settled": [
             {"who": by.who, "why": by.why, "time_ms": by.time_ms, "counts": len(by.counts)} for by in audit.settled

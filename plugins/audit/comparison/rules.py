@@ -15,7 +15,18 @@ from typing import NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from ..event import BROKER, CONSUMER, FOREIGN, HADOOP, MIRROR, PRODUCER, UNATTRIBUTED, AuditEvent, EventKey
+from ..event import (
+    BROKER,
+    CONSUMER,
+    FOREIGN,
+    HADOOP,
+    MIRROR,
+    PRODUCER,
+    UNATTRIBUTED,
+    AuditEvent,
+    EventKey,
+    EventWindow,
+)
 from .tiers import (
     PATIENCE,
     PRODUCERS,
@@ -24,6 +35,7 @@ from .tiers import (
     Horizon,
     Kind,
     LogEnd,
+    Lost,
     Place,
     Problem,
     ProducerLife,
@@ -134,8 +146,10 @@ def demand_begins(counts: TierCounts, place: Place, events: Iterable[AuditEvent]
     mirror's with the first of these, a lake's with everything that the broker counted; but where earlier events are
     void, or were deleted (`retained` False), with the first event left.
     """
-    if counts.tier.tier in (CONSUMER, MIRROR) or (counts.tier.tier == HADOOP and (counts.restarted or not retained)):
-        counts.begins[place] = min(event.from_offset for event in events)
+    first = min((event.from_offset for event in events if not event.cut), default=None)
+    told = counts.tier.tier in (CONSUMER, MIRROR)
+    if first is not None and (told or (counts.tier.tier == HADOOP and (counts.restarted or not retained))):
+        counts.begins[place] = first
 
 
 def is_killed(last: AuditEvent, now_ms: int) -> bool:
@@ -224,6 +238,65 @@ def not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
             yield event
 
 
+def without_cuts(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[Lost]]:
+    """R25: returns the ranges of a mirror in a partition without what it has lost, and what it has lost.
+
+    The events that report a cut say what was counted in the offsets that were cut. A range that begins there or later,
+    and was published before, is void; one inside of which the log was cut ends at the cut, without these counts. It is
+    lossy if they are not known, or are not those of the ranges. A cut that is reported again changes nothing: no range
+    is beyond it.
+    """
+    ranges: dict[int, AuditEvent] = {}
+    lost: list[Lost] = []
+    for event in sorted(events, key=lambda each: (each.epoch, each.time_ms, each.sequence)):
+        if not event.cut:
+            ranges[event.from_offset] = event
+            continue
+        begin, end = event.from_offset, event.to_offset
+        beyond = sorted((each for each in ranges.values() if each.to_offset > begin), key=lambda each: each.from_offset)
+        ranges = {at: each for at, each in ranges.items() if at < begin}
+        beyond = [each for each in beyond if each.from_offset < begin or each.to_offset <= end]
+        if not beyond:
+            continue
+        tiled = beyond[-1].to_offset == end and all(one.to_offset == two.from_offset for one, two in pairwise(beyond))
+        known = tiled and not event.lossy and not any(each.lossy for each in beyond)
+        crossing = [each for each in beyond if each.from_offset < begin]
+        inside = _summed(window for each in beyond if each.from_offset >= begin for window in each.windows)
+        for each in crossing:
+            left = _less(each.windows, _less(event.windows, inside.values()) if known else None)
+            windows = each.windows if left is None else left
+            ranges[each.from_offset] = replace(each, to_offset=begin, windows=windows, lossy=left is None)
+        if not event.lossy and beyond[0].from_offset <= begin:
+            lost.append(Lost(event, ()))
+        else:
+            unknown = (each for each in beyond if each.lossy or (event.lossy and each.from_offset < begin))
+            lost.append(Lost(replace(event, windows=tuple(inside.values())), tuple(unknown)))
+    return list(ranges.values()), lost
+
+
+def _summed(windows: Iterable[EventWindow]) -> dict[tuple[int, str], EventWindow]:
+    found: dict[tuple[int, str], EventWindow] = {}
+    for window in windows:
+        key = (window.start_ms, window.source)
+        before = found.get(key, window._replace(records=0, size=0))
+        found[key] = before._replace(records=before.records + window.records, size=before.size + window.size)
+    return found
+
+
+def _less(windows: Iterable[EventWindow], others: Iterable[EventWindow] | None) -> tuple[EventWindow, ...] | None:
+    """Returns the windows without the counts of the others; None if these have more, or are None."""
+    if others is None:
+        return None
+    left = _summed(windows)
+    for other in others:
+        key = (other.start_ms, other.source)
+        before = left.get(key, other._replace(records=0))
+        if before.records < other.records:
+            return None
+        left[key] = before._replace(records=before.records - other.records, size=before.size - other.size)
+    return tuple(window for window in left.values() if window.records)
+
+
 def topic_ids(events: Iterable[AuditEvent], logs: Iterable[Place]) -> dict[str, int]:
     """R12: returns the ids that a topic name has had, each with when an event reported it first, in this order; but
     last those of the logs that are there, because an event of a former topic may be sent late.
@@ -234,6 +307,18 @@ def topic_ids(events: Iterable[AuditEvent], logs: Iterable[Place]) -> dict[str, 
         if event.topic_id:
             first[event.topic_id] = min(first.get(event.topic_id, event.seen_ms), event.seen_ms)
     return dict(sorted(first.items(), key=lambda item: (item[0] in present, item[1])))
+
+
+def not_mirrored(mirror: TierCounts, broker: TierCounts, ids: Sequence[str]) -> set[str]:
+    """R24: returns the topic ids of which a mirror copies nothing more before somebody acts: those that the source has
+    replaced, and those that are newer than all of which it has counted something. None for another reader. `ids`: see
+    `topic_ids`."""
+    if mirror.tier.tier != MIRROR or not mirror.topic_ids:
+        return set()
+    counted = {place.topic_id for place in broker.tiles}
+    newest = max((at for at, topic_id in enumerate(ids) if topic_id in counted), default=-1)
+    copied = max((at for at, topic_id in enumerate(ids) if topic_id in mirror.topic_ids), default=len(ids))
+    return {topic_id for at, topic_id in enumerate(ids) if at < newest or at > copied}
 
 
 def former_ids(reader: TierCounts, ids: Sequence[str]) -> set[str]:
@@ -319,14 +404,20 @@ class _PlaceDemand(NamedTuple):
 
 
 class Demand:
-    """R13: what is demanded of one reader, partition by partition."""
+    """R13: what is demanded of one reader, partition by partition. `ids`: see `topic_ids`."""
 
-    def __init__(self, broker: TierCounts, mine: TierCounts, ids: Sequence[str], window_ms: int) -> None:
+    def __init__(
+        self, broker: TierCounts, mine: TierCounts, producers: TierCounts, ids: Sequence[str], window_ms: int
+    ) -> None:
         self._mine = mine
+        self._producers = producers
         self._window_ms = window_ms
+        self._never = not_mirrored(mine, broker, ids)
         ahead = not all(_covered(broker.tiles.get(place, ()), tiles) for place, tiles in mine.tiles.items() if tiles)
         self._ahead = ahead
         former = former_ids(mine, ids)
+        self._later = set(ids[len(former) + 1 :]) if mine.tier.tier == MIRROR else set()
+        """R24: of these ids a mirror should have copied everything."""
         self._places = {
             place: self._of(tiles, place, broker.by_place.get(place, {}))
             for place, tiles in broker.tiles.items()
@@ -339,6 +430,8 @@ class Demand:
     def _of(self, tiles: Sequence[AuditEvent], place: Place, held: Mapping[int, int]) -> _PlaceDemand:
         """The broker's ranges that are not demanded, or not whole, lie at the two ends."""
         begin, end = self._mine.begins.get(place, -math.inf), self._mine.ends.get(place, -math.inf)
+        if place.topic_id in self._later:
+            begin = -math.inf
         before: dict[int, int] = {}
         part: dict[int, int] = {}
         late: dict[int, int] = {}
@@ -404,8 +497,12 @@ class Demand:
                 over + max(counted - wanted + demand.far.get(start, 0), 0),
             )
             left = wanted - max(mine_here, covered)
-            late, rest = late + max(min(left, beyond), 0), rest + max(left - beyond, 0)
+            never = place.topic_id in self._never
+            short, late = short + max(min(left, beyond), 0) * never, late + max(min(left, beyond), 0) * (not never)
+            rest += max(left - beyond, 0)
         over += sum(by_window.get(start, 0) for place, by_window in mine.by_place.items() if place not in self._places)
+        lost = self._lost(start, broker)
+        short, most = short + lost, most + lost
         ratio: float | None = 1.0
         if short or late:
             ratio, state = (most - short - late) / most, State.MISSING if short else State.LATE
@@ -416,13 +513,37 @@ class Demand:
         else:
             state = State.COMPLETE
         # R17, R18: what the broker may not have counted
+        all_counted = all(problem.kind is Kind.OVERLAP for problem in broker.problems)
         gaps = stored.state in (State.MISSING, State.UNKNOWN) and any(
             problem.kind is not Kind.ABSENT for problem in broker.problems
         )
+        gaps = gaps and not (lost and all_counted)
         ahead = state is State.DUPLICATED and self._ahead
-        if mine.doubts(start) or broker.doubts(start) or gaps or ahead:
+        again = start in mine.lost and not lost and stored.state is State.UNKNOWN  # or they were sent again
+        if mine.doubts(start) or broker.doubts(start) or gaps or ahead or again:
             ratio, state = None, State.UNKNOWN
+            lost = self._lost(start, mine)
+            if lost and all_counted and not late and not mine.doubts(start) and self._is_whole(start):
+                most = tally.records + lost
+                ratio, state = tally.records / most, State.MISSING
         return Cell(tally.records, tally.size, 0, ratio, state, most)
+
+    def _lost(self, start: int, stored: TierCounts) -> int:
+        """R25: returns how many of the records that the mirror and its source have lost were not sent again: of a
+        producer at most those that it has reported and that are not stored; all of those of clients that do not audit,
+        since nobody reports whether they have sent them again."""
+        lost, told = self._mine.lost.get(start, {}), self._producers.sources.get(start, {})
+        held = {source: records for source, records in stored.sources.get(start, {}).items() if source != FOREIGN}
+        audited = {source: records for source, records in lost.items() if source != FOREIGN}
+        if UNATTRIBUTED in audited or UNATTRIBUTED in held:
+            audited, told, held = ({"": sum(each.values())} for each in (audited, told, held))
+        lacking = {source: max(told.get(source, 0) - held.get(source, 0), 0) for source in audited}
+        return lost.get(FOREIGN, 0) + sum(min(records, lacking[source]) for source, records in audited.items())
+
+    def _is_whole(self, start: int) -> bool:
+        """Returns True if all records of the window are demanded of the reader."""
+        in_part = any(demand.before.get(start) or demand.part.get(start) for demand in self._places.values())
+        return not in_part and start not in self._elsewhere
 
 
 def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
@@ -553,13 +674,16 @@ class Problems:
         self._now_ms = now_ms
         self._lateness_ms = lateness_ms
         self._retained = retained
-        self._known = {start for counts in found.values() for start in (*counts.windows, *counts.told)}
+        self._known = {s for counts in found.values() for s in (*counts.windows, *counts.told, *counts.lost)}
         self._broker = next((counts for tier, counts in found.items() if tier.tier == BROKER), None)
 
     def find(self, logs: Mapping[Place, LogEnd]) -> None:
         for counts in self._found.values():
             for place, tiles in counts.tiles.items():
                 counts.problems += self._tiling(counts, place, tiles)
+            for place, cuts in counts.cuts.items():
+                for event in chain.from_iterable(each.ranges for each in cuts):
+                    counts.problems += self._uncounted(counts, place, event, "what was cut from it is not known")
             for place, spans in counts.set_back.items():
                 for span in spans:
                     counts.problems += self._given_again(counts, place, span)
@@ -581,12 +705,9 @@ class Problems:
 
     def _tiling(self, counts: TierCounts, place: Place, tiles: Sequence[AuditEvent]) -> Iterator[Problem]:
         where = f"partition {place.partition}"
-        for event in tiles:  # R16
+        for event in tiles:
             if event.lossy:
-                windows = self._touched(counts, place, (event.from_offset, event.to_offset))
-                text = f"{where} [{event.from_offset}, {event.to_offset}): not every record could be counted"
-                own = self._of(event)
-                yield from self._problem(Kind.LOSSY, counts.tier, text, None if windows is None else windows | own)
+                yield from self._uncounted(counts, place, event)
         begin = counts.begins.get(place)
         if begin is None and counts.tier.tier == HADOOP and self._broker is not None:
             begin = next((event.from_offset for event in self._broker.tiles.get(place, ())), None)
@@ -600,10 +721,20 @@ class Problems:
                 end = min(left.to_offset, right.to_offset)
                 text = f"{where}: offsets [{right.from_offset}, {end}) are counted twice"
                 both: frozenset[int] | None = self._of(left) | self._of(right)
-                if counts is not self._broker:
+                if counts.tier.tier not in (BROKER, MIRROR):
                     both = self._touched(counts, place, (right.from_offset, end))
                 yield from self._problem(Kind.OVERLAP, counts.tier, text, both)
             left = max(left, right, key=lambda each: each.to_offset)
+
+    def _uncounted(
+        self, counts: TierCounts, place: Place, event: AuditEvent, what: str = "not every record could be counted"
+    ) -> Iterator[Problem]:
+        """R16, R25: a range not all of which is counted, or not known any more although it was counted."""
+        begin, end = event.from_offset, event.to_offset
+        windows = self._touched(counts, place, (begin, end)) if event.lossy else frozenset()
+        text = f"partition {place.partition} [{begin}, {end}): {what}"
+        both = None if windows is None else windows | self._of(event)
+        yield from self._problem(Kind.LOSSY, counts.tier, text, both)
 
     def _given_again(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
         """R15."""
@@ -816,8 +947,9 @@ class Problems:
         if self._broker is None:
             return
         windows: dict[str, set[int]] = {}
-        for start, sources in self._broker.told.items():
-            for source in sources - {FOREIGN, UNATTRIBUTED, *owners}:
+        mirrors = (counts.lost for counts in self._found.values())
+        for start, sources in chain(self._broker.told.items(), *(lost.items() for lost in mirrors)):
+            for source in {*sources} - {FOREIGN, UNATTRIBUTED, *owners}:
                 windows.setdefault(source, set()).add(start)
         for source, starts in windows.items():
             stored = sum(of.get(source, 0) for of in self._broker.sources.values())

@@ -96,6 +96,14 @@ class Problem(NamedTuple):
         return self.windows is None or start in self.windows
 
 
+class Lost(NamedTuple):
+    """What a mirror had counted and has lost (rule R25): an event with the counts that are known. `ranges`: those whose
+    part in it is not known, as they were counted."""
+
+    event: AuditEvent
+    ranges: tuple[AuditEvent, ...]
+
+
 class Ended(NamedTuple):
     """A group or lake that is not compared any more, or a lake that a newer one replaced (rules R5 and R6). `lake`: its
     id; empty for a group, and where every lake of the sink ended. `who` is empty where it was replaced."""
@@ -233,6 +241,9 @@ class TierCounts:
     """The producers in each window of the broker tier's events, also of those that are void."""
     begins: dict[Place, int] = field(default_factory=dict)
     restarted: bool = False
+    cuts: dict[Place, list[Lost]] = field(default_factory=dict)
+    lost: dict[int, dict[str, int]] = field(default_factory=dict)
+    """The records of these cuts by window and producer."""
     topic_ids: set[str] = field(default_factory=set)
     """Those of all events of a reader: also where it has counted nothing yet."""
     set_back: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
@@ -262,6 +273,12 @@ class TierCounts:
             ages = self.ages.setdefault(start, {})
             age = Age.of(event, window)
             ages[age] = ages.get(age, 0) + window.records
+
+    def lose(self, place: Place, lost_here: Lost, window_ms: int) -> None:
+        self.cuts.setdefault(place, []).append(lost_here)
+        for window in lost_here.event.windows:
+            lost = self.lost.setdefault(wide(window.start_ms, window_ms), {})
+            lost[window.source] = lost.get(window.source, 0) + window.records
 
     @property
     def live(self) -> list[str]:

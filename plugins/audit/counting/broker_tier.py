@@ -20,6 +20,9 @@ Rules:
 - A mirror's partition is counted in the same way, and its events are of the tier `mirror`, with the id of the topic at
   the source. A gap of the mirror is a part of the range without records. The log of a mirror may be cut without a new
   leader epoch of this cluster, so each read compares the epoch that was counted last.
+- Where a mirror was cut below the position, an event reports what had been counted and is lost, before anything else is
+  counted (docs/audit.md, R25). The records are counted in what the broker has set aside; if it is not there, as where
+  another broker has led the partition, the event is lossy.
 - A batch that cannot be opened makes its range lossy, and is skipped; its CRC was checked on Produce, so the client
   wrote invalid content, or the disk is damaged. Records that retention deleted before they were counted make the range
   lossy too.
@@ -45,6 +48,7 @@ from klamm.core.records.partition import some_of
 from klamm.plugin import (
     AuditIdentity,
     BrokerContext,
+    Buffer,
     CommittedOffset,
     ConfigError,
     CoordinationError,
@@ -283,15 +287,14 @@ class Follower:
         read = self._logs.read(partition, followed.position, 0, self._isolation)
         if read.topic_id != followed.topic_id:
             return False  # deleted and created again since this pass began: the next pass detects it
-        if followed.epoch not in (None, read.leader_epoch):  # perhaps another broker has led meanwhile, and has counted
+        began_again = followed.epoch not in (None, read.leader_epoch)  # perhaps another broker has led, and has counted
+        if began_again or (followed.epoch is not None and self._mirror_was_cut(partition, followed)):
             self._leave([partition])
             self._follow({partition: followed.topic_id})
             return True
-        if followed.epoch is None:
-            self._begin(partition, followed, read)
-        elif followed.origin is not None and (cut := self._cut(partition, followed)) is not None:
-            followed.position = cut
-            self._start(partition, followed)
+        if followed.epoch is None and not self._begin(partition, followed, read):
+            self.behind = True
+            return False
         if read.log_start_offset > followed.position or read.high_watermark < followed.position:
             self._jump(partition, followed, read)
             return False
@@ -301,7 +304,8 @@ class Follower:
         begin = followed.position
         end = self._appends.next_begin(partition)
         read = self._logs.read(partition, followed.position, PIECE, self._isolation)
-        if (read.topic_id, read.leader_epoch) != (followed.topic_id, followed.epoch):
+        moved = (read.topic_id, read.leader_epoch) != (followed.topic_id, followed.epoch)
+        if moved or self._mirror_was_cut(partition, followed):
             self.behind = True
             return False
         for at, header in iter_headers(read.data):
@@ -332,30 +336,45 @@ class Follower:
         followed.counted, followed.known = span.leader_epoch, True
         return span.end < read.end
 
-    def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
-        """Starts with the first read in a leader epoch.
+    def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> bool:
+        """Starts with the first read in a leader epoch, or after a mirror was cut. Returns False if what a mirror has
+        lost must be published and committed before anything is counted.
 
         Records that were deleted before this tier saw the partition are not counted. If the log ends at the
         position, that is published at once: the log may have been cut there after a former leader published counts
         that it could not commit, and nothing may ever be written again. A log that begins where its former epoch ends
         was perhaps cut below, and records of the present epoch were deleted since.
         """
-        below = False
+        below, mirrors = False, followed.origin is not None
+        lost: tuple[int, Cells | None] | None = None
         if not followed.known:
             followed.position = read.log_start_offset
             followed.known = True
-        elif 0 <= followed.counted < read.leader_epoch:
+        elif mirrors or followed.counted < read.leader_epoch:
             cut = self._cut(partition, followed)
             if cut is not None:
+                log.error(
+                    "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
+                    partition, cut, followed.position,
+                )  # fmt: skip
+                if mirrors:
+                    lost = followed.position, self._lost(partition, followed, cut)
+                    followed.counted = self._epoch_before(partition, cut, followed.counted)
                 followed.position, below = cut, 0 < cut <= read.log_start_offset
         followed.epoch = read.leader_epoch
         self._start(partition, followed)
-        untouched = followed.origin is not None and followed.counted < 0  # may begin at a later offset of the source
-        if read.leader_epoch > 0 and read.high_watermark == followed.position and not untouched:
+        untouched = mirrors and followed.counted < 0  # it may begin at a later offset of the source
+        if (read.leader_epoch > 0 or mirrors) and read.high_watermark == followed.position and not untouched:
             self._uncommitted[partition] = followed.position
             self._ranges.cut(partition)
         if below:
             self._ranges.cut(partition, below=True)
+        if lost is None:
+            return True
+        to, cells = lost
+        self._ranges.lost(partition, to, _rows(cells or {}), lossy=below or cells is None)
+        self._uncommitted[partition] = followed.position
+        return False
 
     def _start(self, partition: TopicPartition, followed: _Followed) -> None:
         epoch = -1 if followed.epoch is None else followed.epoch
@@ -367,13 +386,45 @@ class Follower:
         """Returns where the log was cut below the position; None if it was not."""
         if followed.counted < 0:
             return None
-        cut = EpochEnd(followed.counted, self._logs.epoch_end(partition, followed.counted)).cut(followed.position)
-        if cut is not None:
-            log.error(
-                "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
-                partition, cut, followed.position,
-            )  # fmt: skip
-        return cut
+        return EpochEnd(followed.counted, self._logs.epoch_end(partition, followed.counted)).cut(followed.position)
+
+    def _mirror_was_cut(self, partition: TopicPartition, followed: _Followed) -> bool:
+        return followed.origin is not None and self._cut(partition, followed) is not None
+
+    def _lost(self, partition: TopicPartition, followed: _Followed, cut: int) -> Cells | None:
+        """Counts the records from `cut` up to the position that a mirror has lost; None if they are not here, or cannot
+        all be counted."""
+        try:
+            data = self._logs.set_aside(partition, cut, followed.position, followed.counted)
+            if data is None:
+                raise KlammError("they are not at this broker")
+            return self._cells(partition, data, cut, followed.position)
+        except CoordinationError:
+            raise
+        except KlammError as error:
+            log.error("broker audit: %s: the records that were cut are counted as unknown: %s", partition, error)
+            return None
+
+    def _cells(self, partition: TopicPartition, data: Buffer, begin: int, end: int) -> Cells:
+        """Counts the records of offsets [begin, end). Raises `KlammError` if one cannot be counted."""
+        cells: Cells = {}
+        for at, header in iter_headers(data):
+            if header.is_control or header.next_offset <= begin or header.base_offset >= end:
+                continue
+            counted = self._counts(partition, data, at, header, begin)
+            if counted is None or len(cells) + len(counted) > batch_counts.MAX_CELLS:
+                raise KlammError(f"they have more than {batch_counts.MAX_CELLS} windows")
+            if header.next_offset > end:
+                raise KlammError(f"offset {end} is inside a batch")
+            for cell, (records, size) in counted.items():
+                before = cells.get(cell, (0, 0))
+                cells[cell] = before[0] + records, before[1] + size
+        return cells
+
+    def _epoch_before(self, partition: TopicPartition, offset: int, otherwise: int) -> int:
+        """Returns the leader epoch of the record before `offset`; `otherwise` if there is none."""
+        read = self._logs.read(partition, max(offset - 1, 0), 1)
+        return next((h.leader_epoch for _, h in iter_headers(read.data) if h.base_offset < offset), otherwise)
 
     def _jump(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """Handles a position outside of the log. If retention was faster, the range that was not counted becomes
@@ -414,9 +465,7 @@ class Follower:
         if header.is_control:
             return True
         try:
-            area = read_area(data, at, header, self._logs.codecs, partition=partition)
-            stored = not header.codec_id
-            cells = self._counter.count(partition, area, header.max_timestamp, position, stored=stored)
+            cells = self._counts(partition, data, at, header, position)
         except KlammError as error:
             log.error("broker audit: %s: %s; its records are counted as unknown", partition, error)
             self._ranges.uncountable(partition, header.next_offset)
@@ -433,6 +482,13 @@ class Follower:
             return False
         self._ranges.count_windows(partition, header.next_offset, _rows(cells))
         return True
+
+    def _counts(
+        self, partition: TopicPartition, data: Buffer, at: int, header: BatchHeader, position: int
+    ) -> Cells | None:
+        """Counts the records of a batch from `position` on; see `BatchCounter.count`."""
+        area = read_area(data, at, header, self._logs.codecs, partition=partition)
+        return self._counter.count(partition, area, header.max_timestamp, position, stored=not header.codec_id)
 
     def _commit(self) -> None:
         """Publishes, then commits: after a crash in between, the next event with the same key replaces this one.

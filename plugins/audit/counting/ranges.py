@@ -150,12 +150,21 @@ class _Windows:
         self._counts.clear()
 
 
+class _Lost(NamedTuple):
+    """The counts of the records that a mirror has lost, up to offset `to`; `lossy`: not of all of them."""
+
+    to: int
+    windows: tuple[EventWindow, ...]
+    lossy: bool
+
+
 class _Partition:
     """The counts of one partition. `begin` is the last committed offset, `counted` one past the last record counted,
     `published` the end of the event stored last, `replay` the offset from which records are read again (None: none);
     records below `lossy` were not all counted. `tells`: an event must report `begin`, even if nothing follows: the
     log was cut there, or the owner starts there. `before`: what it had committed before it was moved there (None: it
-    was not); `reset`: no commit is there. `origin`: of a mirror, the id of its topic at the source."""
+    was not); `reset`: no commit is there. `origin`: of a mirror, the id of its topic at the source; `lost`: what was
+    counted beyond `begin`, and the mirror has lost since, which is not published yet."""
 
     def __init__(
         self, committed: int, topic_id: UUID | None, epoch: int, before: int | None, reset: bool, origin: UUID | None
@@ -172,6 +181,7 @@ class _Partition:
         self.tells = False
         self.before = before
         self.reset = reset
+        self.lost: _Lost | None = None
 
     def add(self, rows: _Rows) -> None:
         offsets = rows.offsets
@@ -308,6 +318,19 @@ class KlammRangeAudit:
         if below:
             state.lossy = state.begin + 1
 
+    def lost(
+        self, partition: TopicPartition, to: int, windows: Iterable[tuple[int, int, int, str]], *, lossy: bool
+    ) -> None:
+        """Records that a mirror's log was cut at the start of the range, and had been counted up to `to`; the next
+        event reports it. `windows` as in `count_windows`, of the records that were cut; `lossy`: not all of them could
+        be counted. Count nothing more before that is published and the start of the range is committed: so no other
+        range of these offsets is published before it, or between two events that report it.
+        """
+        counted = _Windows()
+        for start, records, size, source in windows:
+            counted.add(start, records, size, source)
+        self._partitions[partition].lost = _Lost(to, counted.windows(), lossy)
+
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
         """Publishes the counts up to these offsets. Raises `DeliveryError` if an event could not be stored; the counts
         are kept for the next attempt.
@@ -323,6 +346,7 @@ class KlammRangeAudit:
             if state is not None:
                 state.published = end
                 state.tells = False
+                state.lost = None
 
     def committed(self, to: Mapping[TopicPartition, int]) -> None:
         for partition, end in to.items():
@@ -371,7 +395,16 @@ class KlammRangeAudit:
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
         """Returns at most one event for records read again (below the last commit) and one for new records, or for
-        the start of the range."""
+        the start of the range. Or the one of those that a mirror has lost, alone: an event of the range could be stored
+        although it is refused, and would count instead of what was counted there."""
+        if state.lost is not None:
+            to, windows, lossy = state.lost
+            return [
+                self._source.event(
+                    partition, (state.begin, to), windows, topic_id=state.topic_id, epoch=state.epoch, lossy=lossy,
+                    origin=state.origin, cut=True,
+                )
+            ]  # fmt: skip
         events = []
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)

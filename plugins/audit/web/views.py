@@ -12,6 +12,7 @@ from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.plugin import ConfigError, KlammError
 
 from ..comparison.compare import State, TopicAudit
+from ..comparison.mirrors import losses
 from ..comparison.report import Row, as_json, few_rows, lags, rows
 from ..comparison.tiers import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, wide
 from ..event import BROKER, HADOOP, MIRROR, UNATTRIBUTED, AuditEvent
@@ -172,6 +173,7 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
         "state": topic_state(audit),
         "lag": _lag_json(answer, whole).get(tier_name),
         "problems": [{"kind": problem.kind, "text": problem.text} for problem in audit.problems],
+        "losses": list(losses(audit)),
         "rows": [
             {
                 "label": row.label,

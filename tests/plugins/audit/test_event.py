@@ -23,8 +23,8 @@ def test_a_producers_event_has_no_partition() -> None:
 
 def test_the_key_is_readable_and_tells_a_replay_from_the_range_that_it_repeats() -> None:
     counted, again = event("consumer", "g", 5, 9, {}), event("consumer", "g", 5, 7, {}, replay=True)
-    assert json.loads(counted.encode()[0]) == ["consumer", "g", "flights", "", 0, 5, False]
-    assert counted.key == EventKey("consumer", "g", "flights", "", 0, 5, False)
+    assert json.loads(counted.encode()[0]) == ["consumer", "g", "flights", "", 0, 5, False, False]
+    assert counted.key == EventKey("consumer", "g", "flights", "", 0, 5, False, False)
     assert counted.encode()[0] != again.encode()[0]
 
 

@@ -15,18 +15,23 @@ from klamm import Producer
 from klamm.core.cli.main import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.event import MIRROR
 from klamm.plugins.audit.query import AuditQuery, ask, audit_config
 from klamm.plugins.audit.web import views
 from klamm.plugins.audit.windows import parse_instant
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.requests import create_topic, metadata
 from klammtest.waiting import eventually
+from klammtest.wire import WireClient, part
 
 TOPICS = ("trips", "gaps", "again", "promoted")
+CUT = "cut"
 START = parse_instant("2013-01-01")
 MINUTE = 60_000
-AUDIT = {"plugin": "klamm", "topics": list(TOPICS), "publish.interval.ms": 500, "broker.interval.ms": 50}
+AUDIT = {"plugin": "klamm", "topics": [*TOPICS, CUT], "publish.interval.ms": 500, "broker.interval.ms": 50}
 RECORDS = 40
 
 
@@ -56,11 +61,23 @@ class Clusters:
         [found] = json.loads(result.stdout)["topics"]
         return result.exit_code, found
 
+    def page(self, topic: str) -> dict[str, Any]:
+        """Returns the content of the page of the tier `mirror`."""
+        settings = load_settings(self.offline.config_path)
+        with ClusterClient(self.offline.bootstrap, codecs=settings.codec_table()) as client:
+            answer = ask(client, audit_config(settings), AuditQuery(topics=(topic,)))
+        return views.tier(answer, topic, MIRROR, views.Filters())
+
+    def gate(self, topic: str, until: str = "2013-01-01T02:00") -> str:
+        """Returns why the gate of the tier `mirror` is closed."""
+        options = ("--until", until, "--tier", MIRROR, "--timeout", "1s")
+        return str(self.invoke("audit", "--wait-complete", topic, *options).exception)
+
     def states(self, topic: str) -> set[str]:
         """Returns the states of the tier `mirror`."""
         status, found = self.audit(topic, wait="0")
         states = {row["tiers"][MIRROR]["state"] for row in found["rows"] if MIRROR in row["tiers"]}
-        assert status == 1 or states == {"complete"}
+        assert status == 1 or states <= {"complete"}
         return states
 
     def produce(self, topic: str, begin: int = 0, *, to: RunningBroker | None = None) -> None:
@@ -92,7 +109,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
         live = with_clients(stack.enter_context(running_broker(folder / "live", topics=topics, audit=AUDIT)))
         common = {"bootstrap.servers": live.bootstrap, "metadata.interval.ms": 100, "fetch.max.wait.ms": 100}
         links = {
-            "live": {**common, "topics": list(TOPICS)},
+            "live": {**common, "topics.regex": "|".join((*TOPICS, CUT))},
             "live-audit": {**common, "topics": ["__klamm_audit"], "prefix": "live."},
         }
         audit = {**AUDIT, "mirrored.topics": ["live.__klamm_audit"]}
@@ -133,10 +150,7 @@ def test_producers_broker_and_mirror_are_complete_at_the_cluster_that_mirrors(au
     gate = ("audit", "--wait-complete", "trips", "--until", "2013-01-01T00:40", "--tier", MIRROR, "--timeout", "30s")
     status, said = clusters.run(*gate)
     assert (status, f"records: mirror {RECORDS}" in said) == (0, True)
-    settings = load_settings(clusters.offline.config_path)
-    with ClusterClient(clusters.offline.bootstrap, codecs=settings.codec_table()) as client:
-        answer = ask(client, audit_config(settings), AuditQuery(topics=("trips",)))
-    page = views.tier(answer, "trips", MIRROR, views.Filters())
+    page = clusters.page("trips")
     assert (page["what"], page["state"], page["lag"]) == ("mirror", "complete", 0)
     assert sum(row["records"] for row in page["rows"]) == RECORDS
 
@@ -157,20 +171,23 @@ def test_a_gap_of_the_mirror_is_missing(audited: Clusters) -> None:
     status, found = clusters.audit("gaps", wait="0")
     copied = [row["tiers"][MIRROR]["records"] for row in found["rows"]]
     assert (status, copied[:4], copied[8:]) == (1, [10] * 4, [0, 0, 0, 10])
-    gate = ("audit", "--wait-complete", "gaps", "--until", "2013-01-01T02:00", "--timeout", "1s")
-    assert "at mirror lacks 10 of 10 records" in str(clusters.invoke(*gate).exception)
+    assert "at mirror lacks 10 of 10 records" in clusters.gate("gaps")
 
 
-def test_a_topic_that_was_created_again_is_not_complete_until_it_is_mirrored_anew(audited: Clusters) -> None:
+def test_a_topic_that_was_created_again_is_missing_until_it_is_mirrored_anew(audited: Clusters) -> None:
     clusters = audited
     clusters.produce("again")
     eventually(lambda: clusters.states("again") == {"complete"}, "the mirror of again is complete")
     clusters.client.delete_topics(["again"])
     clusters.client.create_topics({"again": NewTopic(1, 1, {"retention.ms": "-1"})})
     clusters.produce("again", RECORDS)
-    eventually(lambda: clusters.states("again") == {"complete", "late"}, "the new topic is not mirrored")
-    assert clusters.run("topics", "delete", "again")[0] == 0
+    eventually(lambda: clusters.states("again") == {"complete", "missing"}, "the new topic is not mirrored")
+    assert "at mirror lacks 10 of 10 records, ratio 0 (mirror: the topic was created again" in clusters.gate("again")
+    [line] = clusters.page("again")["losses"]
+    assert "klamm mirror resolve LINK --topic again --take-new" in line
+    clusters.mirror("resolve", "live", "--topic", "again", "--take-new", "--yes")
     eventually(lambda: clusters.states("again") == {"complete"}, "the new topic is mirrored")
+    assert clusters.page("again")["losses"] == []
 
 
 def test_after_a_promotion_the_broker_tier_goes_on_where_the_mirror_has_ended(audited: Clusters) -> None:
@@ -184,3 +201,55 @@ def test_after_a_promotion_the_broker_tier_goes_on_where_the_mirror_has_ended(au
     _, found = clusters.audit("promoted")
     assert sum(row["tiers"]["broker"]["records"] for row in found["rows"]) == 2 * RECORDS
     assert MIRROR not in found["rows"][0]["tiers"]
+
+
+def create_with_two_replicas(broker: RunningBroker) -> ErrorCode:
+    """Creates the topic `CUT` on brokers 0 and 1, of which broker 0 leads it."""
+    on = part(ApiKey.CREATE_TOPICS, 7, "CreatableReplicaAssignment", partition_index=0, broker_ids=(0, 1))
+    config = {"retention.ms": "-1", "unclean.leader.election.enable": "true"}
+    with WireClient(broker.bootstrap) as wire:
+        code: ErrorCode = create_topic(wire, CUT, -1, config, assignments=(on,)).error_code
+    return code
+
+
+def led(broker: RunningBroker) -> tuple[int, int]:
+    """Returns the leader of the topic `CUT` and the number of its in-sync replicas, as the broker knows them."""
+    with WireClient(broker.bootstrap) as wire:
+        [topic] = metadata(wire, [CUT]).topics
+    [partition] = topic.partitions
+    return partition.leader_id, len(partition.isr_nodes)
+
+
+def test_what_the_source_has_lost_is_missing_at_the_mirror(audited: Clusters) -> None:
+    """A follower that lacks the last records is elected at the source."""
+    clusters, live = audited, audited.live
+    shared = {"plugin": "embedded", "path": str(live.folder / "coordination.db")}
+    other = live.folder.parent / "other"
+    with running_broker(other, coordination=shared, broker={"broker.id": 1}, audit=AUDIT) as behind:
+        eventually(lambda: create_with_two_replicas(live) is ErrorCode.none, "both brokers are there")
+        eventually(lambda: led(live) == (0, 2), "both replicas are in sync")
+        eventually(lambda: clusters.status(CUT) != "", "the mirror exists")
+        clusters.produce(CUT)
+        eventually(lambda: clusters.states(CUT) == {"complete"}, "the first records are mirrored")
+        behind.stop()
+        clusters.produce(CUT, RECORDS)
+        eventually(lambda: clusters.stored(CUT) == 2 * RECORDS, "the source has counted the next ones")
+        eventually(lambda: clusters.states(CUT) == {"complete"}, "the next ones are mirrored")
+        live.stop()
+        behind.start()
+        eventually(lambda: led(behind)[0] == 1, "the other broker leads")
+        live.start()
+        eventually(lambda: clusters.states(CUT) == {"complete", "missing"}, "what the source has lost is missing")
+        eventually(lambda: led(live) == (1, 2), "both replicas are in sync again")
+        clusters.produce(CUT, 2 * RECORDS)
+        eventually(lambda: clusters.stored(CUT) == 2 * RECORDS, "the source goes on")
+        eventually(lambda: "late" not in clusters.states(CUT), "the mirror goes on")
+        status, found = clusters.audit(CUT, wait="0")
+    assert (status, found["problems"]) == (1, [])
+    for tier in ("broker", MIRROR):
+        cells = [row["tiers"][tier] for row in found["rows"]]
+        assert [cell["records"] for cell in cells] == [10] * 4 + [0] * 4 + [10] * 4
+        assert [cell["state"] for cell in cells] == ["complete"] * 4 + ["missing"] * 4 + ["complete"] * 4
+    [line] = clusters.page(CUT)["losses"]
+    assert "partition 0: the source has lost 40 records of offsets [40, 80) that were mirrored" in line
+    assert "at mirror lacks 10 of 10 records, ratio 0 (mirror: partition 0: the source has lost" in clusters.gate(CUT)

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
+from klamm.core.interfaces.codec import Buffer
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import AppendListener, MirrorSource, R, ServiceRead
@@ -100,6 +101,8 @@ class MemoryLogs:
         self.leader_epoch = 0
         self.source: MirrorSource | None = None
         """That of all partitions, which are mirrors then."""
+        self.aside: list[bytearray] = []
+        """The batches that the last `cut` has removed, as they are set aside."""
         self.reads = 0
         """Reads of data."""
         self.listeners: list[AppendListener] = []
@@ -163,15 +166,21 @@ class MemoryLogs:
     def cut(self, offset: int) -> None:
         """Truncates the log and elects another leader."""
         kept = [batch for batch in self.batches[FLIGHTS] if BatchHeader.parse(batch).next_offset <= offset]
+        self.aside = self.batches[FLIGHTS][len(kept) :]
         self.batches[FLIGHTS], self.ends[FLIGHTS] = kept, offset
         self.leader_epoch += 1
 
     def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
         headers = [BatchHeader.parse(batch) for batch in self.batches[partition]]
-        return max((h.next_offset for h in headers if h.leader_epoch <= leader_epoch), default=0)
+        later = (h.base_offset for h in headers if h.leader_epoch > leader_epoch)
+        return next(later, self.ends[partition])
 
     def mirrored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
         return {} if self.source is None else dict.fromkeys(partitions, self.source)
+
+    def set_aside(self, partition: TopicPartition, offset: int, end: int, leader_epoch: int) -> Buffer | None:
+        below = [h for h in map(BatchHeader.parse, self.aside) if h.base_offset < end]
+        return b"".join(self.aside) if below and below[-1].leader_epoch == leader_epoch else None
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         return {

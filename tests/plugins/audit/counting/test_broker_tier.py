@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -741,20 +742,217 @@ def test_what_was_deleted_below_the_log_start_is_without_records_if_it_is_a_gap(
     assert (counts, found, ranges[-1][1]) == ({0: 8}, problems, 23)
 
 
-def test_a_mirror_that_was_cut_within_a_leader_epoch_is_counted_again_from_there() -> None:
-    logs, topic = MemoryLogs(), AuditTopic()
-    logs.source = MirrorSource(UUID(int=9))
+class MirrorLogs(MemoryLogs):
+    """A mirror's log: its batches have the source's epochs, and the partition the target's, from 5 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = MirrorSource(UUID(int=9))
+        self.leader_epoch = 5
+
+    def copy(self, source_epoch: int, *batches: dict[int, int]) -> None:
+        """Appends batches of records by window."""
+        here, self.leader_epoch = self.leader_epoch, source_epoch
+        for windows in batches:
+            self.append([start * WINDOW_MS for start, n in windows.items() for _ in range(n)], producer="p")
+        self.leader_epoch = here
+
+    def cut(self, offset: int) -> None:
+        here = self.leader_epoch
+        super().cut(offset)
+        self.leader_epoch = here
+
+
+def lost(topic: AuditTopic) -> dict[int, int]:
+    """Returns what the mirror had counted and has lost, by window start."""
+    found = tier_counts("flights", topic.events, WINDOW_MS, 0)[MIRROR]
+    return {start: sum(sources.values()) for start, sources in found.lost.items()}
+
+
+def spans(topic: AuditTopic) -> list[tuple[int, int, bool]]:
+    return [(event.from_offset, event.to_offset, event.cut) for event in topic.events]
+
+
+def not_reading_what_was_cut(patch: pytest.MonkeyPatch) -> None:
+    """As it was: what was counted and cut is not known any more."""
+    patch.setattr(MemoryLogs, "set_aside", lambda *_: None)
+
+
+@guarantee("C11", "what a mirror has lost is known where its log was cut", plant=not_reading_what_was_cut)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_cut_from_a_mirror_is_reported_before_it_is_counted_again(restarted: bool) -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {0: 3, 1: 2})
     tier = follower(logs, topic)
-    logs.append([0] * 5)
-    logs.append([0] * 5)
-    logs.leader_epoch = 5  # of the target: the log has only the source's epochs 0 and 1
     tier.advance()
     logs.cut(5)
-    logs.leader_epoch = 1
-    logs.append([WINDOW_MS] * 8)
-    logs.leader_epoch = 5
+    logs.copy(1, {1: 8})
+    if restarted:
+        tier, logs.leader_epoch = follower(logs, topic), 6
+    while tier.advance():
+        pass
+    assert spans(topic) == [(0, 10, False), (5, 10, True), (5, 13, False)]
+    assert mirrored(topic) == ({0: 5, WINDOW_MS: 8}, [], [(0, 5), (5, 13)])
+    assert lost(topic) == {0: 3, WINDOW_MS: 2}
+    assert logs.offsets.offsets[FLIGHTS] == CommittedOffset(13, 1, topic_id=logs.topic_id)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_cut_from_a_mirror_is_reported_though_nothing_follows(restarted: bool) -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {0: 3, 1: 2})
+    tier = follower(logs, topic)
     tier.advance()
-    assert mirrored(topic) == ({0: 10, WINDOW_MS: 8}, ["overlap"], [(0, 10), (5, 13)])
+    logs.cut(5)
+    if restarted:
+        tier = follower(logs, topic)
+    while tier.advance():
+        pass
+    assert (mirrored(topic)[:2], lost(topic)) == (({0: 5}, []), {0: 3, WINDOW_MS: 2})
+    assert logs.offsets.offsets[FLIGHTS].offset == 5
+
+
+def test_what_was_cut_from_a_mirror_and_is_not_here_is_unknown() -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {0: 3, 1: 2})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.cut(5)
+    logs.aside = []
+    logs.copy(1, {2: 8})
+    while tier.advance():
+        pass
+    counts, problems, ranges = mirrored(topic)
+    assert (counts[2 * WINDOW_MS], set(problems), ranges) == (8, {"lossy"}, [(0, 5), (5, 13)])
+
+
+@pytest.mark.parametrize("damage", ["crc", "cut off", "inside a batch"])
+def test_what_was_cut_from_a_mirror_and_cannot_be_counted_is_unknown(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {0: 3, 1: 2})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.cut(5)
+    if damage == "crc":
+        logs.aside[0][-1] ^= 1
+    elif damage == "cut off":
+        monkeypatch.setattr(logs, "set_aside", lambda *_: b"\1" * 100)
+    else:
+        logs.offsets.offsets[FLIGHTS] = replace(logs.offsets.offsets[FLIGHTS], offset=9)
+    while tier.advance():
+        pass
+    assert set(mirrored(topic)[1]) == {"lossy"}
+    assert logs.offsets.offsets[FLIGHTS].offset == 5
+
+
+def test_a_crash_after_a_cut_was_published_reports_it_twice_and_counts_it_once() -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {0: 3, 1: 2})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.cut(5)
+    logs.copy(1, {1: 8})
+    logs.offsets.fail = 1
+    with pytest.raises(CoordinationError):
+        tier.advance()
+    assert spans(topic)[-1] == (5, 10, True)
+    tier, logs.leader_epoch = follower(logs, topic), 6
+    while tier.advance():
+        pass
+    assert spans(topic)[1:] == [(5, 10, True), (5, 10, True), (5, 13, False)]
+    assert (mirrored(topic), lost(topic)) == (
+        ({0: 5, WINDOW_MS: 8}, [], [(0, 5), (5, 13)]),
+        {0: 3, WINDOW_MS: 2},
+    )
+
+
+def test_a_cut_that_could_not_be_published_is_published_before_anything_is_counted() -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {0: 3, 1: 2})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.cut(5)
+    logs.copy(1, {1: 8})
+    topic.fail = 2
+    for _ in range(2):
+        with pytest.raises(DeliveryError):
+            tier.advance()
+    while tier.advance():
+        pass
+    assert spans(topic) == [(0, 10, False), (5, 10, True), (5, 13, False)]
+
+
+def test_a_mirror_that_is_cut_again_below_has_lost_both() -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {1: 5}, {2: 5})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.cut(10)
+    logs.copy(1, {3: 2})
+    while tier.advance():
+        pass
+    logs.cut(5)
+    logs.copy(2, {4: 4})
+    while tier.advance():
+        pass
+    counts, problems, _ = mirrored(topic)
+    assert ({start: n for start, n in counts.items() if n}, problems) == ({0: 5, 4 * WINDOW_MS: 4}, [])
+    assert lost(topic) == {n * WINDOW_MS: records for n, records in {1: 5, 2: 5, 3: 2}.items()}
+
+
+def test_two_cuts_between_two_passes_are_unknown() -> None:
+    """The second one is below the first, so no file has all that was counted."""
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {1: 5}, {2: 5})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.cut(10)
+    logs.copy(1, {3: 2})
+    logs.cut(5)
+    while tier.advance():
+        pass
+    assert set(mirrored(topic)[1]) == {"lossy"}
+
+
+def test_what_was_counted_and_not_committed_before_a_cut_is_counted_again() -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.copy(0, {1: 5})
+    logs.offsets.fail = 1
+    with pytest.raises(CoordinationError):
+        tier.advance()
+    logs.cut(5)
+    tier, logs.leader_epoch = follower(logs, topic), 6
+    while tier.advance():
+        pass
+    assert mirrored(topic)[:2] == ({0: 5}, [])
+
+
+def test_a_mirror_that_is_cut_while_it_is_read_counts_no_other_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {1: 5})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.copy(0, {2: 5})
+    original = logs.read
+
+    def read(partition: TopicPartition, offset: int, max_bytes: int, isolation: IsolationLevel) -> ServiceRead:
+        if max_bytes == broker_tier.PIECE:
+            monkeypatch.setattr(logs, "read", original)
+            logs.cut(5)
+            logs.copy(1, {3: 10})
+        return original(partition, offset, max_bytes, isolation)
+
+    monkeypatch.setattr(logs, "read", read)
+    tier.advance()
+    while tier.advance():
+        pass
+    assert mirrored(topic) == ({0: 5, 3 * WINDOW_MS: 10}, [], [(0, 5), (5, 15)])
+    assert lost(topic) == {WINDOW_MS: 5}
 
 
 def test_a_mirror_whose_source_is_not_stored_is_counted_later() -> None:

@@ -343,6 +343,9 @@ class Broker:
     def mirrored(self, _partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
         return {}
 
+    def set_aside(self, *_: object) -> None:
+        return None
+
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         self._reach()
         store = self.world.store
