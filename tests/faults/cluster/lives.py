@@ -136,7 +136,7 @@ class LivesScene(ABC):
             if "Traceback" in text:
                 place = text.index("Traceback")
                 self.total.wrong(at, f"a traceback in the log of {name}: {text[place : place + 1500]}")
-                broker.output.writetext_of("")
+                broker.output.write_text("")
 
     def evidence(self) -> Path:
         """Returns the folder of what the campaign keeps when it has found something."""
@@ -149,9 +149,9 @@ class LivesScene(ABC):
         if not self.total.problem_count or self.run.plant:
             return
         folder = self.evidence()
-        (folder / "clients.out").writetext_of("".join(f"{line}\n" for line in warnings))
+        (folder / "clients.out").write_text("".join(f"{line}\n" for line in warnings))
         for name, broker in self.brokers.items():
-            (folder / f"{name}.out").writetext_of(broker.log())
+            (folder / f"{name}.out").write_text(broker.log())
         self.total.wrong("all", f"the logs are in {folder}")
 
 
