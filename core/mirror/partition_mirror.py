@@ -162,8 +162,6 @@ class PartitionMirror:
         """The last cut."""
         self.source_end = -1
         """The source's high watermark in its last answer."""
-        self.source_start = -1
-        """The source's log start in its last answer."""
         self._log = log
         self._rules = rules
         self._set_aside = set_aside
@@ -263,7 +261,7 @@ class PartitionMirror:
         mirror is behind: the target's own in-sync replicas decide what consumers see."""
         if self._rules.follows_retention:
             self._log.advance_log_start(answer.log_start_offset)
-        self.source_end, self.source_start = answer.high_watermark, answer.log_start_offset
+        self.source_end = answer.high_watermark
         self.status = MirrorStatus.COPYING if self.lag else MirrorStatus.FOLLOWING
 
     def _diverged(self, diverging: EpochEndOffset) -> MirrorResult:
