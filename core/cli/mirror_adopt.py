@@ -35,9 +35,13 @@ def promotions(topic: Topics = None, config: ConfigFile = DEFAULT_CONFIG, as_jso
     from ..cluster.image_reader import read_image
 
     with settings_and_client(config, None) as (_, client), mirror_coordination(config) as coordination:
+        known = read_image(coordination).topics
+        for name in topic or ():
+            if name not in known:
+                raise ConfigError(f"there is no topic {name!r} here")
         epochs = {
             TopicPartition(name, number): each.state.promoted_epoch
-            for name, found in sorted(read_image(coordination).topics.items())
+            for name, found in sorted(known.items())
             if not topic or name in topic
             for number, each in sorted(found.partitions.items())
             if each.state.promoted_epoch >= 0
@@ -93,6 +97,8 @@ def adopt(
     with ExitStack() as stack:
         _, own = stack.enter_context(settings_and_client(config, None))
         found = _promotions_in(promoted)
+        if not found:
+            raise ConfigError(f"--promotions: {promoted} has no line of `klamm mirror promotions --json`")
         names = list(dict.fromkeys(topic or sorted({tp.topic for tp in found})))
         coordination = stack.enter_context(mirror_coordination(config))
         other = stack.enter_context(_client_of(coordination, link, names))
@@ -158,8 +164,10 @@ def _promotions_in(path: Path) -> dict[TopicPartition, _Start]:
                     f"{path}:{number}: it is not known where {tp} was promoted (`begins` is null): delete the topic "
                     "here, and let the link copy it"
                 )
-            found[tp] = _Start(int(row["begins"]), int(row["leader_epoch"]))
-        except (ValueError, KeyError, TypeError) as error:
+            start = found[tp] = _Start(int(row["begins"]), int(row["leader_epoch"]))
+            if start.offset < 0 or not 0 <= start.leader_epoch < 2**31:
+                raise ValueError("no offset and leader epoch")
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ConfigError(
                 f"{path}:{number}: expected a line of `klamm mirror promotions --json`, got {line[:80]!r}"
             ) from error

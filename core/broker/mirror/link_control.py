@@ -63,6 +63,8 @@ _TOPICS_HERE: Final = "topics here"
 _LATEST: Final = -1
 _SOURCE_S: Final = 5.0
 """How long the source may take to answer; promotions wait meanwhile."""
+_GROUPS_S: Final = 1.0
+"""How long groups are copied before reports and promotions have their turn."""
 LAG_SECONDS: Final = "mirror_lag_seconds"
 """A metric, which a rule of examples/alerts.yaml asks for."""
 _FETCH: Final = 13
@@ -88,6 +90,10 @@ class LinkControl:
         self._failed: dict[str, str] = {}
         """Why the last try of a step failed."""
         self._source_refused = False
+        self._groups_left: list[str] = []
+        """The groups that are still to be copied this time."""
+        self._uncopied: dict[str, str] = {}
+        """Groups whose offsets could not be copied the last time, with the reason."""
         self._reported: ReportNode | None = None
         self._due: dict[str, float] = {}
         self._clients = ExitStack()
@@ -172,6 +178,7 @@ class LinkControl:
                 if problem and problem != self._failed.get(what) and not self._stopping.is_set():
                     log.warning("mirror %s: %s", self.name, problem)
                 self._failed[what] = problem
+                interval_s = 0.0 if step == self._copy_groups and self._groups_left else interval_s
                 self._due[what] = time.monotonic() + (min(interval_s, 1.0) if problem else interval_s)
                 self.problem = next(filter(None, self._failed.values()), "")
             self._stopping.wait(_TICK_S)
@@ -226,7 +233,7 @@ class LinkControl:
         if {report.status for report in self.fetches.reports().values()} == {MirrorStatus.SOURCE_AWAY.value}:
             return
         try:
-            self._copy_groups()
+            self._copy_groups(whole=True)
         except KlammError as error:
             log.warning("mirror %s: offsets of groups were not copied again: %s", self.name, describe_failure(error))
 
@@ -405,19 +412,31 @@ class LinkControl:
 
     # -- groups --------------------------------------------------------------------------------------------------
 
-    def _copy_groups(self) -> None:
+    def _copy_groups(self, *, whole: bool = False) -> None:
+        """Copies the offsets of groups for `_GROUPS_S`, and the next time of those that are left, so that the other
+        steps do not wait; with `whole`, of all groups."""
         if not self._controls or not self.config.groups_regex or self.node.paused or self._failed.get("source"):
             return
-        ends, failed = self._ends(), dict[str, BrokerError]()
-        for group in sorted(_groups(self._source)) if ends else ():
-            if selects_group(self.config, group) and not self._stopping.is_set():
-                try:
-                    self._copy_group(group, ends)
-                except BrokerError as error:  # of this group: the others are copied
-                    failed[group] = error
-        if failed:
-            group, why = next(iter(failed.items()))
-            more = f", and those of {counted(len(failed) - 1, 'other group')}" if len(failed) > 1 else ""
+        ends = self._ends()
+        if not ends:
+            self._groups_left = []
+            return
+        if whole or not self._groups_left:
+            groups = [group for group in _groups(self._source) if selects_group(self.config, group)]
+            self._groups_left = sorted(groups, reverse=True)
+            self._uncopied = {group: why for group, why in self._uncopied.items() if group in groups}
+        until = time.monotonic() + _GROUPS_S
+        while self._groups_left and not self._stopping.is_set() and (whole or time.monotonic() < until):
+            group = self._groups_left.pop()
+            try:
+                self._copy_group(group, ends)
+                self._uncopied.pop(group, None)
+            except BrokerError as error:  # of this group: the others are copied
+                self._uncopied[group] = str(error)
+        if self._uncopied:
+            group, why = next(iter(self._uncopied.items()))
+            others = len(self._uncopied) - 1
+            more = f", and those of {counted(others, 'other group')}" if others else ""
             raise KlammError(f"the offsets of group {group!r} are not copied{more}: {why}")
 
     def _ends(self) -> dict[TopicPartition, int]:

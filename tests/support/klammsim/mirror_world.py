@@ -169,6 +169,8 @@ class World:
         self.moved: GroupOffset | None = None
         """What the group itself has committed at the target last, if the mirror had not copied that."""
         self._next_value = -1
+        self.deleted_at_source = 0
+        """The largest log start that the source has had; after `adopt`, its former mirror's end."""
         self.decided: set[int] = set()
         """Where a gap was decided upon: ends of the mirror's log."""
         epoch = random.choice([0, 3, 2000])
@@ -289,7 +291,7 @@ class World:
             raise ViolationError(f"{broker.log.name} goes on behind a gap at {before}, which nobody has decided")
         if result is MirrorResult.CUT:
             self._on_cut(broker, before)
-        if result in (MirrorResult.GAP_FOUND, MirrorResult.EPOCH_TOO_LOW):
+        if result in (MirrorResult.GAP_FOUND, MirrorResult.EPOCH_TOO_LOW) and mirror is broker.mirror:
             broker.asks = mirror
 
     def _coordination_is_away(self, mirror: PartitionMirror) -> bool:
@@ -336,13 +338,13 @@ class World:
         mirror, state = broker.mirror, self.cluster.state
         if not broker.alive or mirror is None or mirror.wanted_epoch < 0 or broker.asks is not mirror:
             return
-        broker.asks, wanted = None, mirror.wanted_epoch
-        if self._coordination_is_away(mirror) or broker.own is None:
+        wanted, broker.asks = mirror.wanted_epoch, None
+        if self._coordination_is_away(mirror):
             return
-        live = self.cluster.registrations.get(broker.number) == broker.own
-        if not live:
+        live = broker.own is not None and self.cluster.registrations.get(broker.number) == broker.own
+        if not live or state.leader != broker.number:
             mirror.failed()
-        elif state.leader == broker.number and state.leader_epoch < wanted:
+        elif state.leader_epoch < wanted:
             epoch = wanted + self.random.choice([0, 0, 1, 100])
             self.cluster.states.append(replace(state, leader_epoch=epoch))
             self.note("epoch raised")
@@ -539,6 +541,7 @@ class World:
     # -- invariants ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        self.deleted_at_source = max(self.deleted_at_source, self.source.log.log_start_offset)
         for broker in self.brokers:
             if broker.promotion is None:
                 self._check_log(broker)
@@ -664,7 +667,7 @@ class World:
         if mirror is None:
             return False
         if mirror.stopped:
-            return self._may_stop(mirror.status)
+            return self._may_stop(mirror.status, leader.log)
         first = max(first, source.log_start_offset)
         same = self._outside_gaps(leader.log, first) == [
             record for record in source.between(first, source.high_watermark) if not self._in_gap(record.offset)
@@ -683,9 +686,11 @@ class World:
     def _in_gap(self, offset: int) -> bool:
         return any(gap.start <= offset < gap.end for gap in self.cluster.gaps)
 
-    def _may_stop(self, status: MirrorStatus) -> bool:
+    def _may_stop(self, status: MirrorStatus, log: MirrorLog) -> bool:
         if status is MirrorStatus.SOURCE_REPLACED:
-            return self.source.recreated > 0
+            is_empty = log.last_record_epoch < 0 and log.log_start_offset <= self.deleted_at_source
+            # Without an epoch an unclean election looks like another log.
+            return self.source.recreated > 0 or (is_empty and "unclean election at the source" in self.counts)
         return self.rules.stops_at_gap if status is MirrorStatus.GAP else self.rules.stops_at_divergence
 
     def _describe(self) -> str:
@@ -738,10 +743,14 @@ def adopt(world: World, seed: int) -> World:
             former.epoch = chosen
             former.log.lead(chosen)
             former.produce(random.randint(0, 3))
+    own = former.log
     known = former.committed.items()
     source.committed |= {(source.topic_id, e, offset): value for (_, e, offset), value in known if e < epoch}
+    for record in own.records:  # in epochs that only the former source has given: what is not common is found by them
+        if record.epoch < epoch:
+            source.committed.setdefault((source.topic_id, record.epoch, record.offset), record.value)
     back.cluster.gaps = list(world.cluster.gaps)
-    own = former.log
+    back.deleted_at_source = begin.offset
     leader = random.choice(BROKERS)
     cut_off = random.choice([number for number in BROKERS if number != leader])
     for broker in back.brokers:

@@ -290,6 +290,11 @@ def test_a_topic_that_is_not_the_source_is_not_adopted(clusters: Pair, tmp_path:
     assert "selects no topic 'trips.planned'" in refused("--topic", "trips.planned")
     promoted.write_text(rows.replace('"begins": 2', '"begins": null'))
     assert f"promotions.jsonl:1: it is not known where {topic}-0 was promoted" in refused()
+    promoted.write_text(rows.replace('"leader_epoch": ', '"leader_epoch": 99'))
+    assert "promotions.jsonl:1: expected a line of" in refused()
+    promoted.write_text("\n")
+    assert "promotions.jsonl has no line of `klamm mirror promotions --json`" in refused()
+    assert "there is no topic 'trips.none' here" in back.mirror("promotions", "--topic", "trips.none", fails=True)
     promoted.write_text("flights\n")
     assert "promotions.jsonl:1: expected a line of `klamm mirror promotions --json`, got 'flights'" in refused()
 
