@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 import typer
 
-from klamm.core.cli.groups import app as groups
+from klamm.core.cli.admin.groups import app as groups
+from klamm.core.cli.admin.offset_reset import read_file
 from klamm.core.cli.mirror import app as mirror
-from klamm.core.cli.offset_reset import read_file
 from klamm.core.records.partition import TopicPartition
 from klammbench.drivers.topics import make_topic
 from klammbench.mirrored_kafka import committed, mirrored, running_kafka

@@ -34,7 +34,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
 @app.command()
 def reload(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Make the broker of this file on this host read it again; print what changed, and what needs a restart."""
-    from .reloading import reload_broker
+    from .broker.reloading import reload_broker
 
     settings = load_settings(config)
     outcome = reload_broker(settings.broker.log_dirs)

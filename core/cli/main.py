@@ -29,14 +29,16 @@ __all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command",
 
 CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
-    Command("broker", "klamm.core.cli.broker:app", "Run a broker, here or in the background; stop it."),
-    Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter, apply and delete topics."),
-    Command("produce", "klamm.core.cli.produce:produce", "Send lines, JSON or CSV as records to a topic."),
-    Command("consume", "klamm.core.cli.consume:consume", "Print the records of topics."),
-    Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, reset and delete them."),
-    Command("cluster", "klamm.core.cli.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
+    Command("broker", "klamm.core.cli.broker.commands:app", "Run a broker, here or in the background; stop it."),
+    Command("topics", "klamm.core.cli.admin.topics:app", "List, create, describe, alter, apply and delete topics."),
+    Command("produce", "klamm.core.cli.record_io.produce:produce", "Send lines, JSON or CSV as records to a topic."),
+    Command("consume", "klamm.core.cli.record_io.consume:consume", "Print the records of topics."),
+    Command(
+        "groups", "klamm.core.cli.admin.groups:app", "List consumer groups, show their lag, reset and delete them."
+    ),
+    Command("cluster", "klamm.core.cli.admin.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
     Command("mirror", "klamm.core.cli.mirror:app", "Follow topics of another cluster, and promote them."),
-    Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
+    Command("sink", "klamm.core.cli.record_io.sink:sink", "Put the records of topics into a sink."),
     Command("config", "klamm.core.cli.config:app", "Check, show and reload the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),
     Command("docs", "klamm.core.cli.docs:docs", "List the pages and examples of this installation, or print one."),

@@ -1,1 +1,1 @@
-"""The parts of `klamm produce` and `klamm consume`: lines, formats, positions, signals, clients."""
+"""`klamm produce`, `consume` and `sink`, and their parts: lines, formats, positions, signals, clients."""

@@ -63,9 +63,9 @@ LISTINGS = {
 }
 """Commands that list something of a cluster or of this process, and the arguments with which they are run here."""
 TESTED_ELSEWHERE = {
-    "consume": "tests/core/cli/test_produce_consume.py",
-    "produce": "tests/core/cli/test_produce_consume.py",
-    "cluster drain": "tests/core/cli/test_cluster.py",
+    "consume": "tests/core/cli/record_io/test_produce_consume.py",
+    "produce": "tests/core/cli/record_io/test_produce_consume.py",
+    "cluster drain": "tests/core/cli/admin/test_cluster.py",
     "audit": "tests/plugins/audit",
     "lake ls": "tests/hadoop/lake/test_command.py",
     "lake show": "tests/hadoop/lake/test_command.py",

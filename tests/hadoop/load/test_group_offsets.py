@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from klamm.core.cli.groups import describe
+from klamm.core.cli.admin.groups import describe
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import BrokerError, ErrorCode
 from klammtest.brokers.served import T0, Served, served

@@ -26,7 +26,7 @@ from typing import Final
 _PRELOADED: Final = (
     "klamm.__main__",
     "klamm.core.cli.main",
-    "klamm.core.cli.broker",
+    "klamm.core.cli.broker.commands",
     "klamm.core.broker.server",
     "klamm.core.broker.signals",
     "klamm.plugins.coordination.embedded.coordination",

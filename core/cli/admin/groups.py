@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..cluster.tree import paths
-from ..errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError, ProtocolError
-from ..groups.coordinator.group_view import read_view
-from ..groups.group_protocol_lock import GroupProtocol, active_protocol
-from ..groups.membership.consumer_protocol import decode_assignment, decode_subscription
-from ..interfaces.coordination import Coordination, NoNodeError
-from ..protocol.apis import ApiKey
-from ..records.partition import TopicPartition, counted
-from .options import (
+from ...cluster.tree import paths
+from ...errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError, ProtocolError
+from ...groups.coordinator.group_view import read_view
+from ...groups.group_protocol_lock import GroupProtocol, active_protocol
+from ...groups.membership.consumer_protocol import decode_assignment, decode_subscription
+from ...interfaces.coordination import Coordination, NoNodeError
+from ...protocol.apis import ApiKey
+from ...records.partition import TopicPartition, counted
+from ..options import (
     DEFAULT_CONFIG,
     Bootstrap,
     ConfigFile,
@@ -29,12 +29,12 @@ from .options import (
     settings_and_client,
     why_unserved,
 )
-from .output import Json, say, say_json, say_rows
-from .record_io.positions import FORMS, parse_position, resolve
+from ..output import Json, say, say_json, say_rows
+from ..record_io.positions import FORMS, parse_position, resolve
 
 if TYPE_CHECKING:
-    from ..client.cluster_client import ClusterClient
-    from ..config.settings import Settings
+    from ...client.cluster_client import ClusterClient
+    from ...config.settings import Settings
 
 __all__ = ["app"]
 
@@ -72,7 +72,7 @@ def describe(
     Lists all partitions of the topics that the group subscribes to or has offsets of; `-` stands for no committed
     offset.
     """
-    from ..client.cluster_client import LATEST
+    from ...client.cluster_client import LATEST
 
     with settings_and_client(config, bootstrap) as (settings, client):
         committed = client.fetch_offsets(group)
@@ -225,7 +225,7 @@ def _bounds(
     client: ClusterClient, chosen: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Returns the first and the end offsets. Raises `KlammError` with the partitions that no broker serves."""
-    from ..client.cluster_client import EARLIEST, LATEST
+    from ...client.cluster_client import EARLIEST, LATEST
 
     starts, problems = client.list_served_offsets(dict.fromkeys(chosen, EARLIEST))
     ends, late = client.list_served_offsets(dict.fromkeys(starts, LATEST))
@@ -296,8 +296,8 @@ def delete(
 
 def _end_audit(settings: Settings, client: ClusterClient, group: str, topics: Iterable[str]) -> None:
     """Publishes that the group's counts of these topics have ended."""
-    from ..client.event_publisher import EventPublisher
-    from ..interfaces.audit import AuditIdentity
+    from ...client.event_publisher import EventPublisher
+    from ...interfaces.audit import AuditIdentity
 
     audit = settings.make_audit()
     audited = [] if audit is None else sorted(name for name in topics if audit.audits(name))
@@ -337,7 +337,7 @@ def _not_deleted(client: ClusterClient, group: str, error: BrokerError, unknown:
 
 
 def _unknown_group(client: ClusterClient, group: str, words: str) -> BrokerError:
-    from ..client.errors import nearest_of
+    from ...client.errors import nearest_of
 
     near = nearest_of(group, (name for name in _states(client) if name != group))
     return BrokerError(ErrorCode.group_id_not_found, words.format(repr(group)) + near)

@@ -293,7 +293,7 @@ def test_a_rebalance_does_not_end_a_group_member(
 ) -> None:
     for n in range(8):
         klamm("produce", topic, lines(folder, str(n)), "-q")
-    monkeypatch.setattr("klamm.core.cli.consume.Consumer", Rebalancing)
+    monkeypatch.setattr("klamm.core.cli.record_io.consume.Consumer", Rebalancing)
     assert klamm("consume", topic, "-g", f"g-{topic}").out == "0\n1\n2\n3\n4\n5\n6\n7\n"
 
 

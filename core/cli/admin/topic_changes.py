@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ..config.section import ConfigSource
-from ..config.sections.topic import TopicConfig, topic_values
-from ..config.sections.topic_settings import TopicSettings
-from ..errors import ConfigError, KlammError
+from ...config.section import ConfigSource
+from ...config.sections.topic import TopicConfig, topic_values
+from ...config.sections.topic_settings import TopicSettings
+from ...errors import ConfigError, KlammError
 
 if TYPE_CHECKING:
-    from ..client.cluster_client import ClusterClient, ConfigEntry, NewTopic
-    from ..client.network.metadata import TopicView
+    from ...client.cluster_client import ClusterClient, ConfigEntry, NewTopic
+    from ...client.network.metadata import TopicView
 
 __all__ = ["Action", "TopicChange", "file_changes", "make", "new_topic", "smallest_factor"]
 
@@ -98,7 +98,7 @@ def _make(client: ClusterClient, section: TopicSettings, changes: list[TopicChan
 
 def new_topic(section: TopicSettings | None) -> NewTopic:
     """Returns the topic as the file defines it, with the broker's defaults for the rest."""
-    from ..client.cluster_client import NewTopic
+    from ...client.cluster_client import NewTopic
 
     if section is None:
         return NewTopic()

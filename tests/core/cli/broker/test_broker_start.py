@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from klamm.core.broker.server import Broker
-from klamm.core.cli.broker import start_broker
+from klamm.core.cli.broker.commands import start_broker
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.interfaces.coordination import SessionExpiredError

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
-from ..config.host_brokers import check_host
-from ..config.sections.broker import BrokerConfig
-from ..config.settings import Settings, load_settings
-from ..errors import ConfigError, KlammError, NoSpaceError
-from ..garbage import no_collections
-from ..interfaces.coordination import SessionExpiredError
-from ..process_log import ProcessLog
-from .options import DEFAULT_CONFIG, ConfigFile
-from .output import Json, say
+from ...config.host_brokers import check_host
+from ...config.sections.broker import BrokerConfig
+from ...config.settings import Settings, load_settings
+from ...errors import ConfigError, KlammError, NoSpaceError
+from ...garbage import no_collections
+from ...interfaces.coordination import SessionExpiredError
+from ...process_log import ProcessLog
+from ..options import DEFAULT_CONFIG, ConfigFile
+from ..output import Json, say
 from .service_manager import notify, notify_ready, notify_reloading, watchdog_pings
 
 if TYPE_CHECKING:
-    from ..broker.server import Broker
-    from ..broker.signals import Signals
+    from ...broker.server import Broker
+    from ...broker.signals import Signals
 
 log = logging.getLogger(__name__)
 
@@ -174,9 +174,9 @@ async def _serve(
 ) -> bool:
     """Serves until a signal; returns whether that was Ctrl-C."""
     with no_collections():
-        from ..broker.network import allocator
-        from ..broker.server import Broker
-        from ..broker.signals import Signals
+        from ...broker.network import allocator
+        from ...broker.server import Broker
+        from ...broker.signals import Signals
     gc.freeze()  # next to nothing of what the imports have made is garbage
 
     signals = Signals()

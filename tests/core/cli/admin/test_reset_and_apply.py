@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from klamm import Consumer, Producer
-from klamm.core.cli.offset_reset import PartitionReset, compare_and_set
+from klamm.core.cli.admin.offset_reset import PartitionReset, compare_and_set
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError

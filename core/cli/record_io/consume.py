@@ -11,22 +11,22 @@ from typing import Annotated, Final
 
 import typer
 
-from ..client.cluster_client import EARLIEST, LATEST
-from ..client.consumer.consumer import Consumer
-from ..client.errors import UnreadableBatchError
-from ..client.factory import open_client
-from ..config.settings import Settings
-from ..errors import ConfigError, KlammError
-from ..groups.membership.member import LostOwnershipError
-from ..interfaces.sink import RecordBatch
-from ..process_log import of_command
-from ..records.partition import TopicPartition, counted
-from .options import DEFAULT_CONFIG, TIMEOUT_S, Bootstrap, ConfigFile
-from .output import discard_output, say
-from .record_io.clients import CliValues, client_settings
-from .record_io.interrupts import Interrupts
-from .record_io.positions import FORMS, Position, PositionKind, parse_position, resolve
-from .record_io.printing import Output, Printer, UnprintableError, format_of
+from ...client.cluster_client import EARLIEST, LATEST
+from ...client.consumer.consumer import Consumer
+from ...client.errors import UnreadableBatchError
+from ...client.factory import open_client
+from ...config.settings import Settings
+from ...errors import ConfigError, KlammError
+from ...groups.membership.member import LostOwnershipError
+from ...interfaces.sink import RecordBatch
+from ...process_log import of_command
+from ...records.partition import TopicPartition, counted
+from ..options import DEFAULT_CONFIG, TIMEOUT_S, Bootstrap, ConfigFile
+from ..output import discard_output, say
+from .clients import CliValues, client_settings
+from .interrupts import Interrupts
+from .positions import FORMS, Position, PositionKind, parse_position, resolve
+from .printing import Output, Printer, UnprintableError, format_of
 
 _POLL_S: Final = 0.25
 _BATCHES: Final = 64

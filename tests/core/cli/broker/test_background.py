@@ -54,7 +54,7 @@ def test_it_starts_is_found_and_stops(klamm: Klamm, here: Path, monkeypatch: pyt
     assert (shown.status, shown.out) == (0, f"broker 0 runs: {where}; pid {pid}, data in data\n")
     os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as shorter:
-        shorter.setattr("klamm.core.cli.background._ANSWER_S", 0.5)
+        shorter.setattr("klamm.core.cli.broker.background._ANSWER_S", 0.5)
         shown = klamm("broker", "status")
     os.kill(pid, signal.SIGCONT)
     line = (

@@ -6,9 +6,9 @@ import signal
 import time
 from pathlib import Path
 
-from ..broker.dynamic_config.reload import OUTCOME, ReloadOutcome, read_outcome
-from ..errors import KlammError
-from ..log.log_directory import holder
+from ...broker.dynamic_config.reload import OUTCOME, ReloadOutcome, read_outcome
+from ...errors import KlammError
+from ...log.log_directory import holder
 from .background import signal_broker
 
 _TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ..cluster.balance import (
+from ...cluster.balance import (
     Move,
     PlacedPartition,
     Placement,
@@ -21,24 +21,24 @@ from ..cluster.balance import (
     plan_leaders,
     plan_moves,
 )
-from ..config.limits import INT_MAX, LONG_MAX, SHORT_MAX
-from ..errors import BrokerError, ConfigError, KlammError
-from ..records.partition import TopicPartition, counted, some_of
-from ..transport.address import Address
-from .moves import carry_out
-from .options import (
+from ...config.limits import INT_MAX, LONG_MAX, SHORT_MAX
+from ...errors import BrokerError, ConfigError, KlammError
+from ...records.partition import TopicPartition, counted, some_of
+from ...transport.address import Address
+from ..options import (
     DEFAULT_CONFIG,
     Bootstrap,
     ConfigFile,
     cluster_client,
     interval_s,
 )
-from .output import Json, Shown, console, say, say_json, say_rows
+from ..output import Json, Shown, console, say, say_json, say_rows
+from .moves import carry_out
 
 if TYPE_CHECKING:
-    from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
-    from ..client.cluster_client import ClusterClient
-    from ..client.network.metadata import ClusterView
+    from ...client.cluster_admin import ClusterAdmin, OngoingReassignment
+    from ...client.cluster_client import ClusterClient
+    from ...client.network.metadata import ClusterView
 
 app = typer.Typer(
     add_completion=False, help="Show brokers and replicas, even them out, empty a broker.", no_args_is_help=True
@@ -386,7 +386,7 @@ def _targets(
 
 
 def _admin(client: ClusterClient) -> ClusterAdmin:
-    from ..client.cluster_admin import ClusterAdmin
+    from ...client.cluster_admin import ClusterAdmin
 
     return ClusterAdmin(client)
 

@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ..client.consumer.sink_runner import SinkProgress, SinkRunner
-from ..client.errors import SinkError
-from ..config.settings import load_settings
-from ..process_log import of_command
-from .options import DEFAULT_CONFIG, ConfigFile
-from .output import say, say_document
+from ...client.consumer.sink_runner import SinkProgress, SinkRunner
+from ...client.errors import SinkError
+from ...config.settings import load_settings
+from ...process_log import of_command
+from ..options import DEFAULT_CONFIG, ConfigFile
+from ..output import say, say_document
 
 
 def sink(

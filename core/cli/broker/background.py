@@ -22,12 +22,12 @@ import typer
 
 import klamm
 
-from ..child_process import ChildProcess
-from ..config.sections.broker import BrokerConfig
-from ..errors import KlammError, ProtocolError
-from ..log.log_directory import holder
-from ..log.segment.file_operations import storage
-from .output import say, say_json
+from ...child_process import ChildProcess
+from ...config.sections.broker import BrokerConfig
+from ...errors import KlammError, ProtocolError
+from ...log.log_directory import holder
+from ...log.segment.file_operations import storage
+from ..output import say, say_json
 
 __all__ = ["LOG", "print_status", "signal_broker", "start_in_background", "stop_brokers"]
 
@@ -160,10 +160,10 @@ def signal_broker(process: int, directory: Path, number: signal.Signals) -> None
 def _state(broker: BrokerConfig) -> tuple[ProcessState, str]:
     """Returns the state of a broker whose process lives, and why it is not UP: the first request of a connection is
     answered before any authentication."""
-    from ..client.errors import ConnectionFailedError, RequestTimeoutError
-    from ..client.network.blocking_connection import BlockingConnection
-    from ..client.network.connection import ClientConnection
-    from ..transport.address import Address
+    from ...client.errors import ConnectionFailedError, RequestTimeoutError
+    from ...client.network.blocking_connection import BlockingConnection
+    from ...client.network.connection import ClientConnection
+    from ...transport.address import Address
 
     listener = broker.bound()[0]
     if listener.port == 0:  # whatever port it found free: only its log has it

@@ -20,9 +20,9 @@ from queue import Empty, SimpleQueue
 from shlex import join
 from typing import IO, NamedTuple, TextIO
 
-from ..config.settings import Settings
-from ..errors import KlammError
-from .output import say
+from ...config.settings import Settings
+from ...errors import KlammError
+from ..output import say
 from .service_manager import VARIABLES, notify, notify_ready, watchdog_interval_s
 
 __all__ = ["run_brokers"]

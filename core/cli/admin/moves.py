@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..config.section import ConfigSource
-from ..errors import BrokerError, ErrorCode, KlammError
-from ..records.partition import TopicPartition, some_of
-from .output import console, say
+from ...config.section import ConfigSource
+from ...errors import BrokerError, ErrorCode, KlammError
+from ...records.partition import TopicPartition, some_of
+from ..output import console, say
 
 if TYPE_CHECKING:
-    from ..client.cluster_admin import ClusterAdmin, OngoingReassignment
-    from ..client.cluster_client import ClusterClient, ConfigEntry
+    from ...client.cluster_admin import ClusterAdmin, OngoingReassignment
+    from ...client.cluster_client import ClusterClient, ConfigEntry
 
 __all__ = ["Outcome", "carry_out"]
 
@@ -221,7 +221,7 @@ class _Throttles:
         """The earlier values on each resource whose throttle is not reset yet."""
 
     def set(self, targets: Targets, rate: int) -> None:
-        from ..client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE
+        from ...client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE
 
         nodes = self._client.metadata().nodes
         brokers = [_Resource(BROKER_RESOURCE, str(broker), str(nodes[broker].address)) for broker in sorted(nodes)]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from klamm.core.cli import cluster as commands
-from klamm.core.cli import moves
+from klamm.core.cli.admin import cluster as commands
+from klamm.core.cli.admin import moves
 from klamm.core.client.cluster_admin import LogDirectory, OngoingReassignment
 from klamm.core.client.cluster_client import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigEntry
 from klamm.core.client.errors import ConnectionFailedError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from klamm.core.cli.cluster import Health, kept_leaders
+from klamm.core.cli.admin.cluster import Health, kept_leaders
 from klamm.core.client.cluster_admin import ClusterAdmin
 from klamm.core.client.cluster_client import BROKER_RESOURCE, ClusterClient, NewTopic
 from klamm.core.errors import BrokerError, ErrorCode

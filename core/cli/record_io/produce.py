@@ -13,19 +13,19 @@ from typing import Annotated, Final
 
 import typer
 
-from ..client.producer.deliveries import log
-from ..client.producer.producer import Producer
-from ..config.section import INT_MAX
-from ..errors import ConfigError, DeliveryError, KlammError
-from ..escaping import escaped
-from ..process_log import of_command
-from ..records.partition import counted
-from ..records.record import Headers
-from .options import DEFAULT_CONFIG, Bootstrap, ConfigFile
-from .output import say
-from .record_io.clients import CliValues, client_settings, json_parser
-from .record_io.interrupts import Interrupts
-from .record_io.line_input import (
+from ...client.producer.deliveries import log
+from ...client.producer.producer import Producer
+from ...config.section import INT_MAX
+from ...errors import ConfigError, DeliveryError, KlammError
+from ...escaping import escaped
+from ...process_log import of_command
+from ...records.partition import counted
+from ...records.record import Headers
+from ..options import DEFAULT_CONFIG, Bootstrap, ConfigFile
+from ..output import say
+from .clients import CliValues, client_settings, json_parser
+from .interrupts import Interrupts
+from .line_input import (
     BadInput,
     CsvColumns,
     InputRecord,
@@ -40,7 +40,7 @@ from .record_io.line_input import (
     typed_blocks,
     values_of_json,
 )
-from .record_io.sending import RecordSending
+from .sending import RecordSending
 
 _ABORT_S: Final = 0.0
 

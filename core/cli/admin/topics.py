@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.limits import INT_MAX, LONG_MAX, SHORT_MAX
-from ..config.units import in_unit_of
-from ..errors import BrokerError, ConfigError, ErrorCode
-from ..records.partition import TopicPartition, counted
-from .options import (
+from ...config.limits import INT_MAX, LONG_MAX, SHORT_MAX
+from ...config.units import in_unit_of
+from ...errors import BrokerError, ConfigError, ErrorCode
+from ...records.partition import TopicPartition, counted
+from ..options import (
     DEFAULT_CONFIG,
     Bootstrap,
     ConfigFile,
@@ -22,11 +22,11 @@ from .options import (
     settings_and_client,
     why_unserved,
 )
-from .output import Json, say, say_json, say_rows
+from ..output import Json, say, say_json, say_rows
 
 if TYPE_CHECKING:
-    from ..client.cluster_client import ClusterClient
-    from ..config.settings import Settings
+    from ...client.cluster_client import ClusterClient
+    from ...config.settings import Settings
 
 app = typer.Typer(
     add_completion=False, help="List, create, describe, alter, apply and delete topics.", no_args_is_help=True
@@ -80,7 +80,7 @@ def create(
 
     With --all-from-config the exit status is 1 if a topic exists and differs from the file.
     """
-    from ..client.cluster_client import NewTopic
+    from ...client.cluster_client import NewTopic
     from .topic_changes import new_topic
 
     if all_from_config == (topic is not None):
@@ -113,8 +113,8 @@ def describe(
     A partition that no broker serves has the leader `none`, and an offset that is not known is `-`; the reason is on
     stderr.
     """
-    from ..client.cluster_client import EARLIEST, LATEST
-    from ..config.section import ConfigSource
+    from ...client.cluster_client import EARLIEST, LATEST
+    from ...config.section import ConfigSource
 
     with cluster_client(config, bootstrap) as client:
         partitions = client.topic(topic, all_led=False).partitions
@@ -164,7 +164,7 @@ def alter(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Change a topic's configs, or add partitions."""
-    from ..config.sections.topic import TopicConfig
+    from ...config.sections.topic import TopicConfig
 
     _check_file(config)
     given: dict[str, str | None] = {**_pairs(changes), **dict.fromkeys(unset or ())}
@@ -200,8 +200,8 @@ def apply(
     replication factor); 2: the command or the file is wrong; 3: with --dry-run, there are changes to be made, and
     all can be.
     """
-    from ..config.sections.topic_settings import MINIMUM
-    from ..config.settings import load_settings
+    from ...config.sections.topic_settings import MINIMUM
+    from ...config.settings import load_settings
     from .topic_changes import file_changes, make
 
     settings = load_settings(config)
@@ -319,7 +319,7 @@ def _create_all(settings: Settings, client: ClusterClient) -> bool:
 def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, str | None]) -> None:
     """Warns on stderr if `min.insync.replicas` is above the number of the topic's replicas. It is accepted, as by
     Kafka."""
-    from ..config.sections.topic_settings import MINIMUM, too_high_minimum
+    from ...config.sections.topic_settings import MINIMUM, too_high_minimum
     from .topic_changes import smallest_factor
 
     if MINIMUM not in configs:
@@ -331,7 +331,7 @@ def _warn_of_minimum(client: ClusterClient, topic: str, configs: Mapping[str, st
 
 def _pairs(given: Iterable[str] | None) -> dict[str, str]:
     """Parses and validates `key=value` options, before any request is sent."""
-    from ..config.sections.topic import TopicConfig
+    from ...config.sections.topic import TopicConfig
 
     pairs = {}
     for text in given or ():
@@ -352,7 +352,7 @@ def _pairs(given: Iterable[str] | None) -> dict[str, str]:
 @contextmanager
 def _nearest(client: ClusterClient, topic: str) -> Iterator[None]:
     """Adds the nearest existing topic to the error for an unknown one."""
-    from ..client.errors import unknown_topic
+    from ...client.errors import unknown_topic
 
     try:
         yield
@@ -371,7 +371,7 @@ def _check_file(config: Path) -> None:
 
 
 def _check_name(topic: str) -> None:
-    from ..config.sections.topic_settings import name_problem
+    from ...config.sections.topic_settings import name_problem
 
     problem = name_problem(topic)
     if problem:

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..config.limits import INT_MAX, LONG_MAX
-from ..errors import BrokerError, ConfigError, ErrorCode, KlammError
-from ..groups.membership.classic_calls import ClassicCalls, ClassicSettings, Joined
-from ..interfaces.offsets import CommittedOffset
-from ..records.partition import TopicPartition
+from ...config.limits import INT_MAX, LONG_MAX
+from ...errors import BrokerError, ConfigError, ErrorCode, KlammError
+from ...groups.membership.classic_calls import ClassicCalls, ClassicSettings, Joined
+from ...interfaces.offsets import CommittedOffset
+from ...records.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from ..client.cluster_client import ClusterClient
+    from ...client.cluster_client import ClusterClient
 
 __all__ = ["MEMBERS_LIVE", "PartitionReset", "compare_and_set", "read_file", "write_file"]
 

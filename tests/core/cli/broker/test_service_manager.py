@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.cli.service_manager import notify, watchdog_interval_s
+from klamm.core.cli.broker.service_manager import notify, watchdog_interval_s
 from klammtest.broker import running_broker
 from klammtest.service_manager import service_manager
 
-UNIT = Path(__file__).resolve().parents[3] / "examples" / "klamm.service"
+UNIT = Path(__file__).resolve().parents[4] / "examples" / "klamm.service"
 
 
 def test_ready_reloading_watchdog_and_stopping(tmp_path: Path) -> None:

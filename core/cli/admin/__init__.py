@@ -1,0 +1,1 @@
+"""The commands that administer a cluster: `klamm topics`, `groups`, `cluster`."""
