@@ -257,6 +257,9 @@ class LinkFetches:
             if topic is None or leader is None or leader.mirror_term is None or replica.is_offline:
                 continue
             mirror = self._mirrors.get(replica.key)
+            if mirror is not None and mirror.topic_id != topic.topic_id:  # made of what was known of a former one
+                mirror.on_topic(topic.topic_id)
+                mirror = None
             if mirror is None or mirror.leader is not leader:
                 aside = partial(self._set_aside, replica)
                 before = mirror

@@ -351,6 +351,25 @@ def test_a_topic_that_becomes_compacted_has_missed_no_tombstone(world: World) ->
     world.follows("berlin", topic, 2)
 
 
+def test_a_partition_follows_the_topic_that_the_coordination_names(world: World) -> None:
+    """Also if its leader has read it late: of a mirror that was deleted and made anew it may know the former topic."""
+    topic = "trips.read-late"
+    world.source.create_topics({topic: NewTopic(1, 1)})
+    world.source.produce({TopicPartition(topic, 0): batch([b"a"])})
+    world.follows("berlin", topic, 1)
+    with world.coordination() as coordination:
+        newest = read_topics(coordination, "berlin")[topic].topic_id
+        path = topic_path("berlin", topic)
+        for topic_id, status in ((uuid4(), "SOURCE_REPLACED"), (newest, "FOLLOWING")):
+            named = {"topic_id": topic_id}
+            update(
+                coordination, path, MirrorTopicNode, lambda node, named=named: node and node.model_copy(update=named)
+            )
+            eventually(lambda s=status: s in world.run("status", "berlin", "--topic", topic)[0], status)
+    world.source.produce({TopicPartition(topic, 0): batch([b"b"])})
+    world.follows("berlin", topic, 2)
+
+
 def test_a_stored_link_that_cannot_be_used_leaves_the_others_alone(world: World) -> None:
     """As a link that a later version has stored."""
     with world.coordination() as coordination:
