@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 import confluent_kafka
 
 from compare_transactions import PARTITIONS, create, whole, write
-from klamm.core.cli.mirror import app
+from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.java import find_java
 from klamm.core.records.header import iter_headers

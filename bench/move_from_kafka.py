@@ -19,7 +19,7 @@ import typer
 
 from klamm.core.cli.admin.groups import app as groups
 from klamm.core.cli.admin.offset_reset import read_file
-from klamm.core.cli.mirror import app as mirror
+from klamm.core.cli.mirror.commands import app as mirror
 from klamm.core.records.partition import TopicPartition
 from klammbench.drivers.topics import make_topic
 from klammbench.mirrored_kafka import committed, mirrored, running_kafka

@@ -37,7 +37,7 @@ CORE_COMMANDS = (
         "groups", "klamm.core.cli.admin.groups:app", "List consumer groups, show their lag, reset and delete them."
     ),
     Command("cluster", "klamm.core.cli.admin.cluster:app", "Show brokers and replicas, even them out, empty a broker."),
-    Command("mirror", "klamm.core.cli.mirror:app", "Follow topics of another cluster, and promote them."),
+    Command("mirror", "klamm.core.cli.mirror.commands:app", "Follow topics of another cluster, and promote them."),
     Command("sink", "klamm.core.cli.record_io.sink:sink", "Put the records of topics into a sink."),
     Command("config", "klamm.core.cli.config:app", "Check, show and reload the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),

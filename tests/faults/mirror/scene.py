@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from cluster.coordinations import CoordinationSite, coordination_for
 from cluster.lives import BROKER, LIMIT_S, LivesCampaign, LivesScene, polled
 from harness import Result, Run
-from klamm.core.cli.mirror import app
+from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.errors import CoordinationError, KlammError

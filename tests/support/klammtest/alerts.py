@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 import klamm
 from klamm.core.broker.server import Broker
-from klamm.core.cli.mirror import app as mirror_app
+from klamm.core.cli.mirror.commands import app as mirror_app
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from klamm.core.cli.mirror import app
+from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from klamm.core.cli.mirror import app
+from klamm.core.cli.mirror.commands import app
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.offsets import CommittedOffset

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from klamm.core.cli.mirror import app
+from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klammtest.broker import running_broker
 from klammtest.clients.moving import move

@@ -26,7 +26,7 @@ import yaml
 from typer.testing import CliRunner
 
 from klamm.core.broker.mirror.link_fetches import LinkFetches
-from klamm.core.cli.mirror import app
+from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.cluster.mirrors import (
     LinkNode,

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from ..errors import ConfigError
-from ..records.partition import TopicPartition, counted
-from .mirror_links import DryRun, Link, Topics, link_of, mirror_coordination, partitions_of, wait_until
-from .options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, settings_and_client
-from .output import Json, say, say_rows
+from ...errors import ConfigError
+from ...records.partition import TopicPartition, counted
+from ..options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, settings_and_client
+from ..output import Json, say, say_rows
+from .links import DryRun, Link, Topics, link_of, mirror_coordination, name_of, partitions_of, wait_until
 
 if TYPE_CHECKING:
-    from ..client.cluster_client import ClusterClient
-    from ..cluster.image import ClusterImage
-    from ..interfaces.coordination import Coordination
+    from ...client.cluster_client import ClusterClient
+    from ...cluster.image import ClusterImage
+    from ...interfaces.coordination import Coordination
 
 __all__ = ["adopt", "promotion_starts", "promotions"]
 
@@ -32,7 +32,7 @@ def promotions(topic: Topics = None, config: ConfigFile = DEFAULT_CONFIG, as_jso
     """List the partitions that were mirrors, with the offset and the leader epoch from which clients write them: what
     `adopt` needs at the former source. The offset is not known once retention has deleted the records around it.
     """
-    from ..cluster.image_reader import read_image
+    from ...cluster.image_reader import read_image
 
     with settings_and_client(config, None) as (_, client), mirror_coordination(config) as coordination:
         known = read_image(coordination).topics
@@ -91,8 +91,8 @@ def adopt(
     Prints what this cluster has beyond the promotion: it is cut from every replica, and kept in a file beside the log.
     The topics get new ids, and offsets of groups are those of the other cluster from then on.
     """
-    from ..cluster.image_reader import read_image
-    from ..cluster.mirrors import MirrorTopicNode, topic_path, update
+    from ...cluster.image_reader import read_image
+    from ...cluster.mirrors import MirrorTopicNode, topic_path, update
 
     with ExitStack() as stack:
         _, own = stack.enter_context(settings_and_client(config, None))
@@ -122,7 +122,7 @@ def adopt(
         for row in () if as_json else rows:
             beyond = f"offsets {row['cut']} to {row['end']} (not in it) are cut and kept in a file"
             kept = "nothing is cut" if row["cut"] == row["end"] else beyond
-            say(f"{row['topic']}-{row['partition']}: ends at {row['end']}, was promoted at {row['begins']}: {kept}")
+            say(f"{name_of(row)}: ends at {row['end']}, was promoted at {row['begins']}: {kept}")
         if dry_run:
             say_rows((), rows if as_json else (), as_json=True)
             return
@@ -176,10 +176,10 @@ def _promotions_in(path: Path) -> dict[TopicPartition, _Start]:
 
 def _client_of(coordination: Coordination, link: str, names: list[str]) -> Any:
     """Returns a client of the link's source. Raises `ConfigError` if the link does not select the topics."""
-    from ..client.factory import ClusterAccess, open_client
-    from ..config.sections.mirror import MirrorConfig
-    from ..mirror.planner import selects
-    from ..records.codecs import CodecTable
+    from ...client.factory import ClusterAccess, open_client
+    from ...config.sections.mirror import MirrorConfig
+    from ...mirror.planner import selects
+    from ...records.codecs import CodecTable
 
     section = MirrorConfig.model_validate(link_of(coordination, link).config)
     for name in names:
@@ -191,7 +191,7 @@ def _client_of(coordination: Coordination, link: str, names: list[str]) -> Any:
 
 def _promoted_ms(starts: Mapping[int, _Start]) -> int:
     """Returns the time of the promotion, up to which this cluster had everything: epochs begin at the clock's floor."""
-    from ..cluster.clock_floors import time_of_epoch
+    from ...cluster.clock_floors import time_of_epoch
 
     epochs = [start.leader_epoch for start in starts.values()]
     return min([time.time_ns() // 1_000_000, *(time_of_epoch(epoch) * 1000 for epoch in epochs)])
@@ -276,7 +276,7 @@ def _check_last(own: ClusterClient, other: ClusterClient, tp: TopicPartition, cu
 
 def _batch_below(client: ClusterClient, tp: TopicPartition, offset: int) -> tuple[int, int, int] | None:
     """Returns base offset, leader epoch and CRC of the batch with the record before `offset`; None if there is none."""
-    from ..records.header import iter_headers
+    from ...records.header import iter_headers
 
     if offset <= 0:
         return None

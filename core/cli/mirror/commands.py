@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, KlammError
-from ..records.partition import TopicPartition, counted, some_of
-from .mirror_adopt import adopt, promotions
-from .mirror_links import (
+from ...errors import ConfigError, KlammError
+from ...records.partition import TopicPartition, counted, some_of
+from ..options import DEFAULT_CONFIG, ConfigFile, interval_s, settings_of
+from ..output import Json, say, say_json, say_rows
+from .adopt import adopt, promotions
+from .links import (
     NO_REPORT,
     POLL_S,
     DryRun,
@@ -21,14 +23,13 @@ from .mirror_links import (
     change_topics,
     link_of,
     mirror_coordination,
+    name_of,
     partitions_of,
     reaches_end,
     topics_of,
 )
-from .mirror_promotion import fail_over, promote
-from .mirror_resolve import STOPPED, resolve
-from .options import DEFAULT_CONFIG, ConfigFile, interval_s, settings_of
-from .output import Json, say, say_json, say_rows
+from .promotion import fail_over, promote
+from .resolve import STOPPED, resolve
 
 __all__ = ["app"]
 
@@ -39,7 +40,7 @@ app = typer.Typer(add_completion=False, help="Follow topics of another cluster."
 def create(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """Store the link that the file defines under `mirrors`; brokers begin to follow it within seconds. A link that is
     stored already gets the file's definition."""
-    from ..cluster.mirrors import LinkNode, link_path, read_links, read_topics, update
+    from ...cluster.mirrors import LinkNode, link_path, read_links, read_topics, update
 
     settings = settings_of(config, None)
     section = settings.mirrors.get(link)
@@ -78,7 +79,7 @@ def _say(line: str, values: dict[str, Any], *, as_json: bool) -> None:
 @app.command("list")
 def list_(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """List the links."""
-    from ..cluster.mirrors import read_links, read_topics
+    from ...cluster.mirrors import read_links, read_topics
 
     with mirror_coordination(config) as coordination:
         rows = [
@@ -135,7 +136,7 @@ def status(
 
 def _findings(found: dict[str, Any]) -> Iterator[str]:
     for row in found["partitions"]:
-        name = f"{row['topic']}-{row['partition']}"
+        name = name_of(row)
         for start, end in row["gaps"]:
             yield f"{name}: the source had deleted offsets {start} to {end - 1} before they were copied"
         for cut in row["cuts"]:
@@ -198,7 +199,7 @@ def resume(
 def _set_paused(
     link: str, topics: list[str] | None, config: Path, *, paused: bool, dry_run: bool, as_json: bool
 ) -> None:
-    from ..cluster.mirrors import LinkNode, link_path, update
+    from ...cluster.mirrors import LinkNode, link_path, update
 
     with mirror_coordination(config) as coordination:
         link_of(coordination, link)
@@ -221,8 +222,8 @@ def _set_paused(
 @app.command()
 def drop(link: Link, dry_run: DryRun = False, config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """Remove a link that has no mirror topics any more: promote or delete them first."""
-    from ..cluster.image_reader import read_image
-    from ..cluster.mirrors import remove_link
+    from ...cluster.image_reader import read_image
+    from ...cluster.mirrors import remove_link
 
     with mirror_coordination(config) as coordination:
         link_of(coordination, link)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ..errors import ConfigError
-from ..records.partition import TopicPartition, counted
-from .mirror_links import (
+from ...errors import ConfigError
+from ...records.partition import TopicPartition, counted
+from ..options import DEFAULT_CONFIG, ConfigFile, settings_and_client
+from ..output import Json, say, say_rows
+from .links import (
     DryRun,
     Link,
     mirror_coordination,
@@ -16,12 +18,10 @@ from .mirror_links import (
     topics_of,
     wait_until,
 )
-from .options import DEFAULT_CONFIG, ConfigFile, settings_and_client
-from .output import Json, say, say_rows
 
 if TYPE_CHECKING:
-    from ..client.cluster_client import ClusterClient
-    from ..interfaces.coordination import Coordination
+    from ...client.cluster_client import ClusterClient
+    from ...interfaces.coordination import Coordination
 
 __all__ = ["STOPPED", "resolve"]
 
@@ -84,7 +84,7 @@ def resolve(
 def _continue(
     coordination: Coordination, link: str, topic: str, rows: list[dict[str, Any]], *, dry_run: bool, as_json: bool
 ) -> None:
-    from ..cluster.mirrors import MirrorTopicNode, topic_path, update
+    from ...cluster.mirrors import MirrorTopicNode, topic_path, update
 
     replaced = [row["partition"] for row in rows if row["status"] == "SOURCE_REPLACED"]
     if replaced:
@@ -129,7 +129,7 @@ def _take_new(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from ..cluster.image_reader import read_image
+    from ...cluster.image_reader import read_image
 
     starts = client.list_offsets({TopicPartition(topic, row["partition"]): _EARLIEST for row in rows})
     deleted = [

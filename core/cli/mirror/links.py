@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ..errors import ConfigError, KlammError
-from ..records.partition import TopicPartition
-from .options import TIMEOUT_S, settings_of
+from ...errors import ConfigError, KlammError
+from ...records.partition import TopicPartition
+from ..options import TIMEOUT_S, settings_of
 
 if TYPE_CHECKING:
-    from ..cluster.mirrors import LinkNode, MirrorTopicNode, ReportNode
-    from ..interfaces.coordination import Coordination
+    from ...cluster.mirrors import LinkNode, MirrorTopicNode, ReportNode
+    from ...interfaces.coordination import Coordination
 
 __all__ = [
     "NO_REPORT",
@@ -28,6 +28,7 @@ __all__ = [
     "change_topics",
     "link_of",
     "mirror_coordination",
+    "name_of",
     "partitions_of",
     "reaches_end",
     "topics_of",
@@ -56,7 +57,7 @@ def mirror_coordination(config: Path) -> Iterator[Coordination]:
 
 def link_of(coordination: Coordination, link: str) -> LinkNode:
     """Returns the link. Raises `ConfigError` if there is none of this name."""
-    from ..cluster.mirrors import read_links
+    from ...cluster.mirrors import read_links
 
     links = read_links(coordination)
     if link not in links:
@@ -66,7 +67,7 @@ def link_of(coordination: Coordination, link: str) -> LinkNode:
 
 def topics_of(coordination: Coordination, link: str, names: list[str] | None) -> dict[str, MirrorTopicNode]:
     """Returns the link's topics of these names; all without `names`. Raises `ConfigError` for one that it has not."""
-    from ..cluster.mirrors import read_topics
+    from ...cluster.mirrors import read_topics
 
     known = read_topics(coordination, link)
     for name in names or ():
@@ -77,7 +78,7 @@ def topics_of(coordination: Coordination, link: str, names: list[str] | None) ->
 
 def change_topics(coordination: Coordination, link: str, topics: list[str], changes: dict[str, Any]) -> None:
     """Sets fields of topics of the link. Raises `ConfigError` for a topic that it has not, before any change."""
-    from ..cluster.mirrors import MirrorTopicNode, topic_path, update
+    from ...cluster.mirrors import MirrorTopicNode, topic_path, update
 
     topics_of(coordination, link, topics)
 
@@ -91,8 +92,8 @@ def change_topics(coordination: Coordination, link: str, topics: list[str], chan
 def partitions_of(coordination: Coordination, link: str, only: list[str] | None) -> dict[str, Any]:
     """Returns the state of the link: its `partitions` as rows, topics that are `refused` or `left_out`, and `problems`
     by broker."""
-    from ..cluster.image_reader import read_image
-    from ..cluster.mirrors import read_reports, read_topics
+    from ...cluster.image_reader import read_image
+    from ...cluster.mirrors import read_reports, read_topics
 
     link_of(coordination, link)
     topics, all_reports = read_topics(coordination, link), read_reports(coordination, link)
@@ -152,6 +153,10 @@ def _row(
         "gaps": [list(gap) for gap in node.gaps.get(tp.partition, ())],
         "cuts": [cut.model_dump() for cut in node.cuts if cut.partition == tp.partition],
     }
+
+
+def name_of(row: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(row["topic"], row["partition"])
 
 
 def reaches_end(found: Mapping[str, Any]) -> bool:

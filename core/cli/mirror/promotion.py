@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ..errors import ConfigError, KlammError
-from ..records.partition import TopicPartition, counted
-from .mirror_adopt import promotion_starts
-from .mirror_links import (
+from ...errors import ConfigError, KlammError
+from ...records.partition import TopicPartition, counted
+from ..options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s, settings_and_client
+from ..output import Json, say, say_rows
+from .adopt import promotion_starts
+from .links import (
     POLL_S,
     WAIT_S,
     DryRun,
@@ -23,19 +25,18 @@ from .mirror_links import (
     change_topics,
     link_of,
     mirror_coordination,
+    name_of,
     partitions_of,
     reaches_end,
     topics_of,
     wait_until,
 )
-from .options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s, settings_and_client
-from .output import Json, say, say_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..client.cluster_client import ClusterClient
-    from ..interfaces.coordination import Coordination
+    from ...client.cluster_client import ClusterClient
+    from ...interfaces.coordination import Coordination
 
 __all__ = ["fail_over", "promote"]
 
@@ -145,7 +146,7 @@ class _Ends:
         """Reads what the source had beyond the mirror, and prints it unless `silent`."""
         found = self._read()
         self.complete = reaches_end(found)
-        times = self._last_times([_name(row) for row in found["partitions"]])
+        times = self._last_times([name_of(row) for row in found["partitions"]])
         self.rows = [
             {
                 "topic": row["topic"],
@@ -154,14 +155,14 @@ class _Ends:
                 "end": row["end"] if row["end"] >= 0 else None,
                 "source_end": row["source_end"] if row["source_end"] >= 0 else None,
                 "missing": _missing(row),
-                "last_copied_ms": times.get(_name(row)),
+                "last_copied_ms": times.get(name_of(row)),
             }
             for row in found["partitions"]
         ]
         if as_json:
             say_rows((), self.rows, as_json=True)
         for row in () if silent else self.rows:
-            say(f"{_name(row)}: {_described(row)}")
+            say(f"{name_of(row)}: {_described(row)}")
 
     def _last_times(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Returns the largest timestamps of the partitions that are led, in milliseconds."""
@@ -174,7 +175,7 @@ class _Ends:
 
     def end(self, *, as_json: bool) -> None:
         """Ends the mirrors, and prints where clients continue."""
-        from ..cluster.image_reader import read_image
+        from ...cluster.image_reader import read_image
 
         change_topics(self._coordination, self._link, self._names, {"promote": True})
 
@@ -195,20 +196,20 @@ class _Ends:
             return
         for row in self.rows:
             if row["begins"] is None:
-                say(f"{_name(row)}: promoted, but no broker leads it yet")
+                say(f"{name_of(row)}: promoted, but no broker leads it yet")
             else:
                 lost = "" if not row["missing"] else f"; {counted(row['missing'], 'record')} of the source missing"
-                say(f"{_name(row)}: clients write from offset {row['begins']} on{lost}")
+                say(f"{name_of(row)}: clients write from offset {row['begins']} on{lost}")
         say(f"mirror {self._link}: {counted(len(self._names), 'topic')} promoted")
 
     def _continue(self) -> None:
         """Adds to the rows where the promotion has begun in the logs, and what is missing there. The last answer of the
         source may have been stored since the rows were read."""
-        from ..cluster.image_reader import read_image
+        from ...cluster.image_reader import read_image
 
         image = read_image(self._coordination)
         begins: dict[TopicPartition, int] = {}
-        found = {_name(row): image.partition(_name(row)) for row in self.rows}
+        found = {name_of(row): image.partition(name_of(row)) for row in self.rows}
         epochs = {tp: each.state for tp, each in found.items() if each is not None}  # one may have been deleted
         until = time.monotonic() + TIMEOUT_S
         while (left := {tp: state for tp, state in epochs.items() if tp not in begins}) and time.monotonic() < until:
@@ -218,8 +219,8 @@ class _Ends:
             if len(begins) < len(epochs):
                 time.sleep(POLL_S)
         for row in self.rows:
-            row["begins"] = begins.get(_name(row))
-            row["leader_epoch"] = epochs[_name(row)].promoted_epoch if _name(row) in epochs else None
+            row["begins"] = begins.get(name_of(row))
+            row["leader_epoch"] = epochs[name_of(row)].promoted_epoch if name_of(row) in epochs else None
             if row["begins"] is not None and row["end"] is not None and row["missing"]:
                 row["missing"] = max(row["missing"] - (row["begins"] - row["end"]), 0)
 
@@ -237,10 +238,6 @@ def _ends_of(link: str, topics: list[str] | None, config: Path) -> Iterator[_End
 
 def _ends(found: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     return [(row["topic"], row["partition"], row["end"]) for row in found["partitions"]]
-
-
-def _name(row: Mapping[str, Any]) -> TopicPartition:
-    return TopicPartition(row["topic"], row["partition"])
 
 
 def _missing(row: Mapping[str, Any]) -> int | None:
