@@ -426,13 +426,15 @@ class LinkControl:
             self._groups_left = sorted(groups, reverse=True)
             self._uncopied = {group: why for group, why in self._uncopied.items() if group in groups}
         until = time.monotonic() + _GROUPS_S
-        while self._groups_left and not self._stopping.is_set() and (whole or time.monotonic() < until):
+        while self._groups_left and not self._stopping.is_set():
             group = self._groups_left.pop()
             try:
                 self._copy_group(group, ends)
                 self._uncopied.pop(group, None)
             except BrokerError as error:  # of this group: the others are copied
                 self._uncopied[group] = str(error)
+            if not whole and time.monotonic() > until:
+                break
         if self._uncopied:
             group, why = next(iter(self._uncopied.items()))
             others = len(self._uncopied) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -32,6 +32,8 @@ from .promotion import fail_over, promote
 from .resolve import STOPPED, resolve
 
 __all__ = ["app"]
+
+_NOT_COPIED: Final = (*STOPPED, NO_REPORT, "SOURCE_AWAY", "FAILED")
 
 app = typer.Typer(add_completion=False, help="Follow topics of another cluster.", no_args_is_help=True)
 
@@ -127,7 +129,7 @@ def status(
         say_rows(("topic", "partition", "status", "end", "source_end", "lag", "broker"), iter(found["partitions"]))
         for line in _findings(found):
             say(line)
-    stopped = [row for row in found["partitions"] if row["reason"] or row["status"] in (*STOPPED, NO_REPORT)]
+    stopped = [row for row in found["partitions"] if row["reason"] or row["status"] in _NOT_COPIED]
     if stopped or found["refused"] or found["problems"]:
         raise KlammError(f"mirror {link} does not copy everything; see above")
     if limit_s is not None and not reaches_end(found):
@@ -146,6 +148,8 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
             )
         if row["reason"]:
             yield f"{name}: {row['reason']}"
+        elif row["status"] == "SOURCE_AWAY":
+            yield f"{name}: no broker of the source serves it now"
         if row["status"] == "SOURCE_REPLACED":
             yield f"{name}: the source's topic is another one: --take-new of `klamm mirror resolve` copies it"
         elif row["status"] == "STALE":

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, model_validator
 
 from ...transport.address import Address
-from ..section import INT_MAX, ConfigType, Int, Long, Names, Section, key, wrong_key
+from ..section import ConfigType, Int, Long, Names, Section, key, wrong_key
 
 __all__ = ["MirrorConfig"]
 
@@ -75,7 +75,9 @@ class MirrorConfig(Section):
     )
     throttle_bytes_per_second: Long = key(0, "the most that each broker fetches; 0: no limit", ge=0)
     fetch_connections: Int = key(2, "connections to each broker of the source, which share its partitions", ge=1, le=64)
-    fetch_max_bytes: Int = key(16 * 1024 * 1024, "the most bytes in an answer of the source", gt=0, le=INT_MAX)
+    fetch_max_bytes: Int = key(
+        16 * 1024 * 1024, "the most bytes in an answer of the source", gt=0, le=128 * 1024 * 1024
+    )
     max_partition_fetch_bytes: Int = key(8 * 1024 * 1024, "the most bytes of one partition in an answer", gt=0)
     fetch_min_bytes: Int = key(1, "the source answers once it has so many bytes", ge=0)
     fetch_max_wait_ms: Int = key(500, "the longest that the source waits for them, in milliseconds", ge=0)

@@ -45,7 +45,7 @@ from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.brokers.scripted_cluster import ScriptedCluster, scripted_cluster
+from klammtest.brokers.scripted_cluster import Led, ScriptedCluster, scripted_cluster
 from klammtest.faulty import fault_hook
 from klammtest.logs import append, batch, codec_table, open_log
 from klammtest.waiting import PATIENCE_S, eventually, within
@@ -267,6 +267,18 @@ def test_a_partition_without_a_leader_at_the_source_stops_no_other_of_its_topic(
     assert [(row["status"], row["end"]) for row in rows] == [("FOLLOWING", 1), ("SOURCE_AWAY", 0)]
     odd.led[unled].leader = 1
     eventually(lambda: world.run("status", "split")[1] == "", "it is copied as soon as it has a leader")
+
+
+def test_a_partition_that_no_broker_of_the_source_serves_is_named(world: World, odd: ScriptedCluster) -> None:
+    """Its leader, by the metadata, answers that it is not."""
+    served = TopicPartition("odd.good", 0)
+    odd.behind[1] = dict(odd.led)
+    odd.led[served] = Led(2)
+    world.link("unserved", odd.bootstrap, topics=["odd.good"])
+    world.says("unserved", "odd.good-0: no broker of the source serves it now")
+    odd.led[served] = Led(1)
+    world.follows("unserved", "odd.good", 1)
+    assert world.run("status", "unserved")[1] == ""
 
 
 def test_a_partition_goes_on_when_its_disk_has_space_again(world: World) -> None:
