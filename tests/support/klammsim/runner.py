@@ -13,9 +13,9 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import ClassVar, Final
@@ -31,6 +31,14 @@ _SCHEDULES_UNTIL_COLLECTED: Final = 10
 Patch = tuple[object, str, object]
 
 
+@contextmanager
+def planted(patches: Iterable[Patch]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for owner, name, replacement in patches:
+            stack.enter_context(patch.object(owner, name, replacement))
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """A planted bug: functions or methods of the production code that are replaced. `rule` is its number in the page of
@@ -44,12 +52,8 @@ class Mutation:
     covered: str = ""
     """Why no schedule can catch it, if none can: what else keeps the records safe."""
 
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for owner, name, replacement in self.patches:
-                stack.enter_context(patch.object(owner, name, replacement))
-            yield
+    def planted(self) -> AbstractContextManager[None]:
+        return planted(self.patches)
 
 
 @dataclass(slots=True)

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from unittest.mock import patch
 
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.comparison import compare, rules
@@ -17,12 +16,11 @@ from klamm.plugins.audit.comparison.tiers import Horizon, TierKey
 from klamm.plugins.audit.counting.broker_tier import Follower
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import CONSUMER, HADOOP, AuditEvent, EventSource
+from klammsim.runner import Patch, planted
 
 from .campaign import in_memory, run
 from .generate import troubles_of
 from .world import Broker
-
-Patch = tuple[object, str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +33,8 @@ class Mutation:
     patches: tuple[Patch, ...]
     trouble: str = ""
 
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for owner, name, replacement in self.patches:
-                stack.enter_context(patch.object(owner, name, replacement))
-            yield
+    def planted(self) -> AbstractContextManager[None]:
+        return planted(self.patches)
 
 
 def found_at(mutation: Mutation, seed: int, most: int) -> int | None:
