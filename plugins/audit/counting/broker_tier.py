@@ -312,6 +312,10 @@ class Follower:
             if header.next_offset > read.end or header.base_offset == end:
                 break
             if header.next_offset > followed.position:
+                if self._is_behind_a_cut(partition, followed, header):
+                    self._leave([partition])
+                    self._follow({partition: followed.topic_id})
+                    return True
                 if not self._count(partition, read.data, at, header, followed.position):
                     self.behind = True
                     return False
@@ -351,7 +355,7 @@ class Follower:
             followed.position = read.log_start_offset
             followed.known = True
         elif mirrors or followed.counted < read.leader_epoch:
-            cut = self._cut(partition, followed)
+            cut = self._mirror_cut(partition, followed) if mirrors else self._cut(partition, followed)
             if cut is not None:
                 log.error(
                     "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
@@ -390,6 +394,27 @@ class Follower:
 
     def _mirror_was_cut(self, partition: TopicPartition, followed: _Followed) -> bool:
         return followed.origin is not None and self._cut(partition, followed) is not None
+
+    def _is_behind_a_cut(self, partition: TopicPartition, followed: _Followed, header: BatchHeader) -> bool:
+        """Returns True if the log of a mirror was cut below the position, and goes on beyond it behind a gap: then the
+        epoch that was counted last seems to end there."""
+        jumps = followed.origin is not None and header.base_offset > followed.position
+        if not jumps or not 0 <= followed.counted < header.leader_epoch:
+            return False
+        return any(first < followed.position < last for first, last in self._gaps(partition))
+
+    def _mirror_cut(self, partition: TopicPartition, followed: _Followed) -> int | None:
+        """Returns where the log of a mirror was cut below the position, which is where a gap begins that follows; None
+        if it was not."""
+        if followed.counted < 0:
+            return None
+        cut = self._cut(partition, followed)
+        at, within = (followed.position, 1) if cut is None else (cut, 0)
+        return min((first for first, last in self._gaps(partition) if first < at <= last - within), default=cut)
+
+    def _gaps(self, partition: TopicPartition) -> tuple[tuple[int, int], ...]:
+        source = self._logs.mirrored([partition]).get(partition)
+        return () if source is None else source.gaps
 
     def _lost(self, partition: TopicPartition, followed: _Followed, cut: int) -> Cells | None:
         """Counts the records from `cut` up to the position that a mirror has lost; None if they are not here, or cannot
@@ -457,8 +482,7 @@ class Follower:
             self._start(partition, followed)
 
     def _in_gap(self, partition: TopicPartition, begin: int, end: int) -> bool:
-        source = self._logs.mirrored([partition]).get(partition)
-        return source is not None and any(first <= begin and end <= last for first, last in source.gaps)
+        return any(first <= begin and end <= last for first, last in self._gaps(partition))
 
     def _count(self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int) -> bool:
         """Counts a batch. Returns False if it does not fit into the range, which must then end before it."""

@@ -32,7 +32,7 @@ def test_a_planted_bug_is_found(mutation: Mutation) -> None:
 
 
 def test_each_rule_has_a_mutation() -> None:
-    rules = {f"R{number}" for number in range(1, 24)}
+    rules = {f"R{number}" for number in range(1, 26)}
     assert {mutation.rule for mutation in MUTATIONS} >= rules
 
 

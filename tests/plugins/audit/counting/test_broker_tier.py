@@ -902,6 +902,23 @@ def test_a_mirror_that_is_cut_again_below_has_lost_both() -> None:
     assert lost(topic) == {n * WINDOW_MS: records for n, records in {1: 5, 2: 5, 3: 2}.items()}
 
 
+@pytest.mark.parametrize("end", [12, 8])
+def test_a_cut_that_a_gap_hides_is_found(end: int) -> None:
+    """The epoch that was counted last seems to end behind the gap."""
+    logs, topic = MirrorLogs(), AuditTopic()
+    logs.copy(0, {0: 5}, {1: 5})
+    tier = follower(logs, topic)
+    tier.advance()
+    logs.cut(5)
+    logs.source = MirrorSource(UUID(int=9), ((5, end),))
+    logs.ends[FLIGHTS] = end
+    logs.copy(1, {2: 3})
+    while tier.advance():
+        pass
+    assert mirrored(topic) == ({0: 5, 2 * WINDOW_MS: 3}, [], [(0, 5), (5, end + 3)])
+    assert lost(topic) == {WINDOW_MS: 5}
+
+
 def test_two_cuts_between_two_passes_are_unknown() -> None:
     """The second one is below the first, so no file has all that was counted."""
     logs, topic = MirrorLogs(), AuditTopic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import mirrored
 from .campaign import Score, campaign, in_memory, run
 from .mutations import MUTATIONS, found_at
 
@@ -38,12 +39,16 @@ def complain(score: Score, seed: int) -> None:
 def _one(seed: int, at: int) -> int:
     with in_memory():
         history = run(seed, at, traced=True)
+        mirror = mirrored.run(seed, at)
     print(f"history {at} of seed {seed}: {', '.join(sorted(history.troubles)) or 'no trouble'}")
     for line in history.trace:
         print(f"  {line}")
-    for text in history.wrong:
+    print(f"its mirror: {', '.join(mirror.steps)}")
+    for event in mirror.topic.events:
+        print(f"  {event}")
+    for text in (*history.wrong, *mirror.wrong):
         print(f"wrong: {text}")
-    return 1 if history.wrong else 0
+    return 1 if history.wrong or mirror.wrong else 0
 
 
 def _plant(histories: int, seed: int) -> int:

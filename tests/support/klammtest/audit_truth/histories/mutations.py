@@ -5,7 +5,7 @@ own modules say of counting. Random histories must find each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,15 +18,18 @@ from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import CONSUMER, HADOOP, AuditEvent, EventSource
 from klammsim.runner import Patch, planted
 
-from .campaign import in_memory, run
+from . import campaign, mirrored
+from .campaign import in_memory
 from .generate import troubles_of
 from .world import Broker
+
+MIRRORS: Final = "mirrors"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """A planted bug. `rule` is its number in docs/audit.md, or the module whose rule it is. `trouble`: only histories
-    with it are run; empty for all."""
+    with it are run; empty for all, and `MIRRORS` for those of a mirror."""
 
     rule: str
     what: str
@@ -43,20 +46,20 @@ def found_at(mutation: Mutation, seed: int, most: int) -> int | None:
     ran, number = 0, -1
     while ran < most:
         number += 1
-        if mutation.trouble and mutation.trouble not in troubles_of(f"{seed} {number}"):
+        if mutation.trouble not in ("", MIRRORS) and mutation.trouble not in troubles_of(f"{seed} {number}"):
             continue
         ran += 1
         with in_memory():
             with mutation.planted():
-                wrong = _wrong(seed, number)
-            if wrong and not _wrong(seed, number):
+                wrong = _wrong(mutation, seed, number)
+            if wrong and not _wrong(mutation, seed, number):
                 return number
     return None
 
 
-def _wrong(seed: int, number: int) -> bool:
+def _wrong(mutation: Mutation, seed: int, number: int) -> bool:
     try:
-        return bool(run(seed, number).wrong)
+        return bool((mirrored if mutation.trouble == MIRRORS else campaign).run(seed, number).wrong)
     except Exception:
         return True
 
@@ -64,6 +67,7 @@ def _wrong(seed: int, number: int) -> bool:
 # -- the tiers' modules ------------------------------------------------------------------------------------------
 
 _read_piece: Final = Follower._read_piece
+_begin: Final = Follower._begin
 _commit: Final = Broker.commit
 _source_event: Final = EventSource.event
 _start: Final = KlammRangeAudit.start
@@ -191,6 +195,23 @@ def _one(rule: str, what: str, owner: object, name: str, new: Callable[..., Any]
     return Mutation(rule, what, ((owner, name, new),), trouble)
 
 
+def _no_topic_ids(*_: object) -> set[str]:
+    return set()
+
+
+def _uncut(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[object]]:
+    return [event for event in events if not event.cut], []
+
+
+def _no_records(*_: object) -> int:
+    return 0
+
+
+def _goes_on(self: Follower, *arguments: Any) -> bool:
+    _begin(self, *arguments)
+    return True
+
+
 MUTATIONS: Final = (
     _one("R1", "all groups are one owner", rules, "tier_of", _groups_are_one, "latest groups"),
     _one("R2", "a group that nobody expects holds the watermark", rules, "expected_tiers", _all_are_expected,
@@ -233,6 +254,11 @@ MUTATIONS: Final = (
     _one("R21", "the watermark waits for nobody", rules, "horizon", _any_horizon),
     _one("R22", "no window is left out", rules, "left_out_ms", _nothing, "retention of the audit"),
     _one("R23", "the gate opens for any count", rules, "cell_passes", _always),
+    _one("R24", "what a mirror will never copy is late", rules, "not_mirrored", _no_topic_ids, MIRRORS),
+    _one("R25", "what a mirror has lost counts on", rules, "without_cuts", _uncut, MIRRORS),
+    _one("R25", "what a mirror has lost is not demanded of it", rules.Demand, "_lost", _no_records, MIRRORS),
+    _one("R25", "a mirror's tier does not tell what was cut", KlammRangeAudit, "lost", _nothing, MIRRORS),
+    _one("R25", "more is counted before a cut is committed", Follower, "_begin", _goes_on, MIRRORS),
     _one("broker_tier", "a leader that leads again continues where it stopped", Follower, "_read_piece",
          _where_it_stopped, "leaders"),
     _one("broker_tier", "a leader commits below what the next one has passed", Broker, "commit", _commit_unguarded,
