@@ -52,7 +52,7 @@ def audit_command(
         list[str] | None,
         typer.Option(
             "--tier",
-            help="Only this tier: producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK; may be repeated.",
+            help="Only this tier: producer, broker, mirror, consumer, consumer/GROUP, hadoop or hadoop/SINK; repeatable.",
         ),
     ] = None,
     by: Annotated[
@@ -65,7 +65,9 @@ def audit_command(
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
     expect: Annotated[
         list[str] | None,
-        typer.Option("--expect", help="A tier that must have counted: consumer/GROUP or hadoop/SINK; may be repeated."),
+        typer.Option(
+            "--expect", help="A tier that must have counted: mirror, consumer/GROUP or hadoop/SINK; may be repeated."
+        ),
     ] = None,
     wait: Annotated[float, typer.Option(help="Repeat for up to this many seconds until everything is complete.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -157,7 +159,9 @@ def settle_command(
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
     expect: Annotated[
         list[str] | None,
-        typer.Option("--expect", help="A tier that must have counted: consumer/GROUP or hadoop/SINK; may be repeated."),
+        typer.Option(
+            "--expect", help="A tier that must have counted: mirror, consumer/GROUP or hadoop/SINK; may be repeated."
+        ),
     ] = None,
 ) -> None:
     """Settle counts that stay unknown. An event in the audit topic records who settled them, and why.
@@ -221,7 +225,9 @@ def serve_command(
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
     expect: Annotated[
         list[str] | None,
-        typer.Option("--expect", help="A tier that must have counted: consumer/GROUP or hadoop/SINK; may be repeated."),
+        typer.Option(
+            "--expect", help="A tier that must have counted: mirror, consumer/GROUP or hadoop/SINK; may be repeated."
+        ),
     ] = None,
     max_events: Annotated[
         int, typer.Option("--max-events", min=1, help="The maximum number of audit events kept in memory.")

@@ -94,10 +94,7 @@ def list_(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
             }
             for name, node in read_links(coordination).items()
         ]
-    if as_json:
-        say_json(rows)
-    else:
-        say_rows(("link", "source", "cluster", "topics", "paused"), iter(rows))
+    say_rows(("link", "source", "cluster", "topics", "paused"), rows, as_json)
 
 
 @app.command()
@@ -113,8 +110,8 @@ def status(
 ) -> None:
     """Show each mirrored partition, what was found in it, and the topics that are not mirrored.
 
-    The exit status is 1 if a topic is refused, the link has a problem, a partition has stopped or is not reported; with
-    --wait, also if one is not FOLLOWING when the time is over.
+    The exit status is 1 if a topic is refused, the link has a problem, a partition has stopped or is not reported, or
+    nothing is mirrored; with --wait, also if a partition is not FOLLOWING when the time is over.
     """
     limit_s = None if wait is None else interval_s("--wait", wait)
     with mirror_coordination(config) as coordination:
@@ -132,6 +129,13 @@ def status(
     stopped = [row for row in found["partitions"] if row["reason"] or row["status"] in _NOT_COPIED]
     if stopped or found["refused"] or found["problems"]:
         raise KlammError(f"mirror {link} does not copy everything; see above")
+    known = {row["topic"] for row in found["partitions"]} | found["left_out"].keys()
+    if missing := [name for name in topic or () if name not in known]:
+        raise KlammError(f"mirror {link} has no topic {missing[0]!r} (it has: {', '.join(sorted(known)) or 'none'})")
+    if not known:
+        raise KlammError(
+            f"mirror {link} has no topic: no broker here has read the source's topics yet, or the link selects none"
+        )
     if limit_s is not None and not reaches_end(found):
         raise KlammError(f"mirror {link} has not caught up after {wait}")
 

@@ -73,9 +73,12 @@ def promote(
         if dry_run:
             return
         if not ends.complete:
+            behind = "; ".join(
+                f"{name_of(row)} is {row['status']}" for row in ends.rows if row["status"] != "FOLLOWING"
+            )
             raise KlammError(
-                f"mirror {link} lacks records of its source, or the source does not answer: --drain waits for them, "
-                "`klamm mirror fail-over` goes on without them"
+                f"mirror {link} lacks records of its source, or the source does not answer ({behind}): --drain waits "
+                "for what is being copied, `klamm mirror fail-over` goes on without it"
             )
         ends.end(as_json=as_json)
 
@@ -255,6 +258,8 @@ def _described(row: Mapping[str, Any]) -> str:
     if row["source_end"] is None:
         return f"ends at {row['end']}{copied}, the source has never answered: what is missing is not known"
     there = f"the source at {row['source_end']} when it last answered: {row['missing']} missing"
+    if row["status"] == "PAUSED":
+        there += ", and what has come since the mirror was paused"
     return f"ends at {row['end']}{copied}, {there}"
 
 

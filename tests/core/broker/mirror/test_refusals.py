@@ -135,7 +135,7 @@ def odd(world: World) -> Iterator[ScriptedCluster]:
         try:
             yield cluster
         finally:
-            for row in json.loads(world.run("list", "--json")[0]):
+            for row in map(json.loads, world.run("list", "--json")[0].splitlines()):
                 if row["source"] == cluster.bootstrap:
                     dropped(world, row["link"])
 
