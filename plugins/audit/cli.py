@@ -52,7 +52,7 @@ def audit_command(
         list[str] | None,
         typer.Option(
             "--tier",
-            help="Only this tier: producer, broker, mirror, consumer, consumer/GROUP, hadoop or hadoop/SINK; repeatable.",
+            help="Only this tier: producer, broker, mirror, consumer, consumer/GROUP, hadoop, hadoop/SINK; repeatable.",
         ),
     ] = None,
     by: Annotated[

@@ -263,8 +263,12 @@ def test_a_partition_without_a_leader_at_the_source_stops_no_other_of_its_topic(
     odd.stored[led].append((1_700_000_000_000, None, b"a", ()))
     world.link("split", odd.bootstrap, topics=["odd.split"])
     world.says("split", "odd.split-1: no broker of the source leads it")
-    rows = json.loads(world.run("status", "split", "--json")[0])["partitions"]
-    assert [(row["status"], row["end"]) for row in rows] == [("FOLLOWING", 1), ("SOURCE_AWAY", 0)]
+
+    def states() -> list[tuple[str, int]]:
+        rows = json.loads(world.run("status", "split", "--json")[0])["partitions"]
+        return [(row["status"], row["end"]) for row in rows]
+
+    eventually(lambda: states() == [("FOLLOWING", 1), ("SOURCE_AWAY", 0)], "the other partition is copied")
     odd.led[unled].leader = 1
     eventually(lambda: world.run("status", "split")[1] == "", "it is copied as soon as it has a leader")
 
@@ -380,6 +384,12 @@ def test_a_partition_follows_the_topic_that_the_coordination_names(world: World)
             eventually(lambda s=status: s in world.run("status", "berlin", "--topic", topic)[0], status)
     world.source.produce({TopicPartition(topic, 0): batch([b"b"])})
     world.follows("berlin", topic, 2)
+
+
+def test_a_status_without_a_topic_is_no_success(world: World) -> None:
+    world.link("nothing", world.source_bootstrap, topics_regex="no-topic-is-called-so")
+    assert "mirror nothing has no topic: no broker here has read" in world.run("status", "nothing")[1]
+    assert "mirror berlin has no topic 'nosuch'" in world.run("status", "berlin", "--topic", "nosuch")[1]
 
 
 def test_a_stored_link_that_cannot_be_used_leaves_the_others_alone(world: World) -> None:
