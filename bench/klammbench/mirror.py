@@ -10,8 +10,7 @@ start nor the JVM's first compilations count. Memory is the largest proportional
 until the end. Then the source gets records at half of MirrorMaker's rate, for both, and records with the time of their
 production in a topic of their own: their lag is the time until a consumer at the target has read them.
 
-A disk that holds up the source while it writes what was copied before ends the run: `DATA=/dev/shm` keeps all logs
-in memory.
+`DATA=/dev/shm` keeps all logs in memory, so that the disk decides nothing.
 
 Prints a line for each target and writes, with `--report`, the figures into `docs/mirror.md`. Exits with 1 if a target
 is missed.
@@ -266,7 +265,8 @@ def lags(source: str, target: str, stop: threading.Event) -> list[float]:
 def half_load(source: System, copier: Copier, codec: str, mb_per_s: float, seconds: float, found: Figures) -> None:
     """Notes the lag while the source gets that many MB per second, and the CPU of it."""
     batch, stop = batch_of(codec), threading.Event()
-    load = Load(2, rate=mb_per_s * 1e6 / len(encoded(batch)), warm_s=1.0, measure_s=seconds)
+    rate = mb_per_s * 1e6 / len(encoded(batch))
+    load = Load(8, rate=rate, warm_s=1.0, measure_s=seconds)  # Kafka handles one request of a connection at a time
     with ThreadPoolExecutor(1) as beside:
         probes = beside.submit(lags, source.bootstrap, copier.bootstrap, stop)
         try:

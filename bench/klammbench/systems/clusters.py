@@ -8,12 +8,15 @@ mode), each with the tuned setting of `systems/kafka.py`.
 from __future__ import annotations
 
 import importlib.metadata
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
 
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.config.settings import load_settings
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammbench.paths import BROKER_COMMAND
 from klammbench.process import tree
@@ -71,6 +74,10 @@ class KlammCluster:
         self._config.write_text(yaml.safe_dump({"broker": broker, "coordination": coordination}, sort_keys=False))
         with ThreadPoolExecutor(len(NODES)) as beside:
             list(beside.map(self.start_broker, NODES))
+        for address in self.brokers.values():  # an older commit refuses topics until its brokers know one another
+            with ClusterClient(address, codecs=load_settings({}).codec_table()) as client:
+                while len(client.metadata().nodes) < len(NODES):
+                    time.sleep(0.05)
 
     def stop(self) -> None:
         with ThreadPoolExecutor(len(NODES)) as beside:
