@@ -201,19 +201,27 @@ async def _wait(
         services.memory.give_back(connection)
         found = [services.partitions.replica(TopicPartition(w.topic, w.partition)) for w in wanted]
         places = [led for led in found if led is not None]
-        for led in places:
-            led.park(parked)
-        connection.on_end = parked.wake
-        try:
-            begun = monotonic_ns()
-            await parked.wait(left)
-            services.metrics.waits[ApiKey.FETCH].add(monotonic_ns() - begun)
-        finally:
-            connection.on_end = None
-            for led in places:
-                led.unpark(parked)
+        if len(places) == len(found):  # otherwise one was deleted since it was read: its error is answered at once
+            await _park(services, parked, places, connection, left)
         poll = _look_at_once(services, request, wanted) or await _look_on_disk(services, request, wanted)
     return _respond(services, request, context, wanted, poll)
+
+
+async def _park(
+    services: Services, parked: ParkedFetch, places: list[Replica], connection: ConnectionContext, wait_s: float
+) -> None:
+    """Waits until something happens to one of the partitions or to the connection, `wait_s` at most."""
+    for led in places:
+        led.park(parked)
+    connection.on_end = parked.wake
+    try:
+        begun = monotonic_ns()
+        await parked.wait(wait_s)
+        services.metrics.waits[ApiKey.FETCH].add(monotonic_ns() - begun)
+    finally:
+        connection.on_end = None
+        for led in places:
+            led.unpark(parked)
 
 
 def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
@@ -269,6 +277,8 @@ def _look(
     rack = message.rack_id if by_rack and _selects_by_rack(services.config.replica_selector_class) else ""
     for want in wanted:
         led = want.refused or find(want.topic, want.partition, want.leader_epoch)
+        if isinstance(led, Replica) and isinstance(want.asked, bytes) and want.asked != led.key[0]:
+            led = ErrorCode.unknown_topic_id  # created again since the name was looked up
         if not isinstance(led, Replica):
             answer = Fetched(want.asked, want.partition, led)
         elif rack and (nearer := _replica_in(services, led, rack, want.offset)) != -1:
