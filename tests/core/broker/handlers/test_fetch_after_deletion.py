@@ -1,4 +1,4 @@
-"""Fetch, while its topic is deleted and created again: nothing of the new topic is an answer to the id of the old one."""
+"""Fetch of a topic that is deleted and created again: the id of the old one reads nothing of the new one."""
 
 from __future__ import annotations
 
