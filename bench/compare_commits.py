@@ -9,7 +9,7 @@ exits with 1.
 Both use the embedded coordination. Clients are those of this tree, so shapes that measure clients are left out. Of (h),
 three brokers of each tree, only the peaks and the costs of a follower are compared.
 
-The clients of (b) and (f) send more records than in `make bench`, because CPU time is counted in steps of 10 ms. A disk
+The clients of (b) and (f) send more records than in `make bench`, so that what a start costs counts for less. A disk
 that holds up one of the two for 100 ms decides the tail of (d): `DATA=/dev/shm/compared` keeps the logs in memory, so
 that only the brokers are compared.
 """

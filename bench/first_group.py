@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 from klammbench.drivers.topics import make_topic  # noqa: E402
 from klammbench.harness import end_on_signals  # noqa: E402
 from klammbench.paths import BROKER_COMMAND  # noqa: E402
-from klammbench.process import cpu_exact, pss_bytes  # noqa: E402
+from klammbench.process import cpu_seconds, pss_bytes  # noqa: E402
 from klammbench.systems.base import System  # noqa: E402
 from klammbench.systems.kafka import kafka_default  # noqa: E402
 from klammbench.systems.klamm import Klamm  # noqa: E402
@@ -60,10 +60,10 @@ def one_round(system: System) -> dict[str, float]:
         producer.flush()
         for group in ("first", "second"):
             time.sleep(_SETTLE_S)
-            before = cpu_exact(system.pids())
+            before = cpu_seconds(system.pids())
             found[f"{group} group ms"] = group_s(system, group) * 1000
             time.sleep(_SETTLE_S)
-            found[f"{group} group CPU ms"] = (cpu_exact(system.pids()) - before) * 1000
+            found[f"{group} group CPU ms"] = (cpu_seconds(system.pids()) - before) * 1000
         found["PSS MB"] = pss_bytes(system.pids()) / 1e6
     finally:
         system.stop()

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 
 from klamm.core.errors import ErrorCode  # noqa: E402
-from klammbench.process import cpu_exact  # noqa: E402
+from klammbench.process import cpu_seconds  # noqa: E402
 from klammtest.broker import KLAMM, RunningBroker, running_broker  # noqa: E402
 from klammtest.clients.grouping import commit, heartbeat, join, joined, once_loaded, sync  # noqa: E402
 from klammtest.wire import WireClient  # noqa: E402
@@ -37,24 +37,24 @@ def rebalances(broker: RunningBroker, count: int) -> tuple[Any, list[float], flo
     with WireClient(broker.bootstrap) as wire:
         member = joined(wire, _GROUP)
         sync(wire, _GROUP, member)
-        times, before = [], cpu_exact([broker.pid])
+        times, before = [], cpu_seconds([broker.pid])
         for _ in range(count):
             begin = time.perf_counter()
             member = join(wire, _GROUP, member_id=member.member_id)
             assert sync(wire, _GROUP, member).error_code is ErrorCode.none
             times.append((time.perf_counter() - begin) * 1000)
-        return member, times, (cpu_exact([broker.pid]) - before) * 1000 / count
+        return member, times, (cpu_seconds([broker.pid]) - before) * 1000 / count
 
 
 def commits(broker: RunningBroker, member: Any, count: int) -> tuple[list[float], float]:
     """Returns the milliseconds of each commit of one partition, and the broker's CPU milliseconds for one."""
     with WireClient(broker.bootstrap) as wire:
-        times, before = [], cpu_exact([broker.pid])
+        times, before = [], cpu_seconds([broker.pid])
         for offset in range(count):
             begin = time.perf_counter()
             assert set(commit(wire, _GROUP, {("t", 0): offset}, member).values()) == {ErrorCode.none}
             times.append((time.perf_counter() - begin) * 1000)
-        return times, (cpu_exact([broker.pid]) - before) * 1000 / count
+        return times, (cpu_seconds([broker.pid]) - before) * 1000 / count
 
 
 def one_round(store: str, command: str, count: int) -> dict[str, list[float]]:

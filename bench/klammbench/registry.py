@@ -35,7 +35,7 @@ from klamm.schemas.store.records import SchemaRecord, encode
 from klamm.schemas.store.schema import SchemaText
 from klammbench.figures import write_figures
 from klammbench.paths import DOCS
-from klammbench.process import cpu_exact, pss_bytes
+from klammbench.process import cpu_seconds, pss_bytes
 from klammbench.targets import Target, figure
 from klammtest.broker import KLAMM, RunningBroker, running_broker
 from klammtest.ports import free_port
@@ -201,22 +201,22 @@ def measured(*, quick: bool) -> Found:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         with running_broker(folder / "one") as broker, registry(folder, broker) as (process, port, _):
-            base_s = cpu_exact([process.pid])
+            base_s = cpu_seconds([process.pid])
             found.empty_mb = pss_bytes([process.pid]) / 1e6
             found.one = [registrations([port], seconds / 2) for _ in range(rounds)]
-            spent = cpu_exact([process.pid]) - base_s
+            spent = cpu_seconds([process.pid]) - base_s
             found.register_ms = spent / (statistics.mean(found.one) * rounds * seconds / 2) * 1000
         with running_broker(folder / "full") as broker:
             fill(broker, total)
             for _ in range(rounds):
                 with registry(folder, broker) as (process, port, start_s):
                     found.start_s.append(start_s)
-                    found.load_cpu_s.append(cpu_exact([process.pid]) - base_s)
+                    found.load_cpu_s.append(cpu_seconds([process.pid]) - base_s)
                     found.memory_mb = pss_bytes([process.pid]) / 1e6
                     load_process(port, total, 1.0)  # warm
-                    before = cpu_exact([process.pid])
+                    before = cpu_seconds([process.pid])
                     latencies = sorted(load_process(port, total, seconds))
-                    spent = cpu_exact([process.pid]) - before
+                    spent = cpu_seconds([process.pid]) - before
                     found.get_us.append(spent / len(latencies) * 1e6)
                     found.p50_ms.append(latencies[len(latencies) // 2] * 1000)
                     found.p99_ms.append(latencies[len(latencies) * 99 // 100] * 1000)

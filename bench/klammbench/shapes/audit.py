@@ -17,7 +17,7 @@ from klamm.core.records.partition import TopicPartition
 from klammbench.clients.job import Job, Took, run_client
 from klammbench.drivers.topics import topic_on
 from klammbench.metric import Metric
-from klammbench.process import cpu_exact
+from klammbench.process import cpu_seconds
 from klammbench.shapes.clients import ClientCell
 from klammbench.systems.base import System
 from klammbench.table import Table, geometric_mean
@@ -79,10 +79,10 @@ def run(cell: AuditCell, system: System, number: int) -> Mapping[str, float]:
         if cell.what == "consume":
             run_client("klamm-arrow", "produce", job)
             _wait_until_counted(system, topic, job.records)
-        before = cpu_exact(system.pids())
+        before = cpu_seconds(system.pids())
         took = run_client(cell.client, cell.what, job)
         _wait_until_counted(system, topic, job.records)
-        spent = cpu_exact(system.pids()) - before
+        spent = cpu_seconds(system.pids()) - before
     return _figures(took, spent, job.records)
 
 

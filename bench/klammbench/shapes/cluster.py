@@ -15,7 +15,7 @@ from klammbench.drivers.stream import How, Pauses, end_leaders
 from klammbench.drivers.topics import make_topic, topic_on
 from klammbench.metric import Metric
 from klammbench.paths import SYSTEM_DATA
-from klammbench.process import cpu_exact, cpu_seconds, pss_bytes
+from klammbench.process import cpu_seconds, pss_bytes
 from klammbench.systems import SYSTEMS
 from klammbench.systems.base import Cluster, System
 from klammbench.table import CLUSTER_AGAIN, Table
@@ -217,9 +217,9 @@ class ThreeBrokers:
         for turn, replicas in enumerate((1, _REPLICAS, _REPLICAS, 1)):
             with topic_on(cluster, f"cluster-{number}-{turn}", _PARTITIONS, _config(replicas), replicas) as topic:
                 led = leaders(cluster, topic, _PARTITIONS, replicas)
-                before = cpu_exact(cluster.pids())
+                before = cpu_seconds(cluster.pids())
                 got = _sent(topic, led, cell.batch, load)
-                spent[replicas].append((cpu_exact(cluster.pids()) - before) / _requests(got))
+                spent[replicas].append((cpu_seconds(cluster.pids()) - before) / _requests(got))
         extra = statistics.fmean(spent[_REPLICAS]) - statistics.fmean(spent[1])
         return {"follower": extra / (_REPLICAS - 1) * 1e6}
 
@@ -263,9 +263,9 @@ class ThreeBrokers:
         leaders(cluster, "idle", _IDLE_PARTITIONS)
         time.sleep(self._extent.idle_s)  # what the creation left behind
         brokers = [cluster.broker_pids(node) for node in cluster.brokers]
-        before, begin = [cpu_exact(pids) for pids in brokers], time.monotonic()
+        before, begin = [cpu_seconds(pids) for pids in brokers], time.monotonic()
         time.sleep(self._extent.idle_s)
-        spent, seconds = [cpu_exact(pids) for pids in brokers], time.monotonic() - begin
+        spent, seconds = [cpu_seconds(pids) for pids in brokers], time.monotonic() - begin
         return {
             "idle_cpu": max(after - start for after, start in zip(spent, before, strict=True)) / seconds * 100,
             "idle_pss": max(pss_bytes(pids) for pids in brokers) / 1e6,

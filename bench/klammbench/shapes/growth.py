@@ -11,7 +11,7 @@ from pathlib import Path
 from klammbench.drivers.raw import Batch, Load, drive
 from klammbench.drivers.topics import make_topic
 from klammbench.metric import Metric
-from klammbench.process import cpu_exact, cpu_kernel, cpu_seconds
+from klammbench.process import cpu_kernel, cpu_seconds
 from klammbench.systems.base import System
 from klammbench.table import Table, distance
 from klammbench.targets import Target, figure
@@ -57,7 +57,6 @@ class Cost:
 
     batches: int = 0
     cpu: float = 0.0
-    sampled: float = 0.0
     kernel: float = 0.0
 
     @property
@@ -66,7 +65,7 @@ class Cost:
 
     @property
     def kernel_us(self) -> float:
-        return self.us * self.kernel / self.sampled if self.sampled else 0.0
+        return self.kernel / self.batches * 1e6
 
 
 class Growth:
@@ -186,13 +185,12 @@ def _measure(cost: Cost, system: System, topic: str, partitions: Sequence[int], 
 
     def ready() -> None:
         touch(system.data_dir.parent)
-        begin.cpu, begin.sampled, begin.kernel = cpu_exact(pids), cpu_seconds(pids), cpu_kernel(pids)
+        begin.cpu, begin.kernel = cpu_seconds(pids), cpu_kernel(pids)
 
     load = Load(2, warm_s=0, measure_s=seconds, rate=_RATE)
     got = drive(system.bootstrap, topic, partitions, _BATCH, load, before=ready)
     cost.batches += got.requests
-    cost.cpu += cpu_exact(pids) - begin.cpu
-    cost.sampled += cpu_seconds(pids) - begin.sampled
+    cost.cpu += cpu_seconds(pids) - begin.cpu
     cost.kernel += cpu_kernel(pids) - begin.kernel
 
 
