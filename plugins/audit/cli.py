@@ -52,7 +52,8 @@ def audit_command(
         list[str] | None,
         typer.Option(
             "--tier",
-            help="Only this tier: producer, broker, mirror, consumer, consumer/GROUP, hadoop, hadoop/SINK; repeatable.",
+            help="Only this tier, and those of --expect: producer, broker, mirror, consumer, consumer/GROUP, hadoop, "
+            "hadoop/SINK; repeatable.",
         ),
     ] = None,
     by: Annotated[
@@ -119,8 +120,9 @@ def audit_command(
         raise ConfigError(f"--wait: expected a number of seconds, got {wait:g}")
     if html is not None:
         _check_html(html)
-    tiers, span = tuple(map(_known, tier or ())), parse_span(since, until, "--")
-    query = AuditQuery(tuple(topic or ()), tiers, tuple(map(_expected, expect or ())), *span)
+    tiers, expected = tuple(map(_known, tier or ())), tuple(map(_expected, expect or ()))
+    selected = (*tiers, *map(str, expected)) if tiers else ()
+    query = AuditQuery(tuple(topic or ()), selected, expected, *parse_span(since, until, "--"))
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)

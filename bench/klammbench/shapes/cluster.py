@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
+from klamm.core.records.partition import TopicPartition
 from klammbench.drivers.raw import Batch, Load, Outcome, drive_each
 from klammbench.drivers.stream import How, Pauses, end_leaders
 from klammbench.drivers.topics import make_topic, topic_on
@@ -34,6 +35,7 @@ _SHARE = 0.5
 _MOST_BYTES = 2e9
 _IDLE_PARTITIONS = 2000
 _IN_SYNC_S = 120.0
+_LATEST = -1
 _STRETCH = 1.0
 _SESSION_S = 6.0
 """`zookeeper.session.timeout.ms` of the brokers, its default: how long a host that is silent counts as live."""
@@ -336,6 +338,7 @@ def leaders(cluster: Cluster, topic: str, partitions: int, replicas: int = _REPL
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{len(behind)} of {partitions} partitions are not in sync within {_IN_SYNC_S:g} s")
             time.sleep(0.1)
+        client.list_offsets({TopicPartition(topic, number): _LATEST for number in range(partitions)})  # each leads now
     led: dict[str, list[int]] = {}
     for number in range(partitions):
         led.setdefault(cluster.brokers[known[number].leader], []).append(number)

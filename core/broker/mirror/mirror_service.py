@@ -50,9 +50,9 @@ class MirrorService:
             link.stop()
 
     def health(self) -> str | None:
-        invalid = next((f"mirror {name}: {why}" for name, why in list(self._invalid.items())), None)
-        said = (said for link in list(self._links.values()) if (said := link.health()))
-        return self._problem or invalid or next(said, None)
+        invalid = [f"mirror {name}: {why}" for name, why in list(self._invalid.items())]
+        failing = [problem for link in list(self._links.values()) if (problem := link.health())]
+        return self._problem or "; ".join((*invalid, *failing)) or None
 
     def metrics(self) -> Iterable[ServiceMetric]:
         return [sample for link in list(self._links.values()) for sample in link.metrics()]

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, model_validator
 
 from ...transport.address import Address
+from ..problems import unknown
 from ..section import ConfigType, Int, Long, Names, Section, key, wrong_key
+from .topic import TOPIC_DEFINITIONS
 
 __all__ = ["MirrorConfig"]
 
@@ -45,6 +47,13 @@ def _servers(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(Address.parse_server(server)) for server in given)
 
 
+def _topic_configs(given: tuple[str, ...]) -> tuple[str, ...]:
+    for name in given:
+        if name not in TOPIC_DEFINITIONS:
+            raise ValueError(f"{name}: {unknown('topic config', name, TOPIC_DEFINITIONS)}")
+    return given
+
+
 class MirrorConfig(Section):
     bootstrap_servers: Annotated[Names, AfterValidator(_servers)] = key((), "brokers of the source, as `host:port`")
     topics: Names = key((), "the source's topics that are mirrored")
@@ -57,7 +66,7 @@ class MirrorConfig(Section):
     metadata_interval_ms: Long = key(
         10_000, "milliseconds between two looks at the source's topics, partitions and configurations", ge=100
     )
-    configs: Names = key(
+    configs: Annotated[Names, AfterValidator(_topic_configs)] = key(
         (
             "cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "message.timestamp.type",
             "delete.retention.ms",

@@ -150,6 +150,7 @@ def test_a_group_that_has_not_read_all_is_late(broker: RunningBroker) -> None:
     status, topic = audit(broker, "--tier", "producer", "--tier", "broker")
     assert (status, topic["complete"]) == (0, True)
     assert list(topic["rows"][0]["tiers"]) == ["producer", "broker"]
+    assert audit(broker, "--tier", "producer", "--expect", "mirror", wait="0")[0] == 1
     assert audit(broker, "--tier", "consumer/readers", wait="0")[0] == 1
     assert audit(broker, "--tier", "consumer/nobody", wait="0")[0] == 1
     status, topic = audit(broker)  # nobody expects the group: it is shown, and holds nothing

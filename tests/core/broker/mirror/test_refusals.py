@@ -40,6 +40,7 @@ from klamm.core.cluster.mirrors import (
 )
 from klamm.core.config.sections.mirror import MirrorConfig
 from klamm.core.config.settings import load_settings
+from klamm.core.errors import ConfigError
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
 from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.partition import TopicPartition
@@ -227,18 +228,24 @@ def test_a_pattern_leaves_internal_topics_out_and_says_so(world: World, odd: Scr
 
 
 def test_a_topic_whose_configuration_is_refused_here_is_not_mirrored(world: World, odd: ScriptedCluster) -> None:
-    odd.configs["odd.configured"] = {"message.format.version": "2.8", "retention.ms": "-1"}
-    keys = ["retention.ms", "message.format.version"]
+    odd.configs["odd.configured"] = {"compression.type": "lzo", "retention.ms": "-1"}
+    keys = ["retention.ms", "compression.type"]
     world.link("strict", odd.bootstrap, topics=["odd.configured", "odd.good"], configs=keys)
-    line = world.says("strict", "topic odd.configured: not mirrored: this cluster refuses", "message.format.version")
+    line = world.says("strict", "topic odd.configured: not mirrored: this cluster refuses", "compression.type")
     assert "change it there, or name in the link's `configs` only keys that are to be copied" in line
     world.follows("strict", "odd.good", 1)
     assert "odd.configured" not in world.target.metadata().topics
-    odd.configs["odd.good"] = {"message.format.version": "2.8"}
+    odd.configs["odd.good"] = {"compression.type": "lzo"}
     world.says("strict", "topic odd.good: mirrored with its earlier configuration: this cluster refuses")
     odd.stored[TopicPartition("odd.good", 0)].append((1_700_000_000_000, None, b"b", ()))
     world.follows("strict", "odd.good", 2)
     world.goes_on()
+
+
+def test_a_link_names_topic_configurations_that_exist() -> None:
+    link = {"bootstrap.servers": "b:9092", "topics": ["a"], "configs": ["retention.ms", "clean.policy"]}
+    with pytest.raises(ConfigError, match=r"clean.policy: unknown topic config; did you mean cleanup.policy\?"):
+        load_settings({"mirrors": {"berlin": link}})
 
 
 def test_a_topic_whose_configuration_the_source_does_not_show_stops_no_other(
