@@ -67,11 +67,16 @@ def link_of(coordination: Coordination, link: str) -> LinkNode:
 
 def topics_of(coordination: Coordination, link: str, names: list[str] | None) -> dict[str, MirrorTopicNode]:
     """Returns the link's topics of these names; all without `names`. Raises `ConfigError` for one that it has not."""
+    from ...cluster.image_reader import read_image
     from ...cluster.mirrors import read_topics
+    from ...replication.partition_state import NO_EPOCH
 
     known = read_topics(coordination, link)
     for name in names or ():
         if name not in known:
+            topic = read_image(coordination).topics.get(name)
+            if topic is not None and any(each.state.promoted_epoch != NO_EPOCH for each in topic.partitions.values()):
+                raise ConfigError(f"topic {name!r} was promoted (`klamm mirror promotions` shows where), and mirrors none")
             raise ConfigError(f"mirror {link} has no topic {name!r} (it has: {', '.join(known) or 'none'})")
     return {name: node for name, node in known.items() if not names or name in names}
 

@@ -234,7 +234,7 @@ def _ends_of(link: str, topics: list[str] | None, config: Path) -> Iterator[_End
         link_of(coordination, link)
         rows = partitions_of(coordination, link, list(topics_of(coordination, link, topics)))["partitions"]
         if not rows:
-            named = f": {', '.join(topics)} is none any more (`klamm mirror promotions` shows those)" if topics else ""
+            named = f": {', '.join(topics)} is none any more" if topics else ""
             raise ConfigError(f"mirror {link} has no mirror topic that could be promoted{named}")
         yield _Ends(coordination, client, link, sorted({row["topic"] for row in rows}))
 

@@ -109,7 +109,7 @@ def test_a_planned_promotion_waits_and_continues_where_the_source_ends(clusters:
     eventually(lambda: "was promoted" in clusters.status(topic)["left_out"].get(topic, ""), "it is not taken back")
     assert topic not in clusters.status(topic)["refused"], "this is no error"
     again = clusters.mirror("promote", "berlin", "--topic", topic, fails=True)
-    assert f"{topic} is none any more (`klamm mirror promotions` shows those)" in again
+    assert f"topic {topic!r} was promoted (`klamm mirror promotions` shows where)" in again
     clusters.target.delete_records({TopicPartition(topic, 0): 1})
 
 
