@@ -76,7 +76,7 @@ def topics_of(coordination: Coordination, link: str, names: list[str] | None) ->
         if name not in known:
             topic = read_image(coordination).topics.get(name)
             if topic is not None and any(each.state.promoted_epoch != NO_EPOCH for each in topic.partitions.values()):
-                raise ConfigError(f"topic {name!r} was promoted (`klamm mirror promotions` shows where), and mirrors none")
+                raise ConfigError(f"topic {name!r} was promoted (`klamm mirror promotions` shows where)")
             raise ConfigError(f"mirror {link} has no topic {name!r} (it has: {', '.join(known) or 'none'})")
     return {name: node for name, node in known.items() if not names or name in names}
 
