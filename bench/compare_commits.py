@@ -89,9 +89,9 @@ def compare(
     shape: Shape,
     systems: Sequence[System],
     rounds: int,
+    prepare: Callable[[System], None],
     say: Callable[[str], None],
     pattern: str = "",
-    prepare: Callable[[System], None] = lambda system: None,
 ) -> list[Comparison]:
     """Runs the shape's cells, those in whose name `pattern` is found, on both `systems` (before, after); their order
     alternates from round to round. Each round starts both anew: of two starts of one commit the one is often 5 %
@@ -167,7 +167,7 @@ def main() -> int:
                     for at, command in (("before", before), ("after", BROKER_COMMAND))
                 ]
                 compared = compare(
-                    SHAPES[name], systems, given.rounds, lambda line: print(line, flush=True), given.cells, _back_pages
+                    SHAPES[name], systems, given.rounds, _back_pages, lambda line: print(line, flush=True), given.cells
                 )
                 for found in compared:
                     print(f"({name}) {found.line(given.limit)}", flush=True)

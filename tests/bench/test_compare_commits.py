@@ -63,7 +63,7 @@ class NoisyShape:
 def test_the_ratio_is_that_of_each_round_and_the_order_alternates() -> None:
     before, after, shape = RecordedSystem(1.0), RecordedSystem(0.9), NoisyShape()
     systems = cast(Sequence[Klamm], [before, after])
-    (found,) = compare(cast(Shape, shape), systems, 3, lambda line: None)
+    (found,) = compare(cast(Shape, shape), systems, 3, lambda system: None, lambda line: None)
     assert found.before == [1000, 500, 1000]
     assert found.after == [900, 450, 900]
     assert [round(ratio, 6) for ratio in found.ratios] == [0.9, 0.9, 0.9]
@@ -73,7 +73,9 @@ def test_the_ratio_is_that_of_each_round_and_the_order_alternates() -> None:
 
 def test_only_cells_of_the_pattern_are_run() -> None:
     systems = cast(Sequence[Klamm], [RecordedSystem(1.0), RecordedSystem(0.9)])
-    assert not compare(cast(Shape, NoisyShape()), systems, 1, lambda line: None, "no cell has this name")
+    assert not compare(
+        cast(Shape, NoisyShape()), systems, 1, lambda system: None, lambda line: None, "no cell has this name"
+    )
 
 
 def test_worse_depends_on_which_way_is_better() -> None:
