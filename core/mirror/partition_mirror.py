@@ -297,8 +297,9 @@ class PartitionMirror:
 
     # -- out of range --------------------------------------------------------------------------------------------
 
-    def on_bounds(self, fetch: MirrorFetch, log_start_offset: int) -> MirrorResult:
-        """Decides why `fetch` was out of range, by the start of the source's log.
+    def on_bounds(self, fetch: MirrorFetch, log_start_offset: int, topic_id: UUID | None) -> MirrorResult:
+        """Decides why `fetch` was out of range, by the start of the source's log and the id of its topic; None if the
+        topic was deleted.
 
         The source has deleted what comes next (M7): a mirror that has copied nothing yet begins at the source's start,
         any other has a gap. Otherwise the source does not know the epoch of the last record here, or ends below the
@@ -306,6 +307,11 @@ class PartitionMirror:
         """
         if not self._is_current(fetch):
             return MirrorResult.STALE
+        if topic_id is None:
+            self.status = MirrorStatus.SOURCE_AWAY
+            return MirrorResult.REFUSED
+        if not self.on_topic(topic_id):
+            return MirrorResult.STOPPED
         log = self._log
         if fetch.offset >= log_start_offset:
             self.status = MirrorStatus.SOURCE_REPLACED

@@ -29,13 +29,15 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the target. `link` and `source`: set if it is a mirror. `promoted`: it was one."""
+    """A topic of the target. `link`, `source` and `source_id`, the id of the source's topic at the start of the mirror:
+    set if it is a mirror. `promoted`: it was one."""
 
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
     link: str = ""
     source: str = ""
     promoted: bool = False
+    source_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def plan_link(
 
     A topic whose records came from this cluster is never copied; one is refused if a topic of its name exists here that
     is not this link's mirror of it (M11). Partitions are added, never removed. Of the configurations only those that
-    the link names are copied; one that the source does not set is reset.
+    the link names are copied; one that the source does not set is reset. Nothing is copied of a source's topic that was
+    created again: its retention would delete records of the former one (M8).
     """
     create: dict[str, NewMirror] = {}
     grow: dict[str, int] = {}
@@ -113,7 +116,7 @@ def plan_link(
         elif (found.link, found.source) != (link_name, name):
             owner = f"a mirror of link {found.link}" if found.link else "an ordinary topic"
             refused[name] = f"topic {here} exists and is {owner}; delete it, or set another prefix"
-        else:
+        elif topic.topic_id == found.source_id:
             if topic.partitions > found.partitions:
                 grow[here] = topic.partitions
             changed = {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from ...client.cluster_client import ClusterClient
 from ...client.errors import ConnectionFailedError
@@ -46,7 +47,7 @@ from ...mirror.adoption import PromotionStart
 from ...mirror.group_offsets import GroupOffset, offsets_to_copy
 from ...mirror.origin import ORIGIN
 from ...mirror.partition_mirror import MirrorStatus
-from ...mirror.planner import NewMirror, SourceTopic, TargetTopic, plan_link, selects, selects_group
+from ...mirror.planner import LinkPlan, NewMirror, SourceTopic, TargetTopic, plan_link, selects, selects_group
 from ...protocol.apis import ApiKey
 from ...records.partition import TopicPartition, counted
 from ...replication.partition_state import NO_EPOCH
@@ -282,7 +283,7 @@ class LinkControl:
             refused[name] = f"{what}: the source does not show its configuration ({why}); grant DESCRIBE_CONFIGS there"
         ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.error is ErrorCode.none}
         self.fetches.on_topics((name, ids[node.source]) for name, node in self._topics.items() if ids.get(node.source))
-        if self._controls:
+        if self._controls and self._are_same(ids, plan):
             for name, new in plan.create.items():
                 self._try(refused, new.source, partial(self._create, name, new))
             for name, count in plan.grow.items():
@@ -298,6 +299,20 @@ class LinkControl:
                 log.info("mirror %s: topic %s is left out: %s", self.name, topic, why)
         self._refused, self._left_out = refused, dict(plan.left_out)
 
+    def _are_same(self, ids: Mapping[str, UUID | None], plan: LinkPlan) -> bool:
+        """Returns whether the source's topics that change something here still have these ids. Configurations are read
+        by name, maybe those of a topic that was created again since; they are compared the next time."""
+        changed = {self._topics[name].source for name in (*plan.grow, *plan.configs) if name in self._topics}
+        changed |= {new.source for new in plan.create.values()}
+        return not self._replaced({name: ids.get(name) for name in changed})
+
+    def _replaced(self, ids: Mapping[str, UUID | None]) -> set[str]:
+        """Returns those of the source's topics that do not have these ids any more."""
+        if not ids:
+            return set()
+        topics = self._source.metadata(ids, timeout_s=_SOURCE_S).topics
+        return {name for name, known in ids.items() if name not in topics or topics[name].topic_id != known}
+
     def _topics_here(self, image: ClusterImage) -> dict[str, TargetTopic]:
         found = {}
         for name, topic in image.topics.items():
@@ -306,6 +321,7 @@ class LinkControl:
             found[name] = TargetTopic(
                 len(states), topic.configs, topic.partitions[0].state.mirror if states else "",
                 "" if node is None else node.source, any(state.promoted_epoch != NO_EPOCH for state in states),
+                None if node is None else node.topic_id,
             )  # fmt: skip
         return found
 
@@ -480,6 +496,12 @@ class LinkControl:
             for number, found in partitions.items()
         }
         plan = offsets_to_copy(source, target, copied, ends, self._members(group))
+        replaced = self._replaced(
+            {self._topics[tp.topic].source: self._topics[tp.topic].topic_id for tp in plan.commits}
+        )
+        if replaced:  # the source's offsets are those of records that are not here
+            source = {tp: found for tp, found in source.items() if self._topics[tp.topic].source not in replaced}
+            plan = offsets_to_copy(source, target, copied, ends, self._members(group))
         if not plan.commits:
             return
         offsets: dict[str, dict[int, Any]] = {}

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from uuid import UUID
 
 from ...client.cluster_client import ClusterClient
 from ...client.errors import STALE_LEADER_ERRORS
@@ -278,6 +279,14 @@ class SourceFetcher:
             self._look_up(stale)
             self._stopping.wait(_IDLE_S)
 
+    def _bounds(self, source: TopicPartition) -> tuple[int, UUID | None]:
+        """Returns where the partition begins, and the id of its topic, which is read after that: the bounds are asked
+        for by name, and the topic may have been created again."""
+        client = self._link.client()
+        start, _ = client.list_offsets({source: _EARLIEST}, timeout_s=LOOK_UP_S)[source]
+        topic = client.metadata({source.topic}, timeout_s=LOOK_UP_S).topics.get(source.topic)
+        return start, None if topic is None else topic.topic_id
+
     def _look_up(self, topics: set[str]) -> None:
         """Asks who leads the topics, since the broker has not served them."""
         if self._stopping.is_set():
@@ -292,8 +301,7 @@ class SourceFetcher:
         mirror, answer = each.mirror, _answer(found)
         result = mirror.on_answer(fetch, answer)
         if result is MirrorResult.OUT_OF_RANGE:
-            start, _ = self._link.client().list_offsets({each.source: _EARLIEST}, timeout_s=LOOK_UP_S)[each.source]
-            result = mirror.on_bounds(fetch, start)
+            result = mirror.on_bounds(fetch, *self._bounds(each.source))
         self._applied.append(_Applied(each, result, len(answer.records) if result is MirrorResult.APPENDED else 0))
         if result is MirrorResult.GAP_FOUND:
             self._link.store_gap(each)

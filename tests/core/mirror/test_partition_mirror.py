@@ -125,7 +125,7 @@ def test_a_gap_keeps_the_log(tmp_path: Path) -> None:
     fetch = rig.mirror.fetch()
     assert fetch is not None
     assert rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range)) is MirrorResult.OUT_OF_RANGE
-    assert rig.mirror.on_bounds(fetch, 4) is MirrorResult.GAP_FOUND
+    assert rig.mirror.on_bounds(fetch, 4, ID) is MirrorResult.GAP_FOUND
     assert rig.mirror.gap == MirrorGap(2, 4)
     assert rig.mirror.fetch() is None, "before it is stored"
     rig.mirror.skip_gap()
@@ -141,7 +141,7 @@ def test_a_new_mirror_begins_at_the_sources_start(tmp_path: Path) -> None:
     fetch = rig.mirror.fetch()
     assert fetch is not None
     rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range))
-    assert rig.mirror.on_bounds(fetch, 2) is MirrorResult.RESTARTED
+    assert rig.mirror.on_bounds(fetch, 2, ID) is MirrorResult.RESTARTED
     rig.step()
     assert (rig.log.log_start_offset, rig.log.log_end_offset) == (2, 3)
 
@@ -152,6 +152,19 @@ def test_another_topic_stops_the_partition(tmp_path: Path) -> None:
     assert not rig.mirror.on_topic(UUID(int=8))
     assert rig.mirror.status is MirrorStatus.SOURCE_REPLACED
     assert rig.mirror.fetch() is None
+
+
+def test_bounds_of_another_topic_are_no_gap(tmp_path: Path) -> None:
+    """They are asked for by name, and the topic was created again since the fetch."""
+    rig = Rig(tmp_path)
+    rig.write(b"a")
+    rig.step()
+    fetch = rig.mirror.fetch()
+    assert fetch is not None
+    rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range))
+    assert rig.mirror.on_bounds(fetch, 5, None) is MirrorResult.REFUSED, "it was deleted"
+    assert rig.mirror.on_bounds(fetch, 5, UUID(int=8)) is MirrorResult.STOPPED
+    assert (rig.mirror.status, rig.mirror.gap) == (MirrorStatus.SOURCE_REPLACED, None)
 
 
 def test_a_decision_counts_once_and_only_where_the_partition_has_stopped(tmp_path: Path) -> None:
@@ -211,7 +224,7 @@ def test_a_gap_that_could_not_be_stored_is_found_again(tmp_path: Path) -> None:
         fetch = rig.mirror.fetch()
         assert fetch is not None
         rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range))
-        assert rig.mirror.on_bounds(fetch, 3) is MirrorResult.GAP_FOUND
+        assert rig.mirror.on_bounds(fetch, 3, ID) is MirrorResult.GAP_FOUND
         rig.mirror.failed()
     rig.mirror.skip_gap()
     assert rig.mirror.fetch() == MirrorFetch(2, 3), "nothing is skipped that is not stored"

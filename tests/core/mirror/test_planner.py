@@ -28,7 +28,7 @@ def test_a_new_topic_is_created_with_the_configurations_that_are_copied() -> Non
 
 
 def test_partitions_are_added_and_configurations_follow() -> None:
-    here = TargetTopic(2, {"retention.bytes": "5", "min.insync.replicas": "2"}, "berlin", "flights")
+    here = TargetTopic(2, {"retention.bytes": "5", "min.insync.replicas": "2"}, "berlin", "flights", source_id=ID)
     plan = planned({"flights": SourceTopic(ID, 4, configs={"retention.ms": "9"})}, {"flights": here})
     assert plan.grow == {"flights": 4}
     assert plan.configs == {"flights": {"retention.ms": "9", "retention.bytes": None}}
@@ -36,8 +36,15 @@ def test_partitions_are_added_and_configurations_follow() -> None:
 
 
 def test_the_number_of_partitions_never_shrinks() -> None:
-    here = TargetTopic(4, {}, "berlin", "flights")
+    here = TargetTopic(4, {}, "berlin", "flights", source_id=ID)
     assert not planned({"flights": SourceTopic(ID, 2)}, {"flights": here}).grow
+
+
+def test_nothing_of_a_topic_that_was_created_again_is_taken() -> None:
+    """Its retention would delete what the mirror has of the former one."""
+    here = TargetTopic(1, {"retention.ms": "-1"}, "berlin", "flights", source_id=UUID(int=8))
+    plan = planned({"flights": SourceTopic(ID, 4, configs={"retention.ms": "9"})}, {"flights": here})
+    assert (plan.create, plan.grow, plan.configs, plan.refused) == ({}, {}, {}, {})
 
 
 @pytest.mark.parametrize(

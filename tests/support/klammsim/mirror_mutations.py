@@ -74,18 +74,18 @@ def _asks_without_epoch(self: Source, fetch: MirrorFetch, topic_id: Any) -> Mirr
     return _answer(self, fetch._replace(last_epoch=-1), topic_id)
 
 
-def _skips_silently(self: PartitionMirror, fetch: MirrorFetch, log_start_offset: int) -> MirrorResult:
-    result = _on_bounds(self, fetch, log_start_offset)
+def _skips_silently(self: PartitionMirror, fetch: MirrorFetch, log_start_offset: int, topic_id: Any) -> MirrorResult:
+    result = _on_bounds(self, fetch, log_start_offset, topic_id)
     if self.gap is not None:
         self.skip_gap()
     return result
 
 
-def _restarts_at_a_gap(self: PartitionMirror, fetch: MirrorFetch, log_start_offset: int) -> MirrorResult:
+def _restarts_at_a_gap(self: PartitionMirror, fetch: MirrorFetch, log_start_offset: int, topic_id: Any) -> MirrorResult:
     if self._is_current(fetch) and fetch.offset < log_start_offset:
         self._log.restart_at(log_start_offset, self.leader.epoch, self._term)
         return MirrorResult.APPENDED
-    return _on_bounds(self, fetch, log_start_offset)
+    return _on_bounds(self, fetch, log_start_offset, topic_id)
 
 
 def _keeps_all(log: ReplicaLog, promotion: PromotionStart) -> int:
@@ -129,11 +129,13 @@ def _takes_start_as_end(self: PartitionMirror, answer: MirrorAnswer) -> None:
     _take_bounds(self, answer._replace(log_start_offset=answer.high_watermark))
 
 
-def _unknown_epoch_restarts(self: PartitionMirror, fetch: MirrorFetch, log_start_offset: int) -> MirrorResult:
+def _unknown_epoch_restarts(
+    self: PartitionMirror, fetch: MirrorFetch, log_start_offset: int, topic_id: Any
+) -> MirrorResult:
     if self._is_current(fetch) and fetch.offset >= log_start_offset:
         self._log.restart_at(log_start_offset, self.leader.epoch, self._term)
         return MirrorResult.APPENDED
-    return _on_bounds(self, fetch, log_start_offset)
+    return _on_bounds(self, fetch, log_start_offset, topic_id)
 
 
 def _any_topic(self: Source, fetch: MirrorFetch, topic_id: Any) -> MirrorAnswer:

@@ -281,7 +281,7 @@ class World:
         try:
             result = mirror.on_answer(fetch, answer)
             if result is MirrorResult.OUT_OF_RANGE and not self.source.away:
-                result = mirror.on_bounds(fetch, self.source.log.log_start_offset)
+                result = mirror.on_bounds(fetch, self.source.log.log_start_offset, self.source.topic_id)
         except FencedLeaderEpochError:
             self.note("answer in a term that is over")
             return

@@ -162,17 +162,34 @@ def test_a_topic_that_was_created_again_stops_and_is_copied_anew_once_it_is_dele
     topic = "trips.again"
     clusters.create(topic)
     clusters.write(topic, b"a", b"b")
+    clusters.source.commit_offsets("load.again", {TopicPartition(topic, 0): CommittedOffset(2)})
     clusters.follows(topic, 2)
+    eventually(lambda: clusters.target.fetch_offsets("load.again"), "the group")
     before = stored(clusters.target, topic)
     clusters.source.delete_topics([topic])
-    clusters.create(topic)
+    clusters.create(topic, 2, retention_ms="9000000000002")
     clusters.write(topic, b"x", b"y", b"z")
     eventually(lambda: clusters.row(topic)["status"] == "SOURCE_REPLACED", "the new topic is noticed")
     assert stored(clusters.target, topic) == before
     assert "does not copy everything" in clusters.mirror("status", "berlin", fails=True)
+    tp, beside = TopicPartition(topic, 0), TopicPartition("trips.beside", 0)
+    clusters.create(beside.topic)
+    clusters.source.commit_offsets("load.again", {tp: CommittedOffset(1)})
+    clusters.source.commit_offsets("load.beside", {beside: CommittedOffset(0)})
+    clusters.source.alter_configs(beside.topic, {"retention.ms": "70000"})
+    eventually(lambda: beside in clusters.target.fetch_offsets("load.beside"), "a later group")
+    eventually(lambda: retention_ms(clusters, beside.topic) == "70000", "a later configuration")
+    assert clusters.target.fetch_offsets("load.again")[tp].offset == 2, "of the former topic's records"
+    assert retention_ms(clusters, topic) == "-1", "the new topic's would delete the former one's"
+    assert len(clusters.target.metadata([topic]).topics[topic].partitions) == 1
     clusters.target.delete_topics([topic])
     clusters.follows(topic, 3)
     clusters.same(topic)
+    eventually(lambda: clusters.target.fetch_offsets("load.again").get(tp, CommittedOffset(2)).offset == 1, "its group")
+
+
+def retention_ms(clusters: Clusters, topic: str) -> str | None:
+    return clusters.target.describe_configs(topic)["retention.ms"].value
 
 
 def test_a_mirroring_broker_that_was_killed_goes_on_without_a_duplicate(clusters: Clusters) -> None:
