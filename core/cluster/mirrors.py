@@ -87,10 +87,11 @@ class MirrorTopicNode(NodeData):
 
 
 class PartitionReport(NodeData):
-    """`end`: of the mirror's log; `last_epoch`: of its last record, -1 if there is none; `source_end`: the source's
-    high watermark in its last answer, -1 before it. `reason`: why nothing is copied now, and what to do; empty while it
-    is."""
+    """`topic_id`: of the topic here; a report of a former topic of the name does not count. `end`: of the mirror's log;
+    `last_epoch`: of its last record, -1 if there is none; `source_end`: the source's high watermark in its last answer,
+    -1 before it. `reason`: why nothing is copied now, and what to do; empty while it is."""
 
+    topic_id: KafkaUuid
     status: str
     end: int
     source_end: int

@@ -125,7 +125,7 @@ class LinkFetches:
             source = None if topic is None else TopicPartition(topic.source, replica.name.partition)
             status = self.stops(replica.name.topic) or ("COPYING" if mirror is None else mirror.status.value)
             found[replica.name] = PartitionReport(
-                status=status, end=end,
+                topic_id=replica.topic_id, status=status, end=end,
                 source_end=-1 if mirror is None else mirror.source_end,
                 lag=-1 if mirror is None else mirror.lag,
                 last_epoch=replica.log.last_record_epoch,

@@ -15,6 +15,8 @@ from ...records.partition import TopicPartition
 from ..options import TIMEOUT_S, settings_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ...cluster.mirrors import LinkNode, MirrorTopicNode, ReportNode
     from ...interfaces.coordination import Coordination
 
@@ -40,7 +42,8 @@ Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", he
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 POLL_S: Final = 0.1
 NO_REPORT: Final = "NO_REPORT"
-"""The status of a partition that no broker leads, or that its leader has not reported since it has registered."""
+"""The status of a partition that no broker leads, or that its leader has not reported since it has registered or since
+the topic was created."""
 WAIT_S: Final = 60.0
 
 
@@ -107,7 +110,7 @@ def partitions_of(coordination: Coordination, link: str, only: list[str] | None)
     epochs = {broker: found.epoch for broker, found in image.registrations.items()}
     reports = {broker: found for broker, found in all_reports.items() if epochs.get(broker) == found.broker_epoch}
     rows = [
-        _row(TopicPartition(name, number), partition.leader, reports, source_ends, node)
+        _row(TopicPartition(name, number), known.topic_id, partition.leader, reports, source_ends, node)
         for name, node in topics.items()
         if (known := image.topics.get(name)) is not None and (not only or name in only)
         for number, partition in sorted(known.partitions.items())
@@ -133,13 +136,16 @@ def _source_ends(reports: Mapping[int, ReportNode]) -> dict[TopicPartition, int]
 
 def _row(
     tp: TopicPartition,
+    topic_id: UUID,
     leader: int,
     reports: Mapping[int, ReportNode],
     source_ends: Mapping[TopicPartition, int],
     node: MirrorTopicNode,
 ) -> dict[str, Any]:
-    """Returns the state of a partition as its leader has reported it in its present registration."""
+    """Returns the state of a partition as its leader has reported it in its present registration, of this topic."""
     report = reports[leader].partitions.get(tp.topic, {}).get(tp.partition) if leader in reports else None
+    if report is not None and report.topic_id != topic_id:
+        report = None
     end, source_end, lag = (-1, -1, -1) if report is None else (report.end, report.source_end, report.lag)
     if source_end < 0:
         source_end = source_ends.get(tp, -1)

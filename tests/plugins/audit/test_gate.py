@@ -249,7 +249,7 @@ def test_the_command(tmp_path: Path) -> None:
         config.write_text(yaml.safe_dump(sections))
 
         def gate(*options: str) -> Any:
-            return CliRunner().invoke(app, ["audit", "--config", str(config), "--timeout", "3s", *options])
+            return CliRunner().invoke(app, ["audit", "--config", str(config), "--timeout", "6s", *options])
 
         start = parse_instant("2013-01-01")
         assert CliRunner().invoke(app, ["topics", "create", "trips", "-b", servers]).exit_code == 0
@@ -261,7 +261,8 @@ def test_the_command(tmp_path: Path) -> None:
         assert opened.stdout == (
             "topic trips is complete before 2013-01-01T00:15Z: 2 windows; records: producer 20, broker 20\n"
         )
-        assert gate("--wait-complete", "trips", "--until", "2013-01-02", "--threshold", "0.9").exit_code == 0
+        assert gate("--wait-complete", "trips", "--until", "2013-01-02", "--threshold", "0.9",
+                    "--timeout", "2m").exit_code == 0  # fmt: skip
         late = gate("--wait-complete", "trips", "--until", "2013-01-01", "--tier", "broker", "--since", "2012-01-01",
                     "--timeout", "2m")  # fmt: skip
         assert "0 windows" in late.stdout, "nothing was there, and nothing comes any more"

@@ -20,7 +20,18 @@ from klamm.core.groups.records.kafka_format import GroupKey, OffsetKey, decode_k
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import KLAMM, RunningBroker, running_broker
-from klammtest.clients.grouping import commit, describe, heartbeat, join, joined, leave, once_loaded, stored, sync
+from klammtest.clients.grouping import (
+    commit,
+    coordinated,
+    describe,
+    heartbeat,
+    join,
+    joined,
+    leave,
+    once_loaded,
+    stored,
+    sync,
+)
 from klammtest.requests import batch, produce
 from klammtest.wire import WireClient
 
@@ -48,6 +59,10 @@ def committed(consumer: Any, *numbers: int) -> list[tuple[int, str | None]]:
 
 
 def foreign(broker: RunningBroker, group: str) -> Any:
+    """Returns a consumer of a group that the broker coordinates: librdkafka tries a commit only once more while the
+    group is being loaded."""
+    with WireClient(broker.bootstrap) as wire:
+        coordinated(wire, group)
     return ForeignConsumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False, "log_level": 0}
     )
@@ -155,6 +170,7 @@ def test_foreign_members_go_on_after_a_restart(broker: RunningBroker) -> None:
     broker.start()
     with WireClient(broker.bootstrap) as wire:
         produce(wire, "foreign", batch(b"after"))
+        coordinated(wire, "foreign")
     assert next(values(consumer)) == b"after"
     assert assigned == [2]
     consumer.commit(asynchronous=False)

@@ -16,6 +16,9 @@ from klammtest.broker import RunningBroker
 from klammtest.logs import batch
 from klammtest.waiting import eventually
 
+LARGE = b"x" * 600_000
+"""A record of which a fetch takes one: with a second one, an answer would exceed `max.partition.fetch.bytes`."""
+
 
 class Clusters:
     """The source, and the target with the link `berlin` to it."""
@@ -69,7 +72,19 @@ class Clusters:
         eventually(reached, f"{topic} follows to {end}")
 
     def same(self, topic: str, number: int = 0) -> None:
+        self.shows_all(topic, number)
         assert stored(self.target, topic, number) == stored(self.source, topic, number)
+
+    def shows_all(self, topic: str, number: int = 0) -> None:
+        """Waits until consumers see as many records of the target as of the source: a mirror that is FOLLOWING raises
+        its high watermark only before its next fetch."""
+        tp = TopicPartition(topic, number)
+
+        def end(client: ClusterClient) -> int:
+            ((found, _),) = client.list_offsets({tp: -1}).values()
+            return found
+
+        eventually(lambda: end(self.target) == end(self.source), f"consumers see all of {tp}")
 
 
 def stored(client: ClusterClient, topic: str, number: int = 0, offset: int = 0) -> bytes:

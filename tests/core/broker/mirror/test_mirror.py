@@ -18,7 +18,7 @@ from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import running_broker
 from klammtest.logs import batch
-from klammtest.mirrored import Clusters, stored
+from klammtest.mirrored import LARGE, Clusters, stored
 from klammtest.waiting import eventually
 
 
@@ -102,7 +102,7 @@ def test_a_topic_that_is_deleted_while_it_is_paused_is_not_copied_again(clusters
     clusters.mirror("pause", "berlin", "--topic", topic)
     clusters.target.delete_topics([topic])
     eventually(lambda: clusters.row(topic)["status"] == "PAUSED", "it is created, and stays paused")
-    assert clusters.row(topic)["end"] == 0
+    assert clusters.row(topic)["end"] == 0, "a report of the former topic"
     clusters.mirror("resume", "berlin", "--topic", topic)
     clusters.follows(topic, 1)
 
@@ -148,13 +148,14 @@ def test_a_gap_is_stored_and_copying_goes_on_behind_it(clusters: Clusters) -> No
     clusters.follows(topic, 1)
     clusters.mirror("pause", "berlin", "--topic", topic)
     eventually(lambda: clusters.row(topic)["status"] == "PAUSED", "the pause")
-    clusters.write(topic, b"b", b"c", b"d")
+    clusters.write(topic, LARGE, LARGE, LARGE)
     clusters.source.delete_records({tp: 3})
     clusters.mirror("resume", "berlin", "--topic", topic)
     clusters.follows(topic, 4)
     row = clusters.row(topic)
     # The fetch that was under way at the pause may have taken a record more.
     assert [gap[1] for gap in row["gaps"]] == [3]
+    clusters.shows_all(topic)
     assert stored(clusters.target, topic, offset=3) == stored(clusters.source, topic, offset=3)
 
 
@@ -165,6 +166,7 @@ def test_a_topic_that_was_created_again_stops_and_is_copied_anew_once_it_is_dele
     clusters.source.commit_offsets("load.again", {TopicPartition(topic, 0): CommittedOffset(2)})
     clusters.follows(topic, 2)
     eventually(lambda: clusters.target.fetch_offsets("load.again"), "the group")
+    clusters.shows_all(topic)
     before = stored(clusters.target, topic)
     clusters.source.delete_topics([topic])
     clusters.create(topic, 2, retention_ms="9000000000002")
