@@ -84,11 +84,13 @@ class Retries:
         return self._deadline - self._clock()
 
     def wait(self, problem: Exception, *, until: float | None = None) -> None:
-        """Sleeps after a failed attempt, or raises `problem` if the time is up. `until` is an earlier deadline for this
-        problem.
+        """Sleeps after a failed attempt, or raises `problem` if the time is up, before or after: an attempt that has no
+        time left would hide why the ones before it have failed. `until` is an earlier deadline for this problem.
         """
         self._failures += 1
         delay = self._policy.delay(self._failures)
         if self._clock() + delay >= (self._deadline if until is None else min(until, self._deadline)):
             raise problem
         self._sleep(delay)
+        if self.left_s <= 0:
+            raise problem

@@ -34,6 +34,7 @@ from klamm.core.records.partition import TopicPartition
 from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.brokers.scripted import HangUpError, ScriptedBroker, scripted_broker
+from klammtest.waiting import PATIENCE_S
 
 QUICK = Network(reconnect=Backoff(0.005, 0.02), retry=Backoff(0.005, 0.02))
 
@@ -254,7 +255,7 @@ def test_a_server_that_is_no_broker(codecs: CodecTable) -> None:
         thread.start()
         port = server.getsockname()[1]
         with (
-            ClusterClient(f"127.0.0.1:{port}", codecs=codecs, request_timeout_s=5) as client,
+            ClusterClient(f"127.0.0.1:{port}", codecs=codecs, request_timeout_s=PATIENCE_S) as client,
             pytest.raises(ProtocolError, match=rf"127.0.0.1:{port}: a frame of \d+ bytes is over the limit"),
         ):
             client.metadata()

@@ -37,6 +37,7 @@ DATES = {"type": "record", "name": "D", "fields": [AT]}
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     with number_topics(tmp_path_factory.mktemp("typed")) as made:
+        made.create("trips", 1)
         log = TopicSchemaLog(ClusterClient(made.bootstrap, codecs=CodecTable()))
         for number, (subject, version, schema) in enumerate([("trips", 1, FIRST), ("dates", 1, DATES)], start=1):
             add(log, stored(f"{subject}-value", version, number, json.dumps(schema)))
@@ -71,7 +72,6 @@ def values(made: KlammReader) -> list[object]:
 
 
 def test_values_are_structs_of_the_topics_schema_both_ways(topics: Topics) -> None:
-    topics.create("trips", 1)
     rows = [{"id": 1, "to": "Rome"}, None, {"id": 2, "to": "Oslo"}]
     write(topics, "trips", pa.array(rows), "first")
     assert [(record.value or b"")[:5] for _, record in topics.records("trips")] == [b"\0\0\0\0\1", b"", b"\0\0\0\0\1"]

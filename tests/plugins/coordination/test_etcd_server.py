@@ -23,6 +23,7 @@ from klamm.plugins.coordination.etcd.server import EtcdServer
 from klammtest.etcd import EtcdCase, needs_etcd
 from klammtest.ports import free_port
 from klammtest.tls import self_signed
+from klammtest.waiting import PATIENCE_S
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
 pytestmark = needs_etcd
@@ -171,7 +172,7 @@ def test_a_user_where_there_are_none(tmp_path: Path) -> None:
     with EtcdServer(tmp_path, free_port()) as server:
         coordination = EtcdCase(server, more={"etcd.username": "klamm", "etcd.password": "secret"}).make()
         with pytest.raises(CoordinationError, match="authentication is not enabled"):
-            coordination.start(timeout_s=3.0)
+            coordination.start(timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_a_user_where_there_are_none(tmp_path: Path) -> None:
 def test_a_user_who_may_not(with_users: EtcdServer, user: dict[str, Any]) -> None:
     coordination = EtcdCase(with_users, more={"etcd.prefix": "/klamm", **user}).make()
     with pytest.raises(CoordinationError, match=r"refuses.*`etcd\.username`") as caught:
-        coordination.start(timeout_s=3.0)
+        coordination.start(timeout_s=PATIENCE_S)
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -210,7 +211,7 @@ def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
         untrusted = {name: path for name, path in keys.items() if name != "etcd.ssl.ca"}
         for some, reason in ((untrusted, ".*certificate verify failed"), ({"etcd.ssl.ca": certificate}, "")):
             with pytest.raises(CoordinationUnavailableError, match=f"no etcd responds at {secure}{reason}") as caught:
-                EtcdCase(server, secure, some).make().start(timeout_s=1.0)
+                EtcdCase(server, secure, some).make().start(timeout_s=3.0)
             assert "\n" not in str(caught.value)
         for wrong, name in (
             ({"etcd.ssl.ca": key}, "etcd.ssl.ca"),
@@ -218,7 +219,7 @@ def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
             ({"etcd.ssl.certificate": key, "etcd.ssl.key": key}, "etcd.ssl.certificate"),
         ):
             with pytest.raises(CoordinationError, match=f"{name}: .* in PEM"):
-                EtcdCase(server, secure, wrong).make().start(timeout_s=1.0)
+                EtcdCase(server, secure, wrong).make().start(timeout_s=PATIENCE_S)
 
 
 def test_the_question_for_the_size_of_transactions_reads_nothing(tmp_path: Path) -> None:

@@ -31,6 +31,14 @@ def test_retries_sleep_until_the_time_is_up_and_then_raise_the_problem() -> None
     assert now[0] == pytest.approx(0.6)
 
 
+def test_a_sleep_that_takes_longer_than_asked_ends_with_the_problem() -> None:
+    """Not with the error of an attempt that has no time left, which does not say what is wrong."""
+    now = [0.0]
+    retries = Retries(1.0, Backoff(0.2, 0.4, jitter=0.0), lambda: now[0], lambda _: now.__setitem__(0, 1.5))
+    with pytest.raises(ValueError, match="refused"):
+        retries.wait(ValueError("refused"))
+
+
 def test_one_problem_may_have_less_time() -> None:
     retries = Retries(100.0, Backoff(0.2, 0.4, jitter=0.0), lambda: 0.0, lambda _: None)
     with pytest.raises(ValueError, match="soon"):

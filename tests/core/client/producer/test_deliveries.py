@@ -45,7 +45,7 @@ def test_the_audit_is_told_once_of_a_batch_that_two_threads_report() -> None:
     closing = threading.Thread(target=listeners.attempted, args=(batch,))
     SlowBatch.reading.clear()
     closing.start()
-    assert SlowBatch.reading.wait(5)
+    assert SlowBatch.reading.wait(60)
     listeners.attempted(batch)
     closing.join()
     audit.attempted.assert_called_once_with("t", 0, 14, 7)
