@@ -215,9 +215,11 @@ class Cluster:
         """Ends the mirror of a topic; see `TopicChanges.promote`. For the controller."""
         self._change(self.node.topics.promote(name))
 
-    def adopt_mirror(self, name: str, link: str, promotions: Mapping[int, PromotionStart]) -> None:
+    def adopt_mirror(
+        self, name: str, link: str, promotions: Mapping[int, PromotionStart], topic_id: UUID | None = None
+    ) -> None:
         """Makes a topic a mirror of its former mirror; see `TopicChanges.adopt`. For the controller."""
-        self._change(self.node.topics.adopt(name, link, promotions))
+        self._change(self.node.topics.adopt(name, link, promotions, topic_id))
 
     def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
         """Raises the leader epochs of partitions that this broker leads above the epochs in its logs; the new epochs

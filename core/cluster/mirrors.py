@@ -71,8 +71,8 @@ class MirrorCut(NodeData):
 class MirrorTopicNode(NodeData):
     """`since_ms`: when the mirror began. `gaps`: by partition, the offsets from the first up to the second that the
     source had deleted. `promote`: the mirror is to end. `decisions`: by partition, the operator's last `MirrorDecision`
-    (status, end, last epoch). `adopt`: the topic is to become a mirror: by partition, the `PromotionStart` of its
-    former mirror."""
+    (status, end, last epoch). `adopt`: the topic with the id `adopt_id` is to become a mirror: by partition, the
+    `PromotionStart` of its former mirror."""
 
     version: int = 1
     source: str
@@ -82,6 +82,7 @@ class MirrorTopicNode(NodeData):
     cuts: tuple[MirrorCut, ...] = ()
     promote: bool = False
     adopt: dict[int, tuple[int, int]] = Field(default_factory=dict)
+    adopt_id: KafkaUuid | None = None
     decisions: dict[int, tuple[str, int, int]] = Field(default_factory=dict)
     paused: bool = False
 

@@ -215,12 +215,15 @@ class TopicChanges:
         while (yield from self._writer.change(self._controller.guard, plain(plan))) is not None:
             pass
 
-    def adopt(self, name: str, link: str, promotions: Mapping[int, PromotionStart]) -> Steps[None]:
+    def adopt(
+        self, name: str, link: str, promotions: Mapping[int, PromotionStart], known_id: UUID | None = None
+    ) -> Steps[None]:
         """Makes a topic a mirror of this link, which continues its logs up to where the former mirror was promoted. The
         topic gets a new id: each replica takes over the log of the old one once, and cuts it then. No-op if it is a
-        mirror of the link. Raises `BrokerError` LEADER_NOT_AVAILABLE if a partition has no live leader, INVALID_REQUEST
-        if a partition is not in `promotions` or the topic is another link's mirror, or has too many partitions for one
-        change."""
+        mirror of the link. With `known_id`, only the topic with this id. Raises `BrokerError`
+        UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID if it was deleted, LEADER_NOT_AVAILABLE if a partition has no
+        live leader, INVALID_REQUEST if a partition is not in `promotions` or the topic is another link's mirror, or has
+        too many partitions for one change."""
         topic_id = self._new_id()
 
         def plan(image: ClusterImage) -> Plan | None:
@@ -228,6 +231,8 @@ class TopicChanges:
             links = {partition.state.mirror for partition in topic.partitions.values()}
             if links == {link}:
                 return None
+            if known_id not in (None, topic.topic_id):
+                raise BrokerError(ErrorCode.unknown_topic_id, f"topic {name!r} was deleted and created again")
             if links != {""} or promotions.keys() != topic.partitions.keys():
                 why = "is a mirror" if links != {""} else f"has other partitions than {sorted(promotions)}"
                 raise BrokerError(ErrorCode.invalid_request, f"topic {name!r} {why}")

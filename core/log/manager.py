@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID, uuid4
 
 from ..config.sections.topic import TopicConfig
@@ -27,7 +27,7 @@ from ..errors import KlammError, NoSpaceError, StorageError
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.partition import TopicPartition
-from .cut_batches import set_aside
+from .cut_batches import set_aside_before_adoption
 from .data_ids import (
     DataIdentity,
     identity_at_start,
@@ -68,7 +68,7 @@ from .state.last_start import write_last_start
 from .state.steady_clock import SteadyClock
 from .state.topic_id import change_topic_id, read_topic_id, uuid_text
 
-__all__ = ["AdoptedLog", "ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
+__all__ = ["ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
 
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
@@ -101,14 +101,6 @@ class LogTuning:
     open_files: int = DEFAULT_LIMIT
     max_rescan_bytes: int = _MAX_RESCAN_BYTES
     decompressed_max_bytes: int = MAX_DECOMPRESSED
-
-
-class AdoptedLog(NamedTuple):
-    """What was cut when a log became that of another topic: offsets from `start` up to `end`, kept in `path`."""
-
-    start: int
-    end: int
-    path: Path
 
 
 @dataclass(slots=True)
@@ -180,7 +172,6 @@ class LogManager:
             self._missing = MissingLogs(self.directory, expected, accept_missing, past)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
             self.given_producer_ids = GivenProducerIds(self.directory)
-            self.adopted: dict[TopicPartition, AdoptedLog] = {}
             self._load(config_for, tuple(accepted_data), accept_missing=accept_missing)
             if self._missing.new_directory:
                 self.write_checkpoints()  # from now on a directory without checkpoints counts as emptied
@@ -313,11 +304,10 @@ class LogManager:
     def take_over(
         self, tp: TopicPartition, former: UUID, topic_id: UUID, cut_at: Callable[[PartitionLog], int]
     ) -> None:
-        """Makes the log of the topic `former`, which nothing uses any more, that of `topic_id`; `adopted` has what was
-        cut. Does nothing if there is no log of `former`.
+        """Makes the log of the topic `former`, which nothing uses any more, that of `topic_id`; `adopted_cut` finds
+        what was cut. Does nothing if there is no log of `former`.
 
-        It is cut at `cut_at` before it has the new id: a crash between the two repeats the cut, which then changes
-        nothing. Raises `StorageError`.
+        It is cut at `cut_at` before it has the new id: a crash between the two repeats the cut. Raises `StorageError`.
         """
         log = self.get(tp)
         if log is None or log.topic_id != former:
@@ -325,10 +315,10 @@ class LogManager:
         if log.offline is not None:
             raise StorageError(f"{tp} is offline: {log.offline}")
         log.rest()
-        end, cut = log.log_end_offset, cut_at(log)
-        first, path = max(cut, log.log_start_offset), None
-        if first < end:
-            path = set_aside(log, first, "the topic mirrors its former mirror, which does not have them")
+        cut = cut_at(log)
+        first = max(cut, log.log_start_offset)
+        if first < log.log_end_offset:
+            set_aside_before_adoption(log, first, topic_id)
         if cut < log.log_start_offset:
             log.restart_at(cut)
         else:
@@ -336,8 +326,6 @@ class LogManager:
         with self._lock:
             change_topic_id(log.directory, topic_id)
             log.topic_id = topic_id
-        if path is not None:
-            self.adopted[tp] = AdoptedLog(first, end, path)
 
     def note_start(self, broker_epoch: int) -> None:
         """Records durably that every partition of this broker is open under this registration. Raises

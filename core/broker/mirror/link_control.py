@@ -43,6 +43,7 @@ from ...errors import BrokerError, ConfigError, ErrorCode, KlammError, describe_
 from ...faults import fault_point
 from ...interfaces.coordination import NoNodeError
 from ...interfaces.service import BrokerContext, ServiceMetric
+from ...log.cut_batches import adopted_cut
 from ...mirror.adoption import PromotionStart
 from ...mirror.group_offsets import GroupOffset, offsets_to_copy
 from ...mirror.origin import ORIGIN
@@ -95,6 +96,8 @@ class LinkControl:
         """The groups that are still to be copied this time."""
         self._uncopied: dict[str, str] = {}
         """Groups whose offsets could not be copied the last time, with the reason."""
+        self._noted: dict[TopicPartition, UUID] = {}
+        """The topic ids of logs whose cut at an adoption, if there is one, is stored."""
         self._reported: ReportNode | None = None
         self._due: dict[str, float] = {}
         self._clients = ExitStack()
@@ -207,21 +210,46 @@ class LinkControl:
     def _adopt(self) -> None:
         """Makes mirrors of the topics that are to mirror their former mirrors, and stores what this broker has cut from
         their logs."""
+        problem: KlammError | None = None
         for name, node in list(self._topics.items()):
-            if node.adopt and self._controls:
-                promotions = {number: PromotionStart(*each) for number, each in node.adopt.items()}
-                self._services.cluster.adopt_mirror(name, self.name, promotions)
-                log.info("mirror %s: topic %s mirrors its former mirror now", self.name, name)
-                self._change_topic(name, lambda known: known.model_copy(update={"adopt": {}}))
-                self._refused.pop(name, None)  # it was an ordinary topic
-        for tp, found in dict(self._services.logs.adopted).items():
-            topic = self._topics.get(tp.topic)
-            if topic is not None and all(cut.path != str(found.path) for cut in topic.cuts):
-                cut = MirrorCut(
-                    partition=tp.partition, start=found.start, end=found.end, broker=self._services.broker_id,
-                    path=str(found.path),
+            try:
+                if node.adopt and self._controls:
+                    self._adopt_topic(name, node)
+                self._note_adopted_cuts(name)
+            except KlammError as error:  # of this topic: the others are adopted
+                problem = error
+        if problem is not None:
+            raise problem
+
+    def _adopt_topic(self, name: str, node: MirrorTopicNode) -> None:
+        promotions = {number: PromotionStart(*each) for number, each in node.adopt.items()}
+        try:
+            self._services.cluster.adopt_mirror(name, self.name, promotions, node.adopt_id)
+        except BrokerError as error:
+            if error.code not in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
+                raise
+            log.warning("mirror %s: topic %s is not adopted: it was deleted since the command", self.name, name)
+            self._coordination.delete(topic_path(self.name, name))
+            return
+        log.info("mirror %s: topic %s mirrors its former mirror now", self.name, name)
+        self._change_topic(name, lambda known: known.model_copy(update={"adopt": {}}))
+        self._refused.pop(name, None)  # it was an ordinary topic
+
+    def _note_adopted_cuts(self, name: str) -> None:
+        """Stores what was cut from the logs here when the topic was adopted, also before a restart."""
+        topic = self._services.cluster.image().topics.get(name)
+        for number in () if topic is None or topic.former is None else topic.partitions:
+            found = self._services.logs.get(TopicPartition(name, number))
+            if found is None or found.topic_id == self._noted.get(found.tp):
+                continue
+            topic_id = found.topic_id
+            if (cut := adopted_cut(found)) is not None:
+                known = MirrorCut(
+                    partition=number, start=cut.start, end=cut.end, broker=self._services.broker_id,
+                    path=str(cut.path),
                 )  # fmt: skip
-                self._change_topic(tp.topic, partial(_with_cut, cut))
+                self._change_topic(name, partial(_with_cut, known))
+            self._noted[found.tp] = topic_id
 
     def _change_topic(self, name: str, change: Callable[[MirrorTopicNode], MirrorTopicNode]) -> None:
         def changed(node: MirrorTopicNode | None) -> MirrorTopicNode | None:

@@ -118,6 +118,7 @@ def adopt(
                 topic_id=topic_id,
                 since_ms=_promoted_ms(starts),
                 adopt={number: (start.offset, start.leader_epoch) for number, start in starts.items()},
+                adopt_id=image.topics[name].topic_id,
             )
         for row in () if as_json else rows:
             beyond = f"offsets {row['cut']} to {row['end']} (not in it) are cut and kept in a file"

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.log.cut_batches import adopted_cut, set_aside_before_adoption
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.mirror.adoption import PromotionStart, adopted, common_end
@@ -66,14 +67,32 @@ def test_a_log_is_taken_over_once(tmp_path: Path) -> None:
         written(log, 3, 3, 3, 3)
         logs.take_over(TP, OLD, NEW, lambda log: common_end(log, promotion))
         assert (log.log_end_offset, log.high_watermark) == (2, 2)
-        assert logs.adopted[TP][:2] == (2, 4)
-        assert logs.adopted[TP].path.stat().st_size > 0
+        cut = adopted_cut(log)
+        assert cut is not None
+        assert cut[:2] == (2, 4)
     with opened(tmp_path) as logs:
         log = logs.create(TP, NEW, CONFIG)
         assert log.log_end_offset == 2
         written(log, 9)
         logs.take_over(TP, OLD, NEW, lambda log: common_end(log, promotion))
         assert log.log_end_offset == 3
+
+
+def test_what_was_cut_is_known_after_a_crash_on_the_way(tmp_path: Path) -> None:
+    with opened(tmp_path) as logs:
+        log = logs.create(TP, OLD, CONFIG)
+        written(log, 3, 3, 3, 3)
+        set_aside_before_adoption(log, 2, NEW)
+        log.truncate_to(3)
+        assert adopted_cut(log) is None, "of this topic id"
+    with opened(tmp_path) as logs:
+        logs.take_over(TP, OLD, NEW, lambda log: common_end(log, PromotionStart(2, 9)))
+    with opened(tmp_path) as logs:
+        log = logs.create(TP, NEW, CONFIG)
+        cut = adopted_cut(log)
+        assert log.log_end_offset == 2
+        assert cut is not None
+        assert cut[:2] == (2, 4)
 
 
 def test_a_log_that_begins_above_the_promotion_is_emptied(tmp_path: Path) -> None:
@@ -83,7 +102,9 @@ def test_a_log_that_begins_above_the_promotion_is_emptied(tmp_path: Path) -> Non
         log.delete_records_before(3)
         logs.take_over(TP, OLD, NEW, lambda log: common_end(log, PromotionStart(1, 9)))
         assert (log.log_start_offset, log.log_end_offset) == (1, 1)
-        assert logs.adopted[TP][:2] == (3, 4)
+        cut = adopted_cut(log)
+        assert cut is not None
+        assert cut[:2] == (3, 4)
 
 
 def test_only_the_leader_is_in_sync_and_in_an_epoch_of_its_own() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from klamm.core.cluster.mirrors import MirrorTopicNode, read_topics, topic_path, update
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import ProducerIdBlockNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import BrokerError
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
@@ -44,14 +48,27 @@ class Pair(Clusters):
         eventually(written, "a client's record")
         return offsets[0]
 
+    @contextmanager
+    def coordination(self) -> Iterator[Coordination]:
+        found = load_settings(self.target_broker.config_path).make_coordination()
+        found.start(10)
+        try:
+            yield found
+        finally:
+            found.close()
+
+    def change(self, link: str, topic: str, change: Callable[[Any], MirrorTopicNode]) -> None:
+        with self.coordination() as coordination:
+            update(coordination, topic_path(link, topic), MirrorTopicNode, change)
+
+    def nodes(self, link: str) -> dict[str, MirrorTopicNode]:
+        with self.coordination() as coordination:
+            return read_topics(coordination, link)
+
     def last_allocated(self) -> int:
         """Returns the last producer id of the target's blocks."""
-        coordination = load_settings(self.target_broker.config_path).make_coordination()
-        coordination.start(10)
-        try:
+        with self.coordination() as coordination:
             data, _ = coordination.get(paths.PRODUCER_ID_BLOCK)
-        finally:
-            coordination.close()
         return ProducerIdBlockNode.decode(paths.PRODUCER_ID_BLOCK, data).block_end
 
 
@@ -248,11 +265,27 @@ def test_the_former_source_mirrors_its_former_mirror_without_a_new_copy(clusters
     with pytest.raises(BrokerError):
         clusters.write(topic, b"refused")
     assert "is a mirror of link rome already" in back.mirror(*adopt, fails=True)
+    back.change("rome", topic, lambda node: node.model_copy(update={"cuts": ()}))  # as if it had crashed before
     back.target_broker.restart()
+    eventually(lambda: back.row(topic, link="rome").get("cuts") == [kept], "the cut is noted again")
     back.target.commit_offsets("other", {TopicPartition(topic, 0): CommittedOffset(4)})
     assert clusters.writes(topic, b"z") == 4
     back.follows(topic, 5, link="rome")
     back.same(topic)
+
+
+def test_a_topic_that_was_created_again_since_the_command_is_not_adopted(clusters: Pair) -> None:
+    """And stops no other: the controller was away, and the operator has given it up."""
+    topic = "given.up"
+    clusters.create(topic)
+    clusters.write(topic, b"a")
+    back = Pair(clusters.target_broker, clusters.source_broker, clusters.codecs, clusters.stack)
+    back.mirror("create", "rome")
+    asked = MirrorTopicNode(source=topic, topic_id=uuid4(), adopt={0: (0, 9)}, adopt_id=uuid4())
+    for name in ("a.deleted.one", topic):
+        back.change("rome", name, lambda _: asked)
+    eventually(lambda: not {"a.deleted.one", topic} & back.nodes("rome").keys(), "they are given up")
+    clusters.write(topic, b"b")
 
 
 def test_a_compacted_topic_is_adopted(clusters: Pair, tmp_path: Path) -> None:
