@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from klammtest.broker import SPAWNED
 
@@ -23,7 +23,12 @@ pytest_plugins = [
 ]
 
 
-settings.register_profile("klamm", deadline=None)  # no test asserts a time
+settings.register_profile(
+    "klamm",
+    deadline=None,  # no test asserts a time
+    suppress_health_check=[HealthCheck.too_slow],  # nor do those who draw examples
+    derandomize="KLAMM_FUZZ" not in os.environ,  # a run that has passed passes again; see `klammtest.fuzz`
+)
 settings.load_profile("klamm")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -25,13 +25,14 @@ from klammtest.wire import WireClient
 from klammtest.zookeeper import CoordinationCase
 
 SESSION_MS = 2000
+"""Of a broker whose session has to end; it may end earlier, on a busy machine."""
 TOPICS = {"t": {"partitions": 1}}
 VERSION = 9
 
 
-def section(case: CoordinationCase) -> dict[str, Any]:
+def section(case: CoordinationCase, session_ms: int = SESSION_MS) -> dict[str, Any]:
     name = "session.timeout.ms" if case.name == "embedded" else f"{case.name}.session.timeout.ms"
-    return {**case.section(), name: SESSION_MS}
+    return {**case.section(), name: session_ms}
 
 
 def pause_until_expired(broker: RunningBroker, tree: Coordination) -> None:
@@ -76,7 +77,7 @@ def test_who_wakes_up_displaced_acknowledges_nothing(
         first,
         WireClient(first.bootstrap) as wire,
     ):  # fmt: skip
-        assert produce(wire, "t", batch(b"before")).base_offset == 0
+        eventually(lambda: produce(wire, "t", batch(b"before")).base_offset == 0, "it leads")
         pause_until_expired(first, tree)
         second = registered_elsewhere()
         tree.create(paths.broker(0), second.encode(), ephemeral=True)
@@ -99,7 +100,7 @@ def test_who_wakes_up_and_is_still_wanted_goes_on(coordination_case: Coordinatio
         running_broker(tmp_path / "first", topics=TOPICS, coordination=section(coordination_case)) as first,
         WireClient(first.bootstrap) as wire,
     ):
-        assert produce(wire, "t", batch(b"before")).base_offset == 0
+        eventually(lambda: produce(wire, "t", batch(b"before")).base_offset == 0, "it leads")
         pause_until_expired(first, tree)
         send_produce(wire, b"meanwhile")
         first.resume()
@@ -112,19 +113,14 @@ def test_who_wakes_up_and_is_still_wanted_goes_on(coordination_case: Coordinatio
 
 
 def test_the_second_is_refused_while_the_first_lives(coordination_case: CoordinationCase, tmp_path: Path) -> None:
-    tree = section(coordination_case)
-    with running_broker(tmp_path / "first", coordination=tree) as first:
+    """It waits for one and a half of its own session time-outs."""
+    lasting, shorter = section(coordination_case, 20_000), section(coordination_case, 6_000)
+    with running_broker(tmp_path / "first", coordination=lasting) as first:
         taken = (
             r"broker id 0 is taken by the live broker at 127\.0\.0\.1:\d+; configure another `broker.id` for this one"
         )
-        with pytest.raises(RuntimeError, match=taken), running_broker(tmp_path / "second", coordination=tree):
+        with pytest.raises(RuntimeError, match=taken), running_broker(tmp_path / "second", coordination=shorter):
             pass
         first.create_topics(TOPICS)
-        empty = (
-            taken + r"\. If that one was this broker, and is dead: "
-            r"log directory \S+ is empty, but the cluster has 1 partition here \(t-0\)"
-        )
-        with pytest.raises(RuntimeError, match=empty), running_broker(tmp_path / "third", coordination=tree):
-            pass
         with WireClient(first.bootstrap) as wire:
             eventually(lambda: produce(wire, "t", batch(b"x")).error_code is ErrorCode.none, "the first goes on")

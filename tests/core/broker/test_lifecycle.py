@@ -101,11 +101,15 @@ def test_a_coordination_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_broker_id_that_is_taken(tmp_path: Path) -> None:
-    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 4000}
-    with running_broker(tmp_path / "first", coordination=tree) as first:
+    """The second one waits for one and a half of its own session time-outs."""
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db")}
+    lasting, shorter = ({**tree, "session.timeout.ms": ms} for ms in (20_000, 6_000))
+    with running_broker(tmp_path / "first", topics={"t": {"partitions": 1}}, coordination=lasting) as first:
         own = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "./data"}
-        line = refusal(tmp_path / "second", broker=own, coordination=tree)
-        assert f"broker id 0 is taken by the live broker at 127.0.0.1:{first.port}" in line
+        line = refusal(tmp_path / "second", broker=own, coordination=shorter)
+        assert f"broker id 0 is taken by the live broker at 127.0.0.1:{first.port}; configure another" in line
+        assert "If that one was this broker, and is dead: log directory " in line
+        assert "is empty, but the cluster has 1 partition here (t-0)" in line
 
 
 def test_sigterm_answers_what_is_parked_and_leaves_clean_logs(tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_each_listener_tells_its_own_address(tmp_path: Path) -> None:
 
 
 def test_idle_and_superfluous_connections_are_closed(tmp_path: Path) -> None:
-    limits = {"max.connections": 3, "connections.max.idle.ms": 500}
+    limits = {"max.connections": 3, "connections.max.idle.ms": 4000}  # by then the superfluous one must be there
     with running_broker(tmp_path, broker=limits) as broker:
         clients = [WireClient(broker.bootstrap) for _ in range(3)]
         assert metadata(clients[2], None).brokers
@@ -202,7 +206,7 @@ def test_idle_and_superfluous_connections_are_closed(tmp_path: Path) -> None:
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[RunningBroker, RunningBroker]]:
     """Brokers 0 (the controller) and 1 on one embedded coordination with short sessions."""
-    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 3000}
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 6000}
     with (
         running_broker(tmp_path / "zero", coordination=tree) as zero,
         running_broker(tmp_path / "one", coordination=tree, broker={"broker.id": 1}) as one,

@@ -150,7 +150,7 @@ def test_a_lone_broker_has_nobody_to_tell(tmp_path: Path) -> None:
 
 class Site:
     def __init__(self, cluster: BrokerCluster, disks: dict[int, Disk]) -> None:
-        self.cluster, self.disks = cluster, disks
+        self.cluster, self.disks, self.since = cluster, disks, time.monotonic()
 
     @property
     def leader(self) -> int:
@@ -249,10 +249,15 @@ def test_if_all_disks_are_full_a_leader_stays_refuses_and_serves_what_it_has(sit
     site.await_acknowledged(b"first")
     for disk in site.disks.values():
         disk.control(room=0)
-    for _ in range(20):  # each that is tried says so; then nobody with room is left to lead
+
+    def all_are_full() -> bool:
+        """Each that is tried says so; then nobody with room is left to lead."""
         refused = site.send(b"none", acks=1)
         assert refused in (ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower)
-        time.sleep(0.1)
+        return all(map(site.says_full, site.cluster.ids))
+
+    eventually(all_are_full, "every broker has reported its disk")
+    eventually(lambda: site.send(b"none") is ErrorCode.kafka_storage_error, "the last one leads")
     settled = site.cluster.state(T0)
     for _ in range(20):
         assert site.send(b"none") is ErrorCode.kafka_storage_error
@@ -268,7 +273,8 @@ def test_if_all_disks_are_full_a_leader_stays_refuses_and_serves_what_it_has(sit
     site.await_in_sync()
     for broker in site.cluster.brokers:
         lines = broker.log().splitlines()
-        assert sum("the disk is full" in line for line in lines) <= 2, "one a minute at most"
+        most = 2 + (time.monotonic() - site.since) // 60
+        assert sum("the disk is full" in line for line in lines) <= most, "one a minute at most"
     assert any("the disk is full" in broker.log() and "t-0" in broker.log() for broker in site.cluster.brokers)
     assert within(lambda: any("the disk has space again" in broker.log() for broker in site.cluster.brokers), 60)
 

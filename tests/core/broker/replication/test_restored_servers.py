@@ -10,11 +10,14 @@ import pytest
 from klammtest.etcd import needs_etcd
 from klammtest.replicated.restores import RestoredCluster, restored_cluster, server_backup
 
+SESSION_MS = 10_000
+"""The other brokers start within twice as long after the first one, or it has been elected, and they must not join."""
+
 
 @pytest.mark.parametrize("kind", ["zookeeper", pytest.param("etcd", marks=needs_etcd)])
 def test_an_older_copy_of_a_server_s_data_loses_no_record(tmp_path: Path, kind: str) -> None:
     """The copy says that all are in sync; one of them, which leads a partition by the copy, has died since."""
-    with server_backup(kind, tmp_path) as backup, restored_cluster(tmp_path, backup) as it:
+    with server_backup(kind, tmp_path, SESSION_MS) as backup, restored_cluster(tmp_path, backup) as it:
         brokers_stopped(it)
         brokers_running(it)
 

@@ -300,7 +300,7 @@ def test_a_leader_watches_the_topics_of_foreign_members(
         (ours,) = stack.enter_context(reading(klamm.Consumer(config, topics=[topic])))
         eventually(lambda: owned(ours.consumer) == COUNT, "it leads")
         foreign = KafkaConsumer(topic, late, bootstrap_servers=broker.bootstrap, group_id=group,
-                                session_timeout_ms=6_000, heartbeat_interval_ms=100)  # fmt: skip
+                                session_timeout_ms=SESSION_MS, heartbeat_interval_ms=100)  # fmt: skip
         stack.callback(foreign.close)
 
         def theirs(count: int) -> bool:
@@ -386,13 +386,13 @@ def test_a_classic_group_is_shared_with_kafka_python_and_librdkafka(broker: Runn
     ours = Reader(klamm.Consumer(config, topics=[topic]))
     seen: set[tuple[int, int]] = set()
     python = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, group_id=group, auto_offset_reset="earliest",
-                           session_timeout_ms=6_000, heartbeat_interval_ms=100)  # fmt: skip
+                           session_timeout_ms=SESSION_MS, heartbeat_interval_ms=100)  # fmt: skip
     native = ConfluentConsumer(
         {
             "bootstrap.servers": broker.bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": 100,
             "partition.assignment.strategy": "range",
         }

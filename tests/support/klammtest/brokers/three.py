@@ -19,7 +19,7 @@ from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
 GROUPS = tuple(f"group-{number}" for number in range(12))
-SESSION_MS = 3000
+SESSION_MS = 6000
 
 
 class ThreeBrokers:
