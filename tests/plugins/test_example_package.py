@@ -47,7 +47,7 @@ class Installed:
 
     def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((SPAWNED, str(self.site)))}
-        return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=120, check=False)
+        return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     site = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-index"]
     done = subprocess.run(
-        [*pip, "--no-build-isolation", "--target", str(site), str(source)], capture_output=True, text=True, timeout=120
+        [*pip, "--no-build-isolation", "--target", str(site), str(source)], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return Installed(site)

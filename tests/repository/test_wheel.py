@@ -51,7 +51,7 @@ def install(venv: Path, *what: str, cwd: Path | None = None) -> None:
 @pytest.fixture(scope="module")
 def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = tmp_path_factory.mktemp("empty") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=600)
     install(venv, "-c", str(ROOT / "requirements/base.txt"), str(wheel))
     return venv
 
@@ -63,7 +63,7 @@ def environment_of_clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     copy_tree(folder / "klamm")
     venv = folder / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=600)
     install(venv, "--no-deps", "./klamm", cwd=folder)
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "needed.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
@@ -73,7 +73,7 @@ def environment_of_clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(venv: Path, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run([str(venv / "bin" / command[0]), *command[1:]], cwd=cwd, env=env, text=True,
-                          capture_output=True, timeout=120, check=False)  # fmt: skip
+                          capture_output=True, timeout=600, check=False)  # fmt: skip
 
 
 def test_the_wheel_has_every_module(wheel: Path) -> None:
@@ -103,7 +103,7 @@ def test_without_a_compiler_the_wheel_is_for_any_platform(fallback_wheel: Path, 
     assert fallback_wheel.name.endswith("-py3-none-any.whl")
     assert not [n for n in zipfile.ZipFile(fallback_wheel).namelist() if n.endswith(".so")]
     venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=600)
     (site,) = venv.glob("lib/python*/site-packages")
     here = [path for path in sys.path if path.endswith("site-packages")]  # what klamm needs, not its editable install
     (site / "needed.pth").write_text("".join(f"{path}\n" for path in here))

@@ -168,7 +168,7 @@ def test_confluents_serializers_pass_and_others_get_the_error_of_their_record(
 ) -> None:
     create_topic(wire, "foreign", config=FULL)
     answers: dict[bytes, KafkaError | None] = {}
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 200, "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 10_000, "enable.idempotence": True})
     with SchemaRegistryClient({"url": registry.url}) as client:
         context = SerializationContext("foreign", MessageField.VALUE)
         good = AvroSerializer(client, json.dumps(ORDER))({"id": 7}, context)

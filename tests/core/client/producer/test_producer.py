@@ -88,7 +88,7 @@ def test_keys_go_where_kafkas_clients_send_them(broker: RunningBroker, client: C
 def test_records_without_a_key_stick_to_a_partition_for_a_batch(
     broker: RunningBroker, client: ClusterClient, topic: str
 ) -> None:
-    with Producer(producer_settings(broker, linger_ms=50, batch_size=1000)) as producer:
+    with Producer(producer_settings(broker, linger_ms=60_000, batch_size=1000)) as producer:
         for _ in range(300):
             producer.send(topic, b"x" * 88)
     found = stored(client, topic)
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_on_its_future(broker: RunningBroker, topic: str) -
 
 @pytest.mark.parametrize("wrong", [1.5e12, -2, 2**63, 1_700_000_000_000_000, "2013-01-01"])
 def test_a_timestamp_that_is_none_fails_its_own_record_only(broker: RunningBroker, topic: str, wrong: Any) -> None:
-    with Producer(producer_settings(broker, linger_ms=200)) as producer:
+    with Producer(producer_settings(broker, linger_ms=60_000)) as producer:
         futures = [producer.send(topic, b"v", partition=0, timestamp_ms=t) for t in (1, wrong, -1)]
     assert [future.result(0).offset for future in (futures[0], futures[2])] == [0, 1]
     with pytest.raises(SchemaError, match="timestamp_ms is a whole number of milliseconds since 1970"):
