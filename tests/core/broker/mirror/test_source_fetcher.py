@@ -12,7 +12,7 @@ import pytest
 
 from klamm.core.broker.mirror.source_fetcher import Mirrored, SourceFetcher
 from klamm.core.config.sections.mirror import MirrorConfig
-from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.errors import ErrorCode
 from klamm.core.mirror.partition_mirror import MirrorAnswer, MirrorFetch, MirrorResult, MirrorStatus
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
@@ -37,12 +37,15 @@ class FakeMirror:
         self.results: list[MirrorResult] = []
         """What the next answers come to; then all are appended."""
         self.noticed: list[MirrorResult] = []
+        self.raises: Exception | None = None
 
     def fetch(self) -> MirrorFetch:
         return MirrorFetch(self.end, 0)
 
     def on_answer(self, fetch: MirrorFetch, answer: MirrorAnswer) -> MirrorResult:
         assert fetch.offset == self.end
+        if self.raises is not None:
+            raise self.raises
         result = self.results.pop(0) if self.results else MirrorResult.APPENDED
         if result is MirrorResult.APPENDED:
             self.end += bool(answer.records)
@@ -102,6 +105,7 @@ class FakeLink:
         self.stops: Callable[[str], str] = lambda _: ""
         self.followed: list[TopicPartition] = []
         self.held: list[TopicPartition] = []
+        self.errors: list[Exception] = []
 
     def on_loop(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return self.loop.run_until_complete(call())
@@ -112,8 +116,9 @@ class FakeLink:
     def hold(self, share: Iterable[Mirrored], *_: Any) -> None:
         self.held += [each.source for each in share]
 
-    def hold_failed(self, each: Mirrored, _: KlammError) -> None:
+    def hold_failed(self, each: Mirrored, error: Exception) -> None:
         self.held.append(each.source)
+        self.errors.append(error)
 
     def release(self, source: TopicPartition) -> None: ...
 
@@ -198,6 +203,19 @@ def test_damaged_records_hold_one_partition_back(fetching: Fetching) -> None:
     asked = fetching.run(answer(2, records=bytes(damaged)), answer())
     assert fetching.link.held == [TopicPartition("trips", 2)]
     assert asked[1] == (0, ALL[:2], [])
+
+
+def test_an_answer_that_cannot_be_applied_holds_one_partition_back(
+    fetching: Fetching, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is raised, as by a defect: the others of the answer are taken, and the thread goes on."""
+    error = fetching.mirrors[1].raises = ZeroDivisionError("a defect")
+    asked = fetching.run(answer(0, 1, 2), answer())
+    assert (fetching.link.held, fetching.link.errors) == ([TopicPartition("trips", 1)], [error])
+    assert asked[1] == (0, [(0, 1), (2, 1)], []), "a full request"
+    assert [mirror.end for mirror in fetching.mirrors] == [1, 0, 1]
+    assert "trips-1: an answer of the source could not be applied" in caplog.text
+    assert fetching.fetcher.failed_with == ""
 
 
 def test_a_partition_that_is_led_in_another_term_is_forgotten(fetching: Fetching) -> None:
