@@ -105,8 +105,9 @@ class ReportNode(NodeData):
     """`partitions` by topic and partition. `refused`: topics that are not mirrored, or whose changes are not, with the
     reason. `left_out`: topics that the pattern matches and does not select, or that were promoted, with the reason.
     `problem`: why the link does not work at this broker; empty if it does. These count while the broker's registration
-    has `broker_epoch`. `source_ends`: the source's high watermark in its last answer to
-    this broker, also of partitions that it led before: the source may not answer the next leader any more.
+    has `broker_epoch`. `source_ends`, by the id of the source's topic and partition: the source's high watermark in its
+    last answer to this broker, also of partitions that it led before: the source may not answer the next leader any
+    more.
     `complete_until_ms`: of compacted topics, the minute up to which nothing was missing (M9), likewise."""
 
     version: int = 1
@@ -115,7 +116,7 @@ class ReportNode(NodeData):
     left_out: dict[str, str] = Field(default_factory=dict)
     problem: str = ""
     broker_epoch: int = -1
-    source_ends: dict[str, dict[int, int]] = Field(default_factory=dict)
+    source_ends: dict[KafkaUuid, dict[int, int]] = Field(default_factory=dict)
     complete_until_ms: dict[str, dict[int, int]] = Field(default_factory=dict)
 
 

@@ -57,7 +57,7 @@ from ..services import Services
 from ..topic_creation import check_topic_config
 from .link_fetches import LinkFetches
 
-__all__ = ["LAG_SECONDS", "LinkControl"]
+__all__ = ["LAG_SECONDS", "LinkControl", "groups_of"]
 
 log = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
@@ -96,6 +96,8 @@ class LinkControl:
         """The groups that are still to be copied this time."""
         self._uncopied: dict[str, str] = {}
         """Groups whose offsets could not be copied the last time, with the reason."""
+        self._unlisted = ""
+        """Why groups of a broker of the source are not known; empty if all are."""
         self._noted: dict[TopicPartition, UUID] = {}
         """The topic ids of logs whose cut at an adoption, if there is one, is stored."""
         self._reported: ReportNode | None = None
@@ -466,7 +468,8 @@ class LinkControl:
             self._groups_left = []
             return
         if whole or not self._groups_left:
-            groups = [group for group in _groups(self._source) if selects_group(self.config, group)]
+            found, self._unlisted = groups_of(self._source)
+            groups = [group for group in found if selects_group(self.config, group)]
             self._groups_left = sorted(groups, reverse=True)
             self._uncopied = {group: why for group, why in self._uncopied.items() if group in groups}
         until = time.monotonic() + _GROUPS_S
@@ -484,6 +487,8 @@ class LinkControl:
             others = len(self._uncopied) - 1
             more = f", and those of {counted(others, 'other group')}" if others else ""
             raise KlammError(f"the offsets of group {group!r} are not copied{more}: {why}")
+        if self._unlisted:
+            raise KlammError(self._unlisted)
 
     def _ends(self) -> dict[TopicPartition, int]:
         """Returns the high watermarks of the partitions that are mirrors and that a broker serves."""
@@ -561,7 +566,7 @@ class LinkControl:
             self._forget_decision(tp, report)
         path = report_path(self.name, self._services.broker_id)
         before = self._reported or read_reports(self._coordination, self.name).get(self._services.broker_id)
-        ends = {topic: dict(known) for topic, known in before.source_ends.items()} if before is not None else {}
+        ends = {topic_id: dict(known) for topic_id, known in before.source_ends.items()} if before is not None else {}
         complete = (
             {topic: dict(known) for topic, known in before.complete_until_ms.items()} if before is not None else {}
         )
@@ -569,13 +574,15 @@ class LinkControl:
             complete.setdefault(tp.topic, {})[tp.partition] = minute_ms
         for topic, reports in partitions.items():
             known = {number: report.source_end for number, report in reports.items() if report.source_end >= 0}
-            ends.setdefault(topic, {}).update(known)
+            if topic in self._topics:
+                ends.setdefault(self._topics[topic].topic_id, {}).update(known)
+        mirrored = {node.topic_id for node in self._topics.values()}
         own = self._services.cluster.own_registration
         found = ReportNode(
             partitions=partitions, refused=self._refused if self._controls else {},
             left_out=self._left_out if self._controls else {}, problem=self.problem or self.fetches.failure,
             broker_epoch=NO_EPOCH if own is None else own.epoch,
-            source_ends={topic: known for topic, known in ends.items() if topic in self._topics},
+            source_ends={topic_id: known for topic_id, known in ends.items() if topic_id in mirrored},
             complete_until_ms={topic: known for topic, known in complete.items() if topic in self._topics},
         )  # fmt: skip
         if found != self._reported:
@@ -601,12 +608,16 @@ def _with_cut(cut: MirrorCut, node: MirrorTopicNode) -> MirrorTopicNode:
     return node if cut in node.cuts else node.model_copy(update={"cuts": (*node.cuts, cut)})
 
 
-def _groups(client: ClusterClient) -> set[str]:
-    """Returns the groups with classic members or with offsets."""
-    found: set[str] = set()
+def groups_of(client: ClusterClient) -> tuple[set[str], str]:
+    """Returns the groups with classic members or with offsets, and why those of a broker are missing; empty if none
+    are. One that does not answer does not stop the groups of the others."""
+    found, problem = set[str](), ""
     for node_id in client.metadata((), timeout_s=_SOURCE_S).nodes:
-        message = client.call(ApiKey.LIST_GROUPS, node_id, timeout_s=_SOURCE_S, states_filter=(), types_filter=())
-        if message.error_code != ErrorCode.none:
-            raise BrokerError(message.error_code, f"broker {node_id} of the source cannot list its groups")
-        found.update(group.group_id for group in message.groups)
-    return found
+        try:
+            message = client.call(ApiKey.LIST_GROUPS, node_id, timeout_s=_SOURCE_S, states_filter=(), types_filter=())
+            if message.error_code != ErrorCode.none:
+                raise BrokerError(message.error_code, "it cannot list them")
+            found.update(group.group_id for group in message.groups)
+        except KlammError as error:
+            problem = f"the groups of broker {node_id} of the source are not copied: {describe_failure(error)}"
+    return found, problem

@@ -122,15 +122,14 @@ def partitions_of(coordination: Coordination, link: str, only: list[str] | None)
     return {"link": link, "partitions": rows, "refused": refused, "left_out": left_out, "problems": problems}
 
 
-def _source_ends(reports: Mapping[int, ReportNode]) -> dict[TopicPartition, int]:
-    """Returns where the source ended in its last answer to any broker: it may not answer the present leader any more,
-    and the broker that it has answered may have ended."""
-    found: dict[TopicPartition, int] = {}
+def _source_ends(reports: Mapping[int, ReportNode]) -> dict[tuple[UUID, int], int]:
+    """Returns, by the source's topic id and the partition, where the source ended in its last answer to any broker: it
+    may not answer the present leader any more, and the broker that it has answered may have ended."""
+    found: dict[tuple[UUID, int], int] = {}
     for report in reports.values():
-        for topic, ends in report.source_ends.items():
+        for topic_id, ends in report.source_ends.items():
             for number, end in ends.items():
-                tp = TopicPartition(topic, number)
-                found[tp] = max(end, found.get(tp, -1))
+                found[topic_id, number] = max(end, found.get((topic_id, number), -1))
     return found
 
 
@@ -139,7 +138,7 @@ def _row(
     topic_id: UUID,
     leader: int,
     reports: Mapping[int, ReportNode],
-    source_ends: Mapping[TopicPartition, int],
+    source_ends: Mapping[tuple[UUID, int], int],
     node: MirrorTopicNode,
 ) -> dict[str, Any]:
     """Returns the state of a partition as its leader has reported it in its present registration, of this topic."""
@@ -148,7 +147,7 @@ def _row(
         report = None
     end, source_end, lag = (-1, -1, -1) if report is None else (report.end, report.source_end, report.lag)
     if source_end < 0:
-        source_end = source_ends.get(tp, -1)
+        source_end = source_ends.get((node.topic_id, tp.partition), -1)
         lag = max(source_end - end, 0) if source_end >= 0 and end >= 0 else -1
     return {
         "topic": tp.topic,

@@ -425,7 +425,8 @@ def test_what_an_earlier_registration_or_topic_has_reported_does_not_count(world
     and is copied again: it would be promoted, empty, as one that has everything."""
     world.goes_on()
     world.is_well("berlin")
-    report = ReportNode(problem="broken", refused={"trips.good": "stale"}, broker_epoch=1)
+    ends = {uuid4(): {0: 10**9}}  # of the source's former topic of the name
+    report = ReportNode(problem="broken", refused={"trips.good": "stale"}, broker_epoch=1, source_ends=ends)
 
     def of_former_topic(node: ReportNode) -> dict[str, Any]:
         former = {number: each.model_copy(update={"topic_id": uuid4()}) for number, each in reported(node).items()}
@@ -445,6 +446,7 @@ def test_what_an_earlier_registration_or_topic_has_reported_does_not_count(world
                 path = report_path("berlin", 0)
                 update(coordination, path, ReportNode, lambda node: node and node.model_copy(update=change(node)))
                 output, error = world.run("status", "berlin", "--topic", "trips.good")
+                assert str(10**9) not in output, "the end of the former topic"
                 silent = "trips.good-0: no broker leads it, or its leader has not reported it yet" in output
                 return silent and "NO_REPORT" in output and "does not copy everything" in error
 
