@@ -273,7 +273,7 @@ class PartitionMirror:
         if self._rules.stops_at_divergence and self._accepted is not MirrorStatus.DIVERGED:
             self.status = MirrorStatus.DIVERGED
             return MirrorResult.STOPPED
-        offset = max(truncation_offset(log, diverging), 0)
+        offset = truncation_offset(log, diverging)
         end = log.log_end_offset
         first = max(offset, log.log_start_offset)
         if first < end:

@@ -63,10 +63,11 @@ def _among_trusted_members(
     registrations: Registrations,
     min_insync_replicas: int,
 ) -> PartitionState:
-    """Elects a live sound member if there is one; doubtful and new members then leave.
+    """Elects a live sound member if there is one; doubtful and new members then leave the ISR.
 
     Until then no member leaves: an absent member that is presumed sound may come back doubtful, and then a doubtful one
-    may have more records.
+    may have more records. So may a live one, whose session has outlived its power: while the ISR is below the minimum,
+    doubtful members are in the ELR, too.
     """
     sound = [member for member in trusted if standings[member] is Standing.SOUND]
     live = _prefer_staying([member for member in state.isr if member in sound], registrations)
@@ -77,8 +78,9 @@ def _among_trusted_members(
         live = [member for member in replicas if member in live_elr][:1]
     if not live:
         return _without_leader(state)
-    removed = [member for member in state.isr if member in trusted and member not in live]
-    elr = [member for member in state.elr if member in trusted]
+    not_new = [member for member in state.members if standings[member] is not Standing.NEW]
+    removed = [member for member in state.isr if member in not_new and member not in live]
+    elr = [member for member in state.elr if member in not_new]
     leader = state.leader
     if leader not in live or not _leads_under_its_registration(state, registrations[leader]):
         leader = next(member for member in replicas if member in live)

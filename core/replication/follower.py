@@ -109,9 +109,13 @@ class PartitionFollower:
 def truncation_offset(log: ReplicaLog, diverging: EpochEndOffset) -> int:
     """Returns the offset up to which the log and its leader's agree, or may agree: for the largest epoch up to the
     leader's that this log has, the smaller of the epoch's two ends (KIP-279).
+
+    The leader of a mirror, whose log was cut to nothing, has no epoch: then nothing of this log agrees.
     """
     if log.leader_epoch <= diverging.leader_epoch:
         end = log.log_end_offset
+    elif diverging.leader_epoch == NO_EPOCH:
+        end = log.log_start_offset
     else:
         _, end = log.end_offset_for_epoch(diverging.leader_epoch)
     return min(end, diverging.end_offset, log.log_end_offset)

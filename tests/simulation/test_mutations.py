@@ -13,7 +13,7 @@ AT_RANDOM = sorted(set(MUTATIONS) - set(SCRIPTS) - COVERED)
 MOST_SCHEDULES = 500
 FIRST_SEEDS = {
     "report-by-the-attempt": 60,
-    "earlier-registration-joins": 80,
+    "earlier-registration-joins": 960,
     "doubtful-leave-early": 120,
     "metadata-not-forgotten": 550,
 }

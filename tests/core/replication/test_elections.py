@@ -60,6 +60,28 @@ def test_a_doubtful_member_leaves_while_a_sound_one_is_live() -> None:
     assert elected == PartitionState(0, 5, 100, (0, 2), (), {0: "a0", 2: "a2"}, 4)
 
 
+def test_a_doubtful_member_stays_eligible_below_the_minimum() -> None:
+    """The sound one may be dead, with a session that lives on, and have lost what the doubtful one still has."""
+    state = replace(STATE, isr=(0, 1), data_ids={0: "a0", 1: "a1"})
+    doubtful = live(registered(1, "b1", "a1", epoch=201))
+    elected = elect(state, REPLICAS, live(registered(0)) | doubtful, {}, 2, 4)
+    assert elected == PartitionState(0, 5, 100, (0,), (1,), {0: "a0", 1: "a1"}, 4)
+    assert elect(elected, REPLICAS, live(registered(0)) | doubtful, {}, 2, 4) is None
+    back = live(registered(0, "b0", "a0", epoch=200)) | doubtful
+    waits = elect(elected, REPLICAS, back, {}, 2, 4)
+    assert waits is not None
+    ends = {0: RecoveredEnd(waits.leader_epoch, "b0", 5, 7), 1: RecoveredEnd(waits.leader_epoch, "b1", 5, 9)}
+    leads = elect(waits, REPLICAS, back, ends, 2, 4)
+    assert leads is not None
+    assert (leads.leader, leads.members) == (1, (1,))
+
+
+def test_a_new_member_is_not_eligible_below_the_minimum() -> None:
+    state = replace(STATE, isr=(0, 1), data_ids={0: "a0", 1: "a1"})
+    elected = elect(state, REPLICAS, live(registered(0), registered(1, "b1", epoch=201)), {}, 2, 4)
+    assert elected == PartitionState(0, 5, 100, (0,), (), {0: "a0"}, 4)
+
+
 def test_a_member_of_the_elr_leads_when_the_isr_is_away() -> None:
     state = replace(STATE, isr=(0,), elr=(1, 2))
     elected = elect(state, REPLICAS, live(registered(1), registered(2)), {}, 2, 4)

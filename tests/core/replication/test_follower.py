@@ -52,8 +52,17 @@ def test_records_are_stored_and_the_watermark_is_taken() -> None:
         ((3, 5, 5), EpochEndOffset(3, 9), 1, [3]),
         ((3, 5, 5), EpochEndOffset(4, 9), 1, [3]),
         ((5, 5), EpochEndOffset(3, 1), 0, []),
+        ((0, 0), EpochEndOffset(-1, 0), 0, []),
+        ((0, 5), EpochEndOffset(-1, 1), 0, []),
     ],
-    ids=["leader ends sooner", "own epoch ends sooner", "epoch not known here", "no epoch in common"],
+    ids=[
+        "leader ends sooner",
+        "own epoch ends sooner",
+        "epoch not known here",
+        "no epoch in common",
+        "leader has no epoch",
+        "leader has no epoch and starts later",
+    ],
 )
 def test_truncation_is_by_epoch(
     own: tuple[int, ...], diverging: EpochEndOffset, end: int, epochs_left: list[int]

@@ -302,6 +302,12 @@ class SimBroker:
         lost = self.log.lose_power(self.world.random)
         self._lost_data(lost)
 
+    def lose_power_flushed(self) -> None:
+        """As `lose_power`, just after all was flushed: nothing is lost, which nobody can know."""
+        self.log.flush(self.log.log_end_offset)
+        self.kill()
+        self.boot += 1
+
     def fail_flush(self) -> None:
         """A flush fails: the log goes offline, the broker restarts, and unflushed records may be lost."""
         self.kill()

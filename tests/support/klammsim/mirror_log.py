@@ -160,8 +160,7 @@ class MirrorLog:
     def _cut(self, offset: int) -> None:
         if offset < self.log_end_offset:
             del self.records[self._index(offset) :]
-            end = self.records[-1].offset + 1 if self.records else offset  # as a real log, whose last batch is kept
-            self.log_end_offset = max(end, self.log_start_offset)
+            self.log_end_offset = self.records[-1].offset + 1 if self.records else self.log_start_offset
             self.high_watermark = min(self.high_watermark, self.log_end_offset)
             self.flushed_offset = min(self.flushed_offset, self.log_end_offset)
         self.entries = [entry for entry in self.entries if entry[1] < offset]

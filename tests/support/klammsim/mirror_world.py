@@ -9,7 +9,7 @@ every step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
@@ -433,6 +433,8 @@ class World:
         if elected is not None:
             self.cluster.states.append(elected)
             self.note("election")
+            if len(elected.isr) >= self.min_isr and set(state.members) - set(elected.members):
+                self._forget_unless_on(elected.members)
 
     # -- faults --------------------------------------------------------------------------------------------------
 
@@ -443,21 +445,19 @@ class World:
         broker.alive = False
         if self.random.random() < 0.3:
             broker.log.lose_power(self.random)
-            self._forget_lost(broker)
+            self._forget_unless_on(self.cluster.state.members)
             broker.data_ids = (f"{broker.number}-{self.epochs}-{len(broker.data_ids)}", *broker.data_ids)
             self.note("lose power")
         else:
             broker.log.crash(self.random)
             self.note("kill")
 
-    def _forget_lost(self, broker: Broker) -> None:
-        """Forgets what a power loss may have removed for good: with a minimum of one in-sync replica what the broker
-        had alone, else what no member has any more."""
-        members = self.cluster.state.members
-        logs = [other.log for other in self.brokers if other.number in members]
+    def _forget_unless_on(self, members: Sequence[int]) -> None:
+        """Forgets what no member has any more, after a power loss, or after an election for which as many dead brokers
+        as the minimum still had sessions (docs/cluster.md)."""
+        logs = [self.brokers[member].log for member in members]
         for offset, shown in list(self.shown.items()):
-            lost = self.min_isr == 1 or all(log.at(offset) != shown for log in logs)
-            if offset >= broker.log.log_end_offset and lost:
+            if all(log.at(offset) != shown for log in logs):
                 del self.shown[offset]
 
     def _restart(self) -> None:
@@ -614,7 +614,8 @@ class World:
             for member in isr:
                 other = self.brokers[member]
                 sound = other.data_ids[0] == self.cluster.state.data_ids[member]
-                if sound and log.between(other.log.log_end_offset, log.high_watermark):
+                lacking = log.between(other.log.log_end_offset, log.high_watermark)
+                if sound and not self.cuts.issuperset(lacking):
                     raise ViolationError(
                         f"{log.name} shows up to {log.high_watermark}, in-sync {other.log.name} ends at "
                         f"{other.log.log_end_offset}"

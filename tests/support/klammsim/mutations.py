@@ -196,6 +196,14 @@ def _doubtful_leave_early(state: PartitionState, trusted: list[int], *rest: obje
     return replace(after, isr=isr, elr=elr, data_ids={member: state.data_ids[member] for member in isr + elr})
 
 
+def _only_trusted_enter_the_elr(state: PartitionState, trusted: list[int], *rest: object) -> PartitionState:
+    after = _among(state, trusted, *rest)  # type: ignore[arg-type]
+    if after.leader < 0:
+        return after
+    elr = tuple(member for member in after.elr if member in trusted)
+    return replace(after, elr=elr, data_ids={member: after.data_ids[member] for member in after.isr + elr})
+
+
 def _keep_data_id(
     found: DataIdentity | None, boot_id: str, new_id: Callable[[], str], *, recovery_cut: bool
 ) -> DataIdentity:
@@ -508,6 +516,10 @@ MUTATIONS: Final = {
         Mutation(
             "doubtful-leave-early", "R7", "doubtful members leave while the others are absent",
             ((elections, "_among_trusted_members", _doubtful_leave_early),),
+        ),
+        Mutation(
+            "doubtful-leave-for-the-dead", "R7", "doubtful members leave an ISR below the minimum",
+            ((elections, "_among_trusted_members", _only_trusted_enter_the_elr),),
         ),
         Mutation(
             "broker-epoch-unchecked", "R3", "a Fetch of a follower's earlier registration counts",

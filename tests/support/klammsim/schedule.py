@@ -26,6 +26,7 @@ SEEDS_PER_FULL_DISKS: Final = 5
 SEEDS_PER_RESTORE: Final = 10
 SEEDS_PER_REASSIGNMENT: Final = 10
 SEEDS_PER_CONDITIONAL: Final = 7
+SEEDS_PER_POWER_LOSSES: Final = 6
 HEALING: Final = 1_500.0
 _SESSION_ENDS: Final = (3.0, 60.0, 120.0)
 
@@ -84,7 +85,8 @@ class Schedule:
     """One run of a plan.
 
     Power losses, failed flushes and new disks affect one replica at a time, or all at once: a second replica is spared
-    until the first is back in sync. With a minimum of one in-sync replica they affect all at once only.
+    until the first is back in sync. With a minimum of one in-sync replica they affect all at once only. In every sixth
+    schedule others lose their power meanwhile, but no record.
     """
 
     def __init__(self, plan: Plan, make_log: Callable[[str, OnCommitted], CrashingLog] = MemoryLog) -> None:
@@ -106,6 +108,7 @@ class Schedule:
         self._copied = -1
         """The version of the metadata in `_copy`."""
         self._fills_disks = has_full_disks(plan.seed)
+        self._loses_power = has_power_losses(plan.seed)
         self._values = 0
         self._conditional = 0
         """The last conditional append; these count downwards."""
@@ -160,6 +163,8 @@ class Schedule:
             self._fault()
         if self._fills_disks and not self._calm and chance() < self.plan.faults / 3:
             self._strike(self._fill_up, self._victim())
+        if self._loses_power and not self._calm and chance() < self.plan.faults / 3:
+            self._strike(self._lose_power_flushed, self._victim())
         if self.world.reassigning and chance() < 0.03:
             self._reassign()
 
@@ -278,13 +283,19 @@ class Schedule:
             broker.lose_power()
             self._restart_later(broker)
 
+    def _lose_power_flushed(self, broker: SimBroker) -> None:
+        if broker.up:
+            broker.lose_power_flushed()
+            self._restart_later(broker)
+
     def _fail_flush(self, broker: SimBroker) -> None:
         if self._may_lose_data(broker):
             broker.fail_flush()
             self._restart_later(broker)
 
     def _replace_disk(self, broker: SimBroker) -> None:
-        if self._may_lose_data(broker):
+        """Where others lose their power, too, none could prove that it lacks nothing: an administrator decides (R7)."""
+        if self._may_lose_data(broker) and not self._loses_power:
             broker.replace_disk()
             self._restart_later(broker)
 
@@ -458,6 +469,12 @@ def has_conditional_appends(seed: int) -> bool:
     """Returns True for a schedule in which two clients append where they read the log's end; none of those with
     restores."""
     return seed % SEEDS_PER_CONDITIONAL == 3 and seed % SEEDS_PER_RESTORE != 7
+
+
+def has_power_losses(seed: int) -> bool:
+    """Returns True for every sixth seed, with a minimum of two, in which brokers lose their power besides, but no
+    record."""
+    return seed % SEEDS_PER_POWER_LOSSES == SEEDS_PER_POWER_LOSSES - 1
 
 
 def has_disk_logs(seed: int) -> bool:

@@ -703,6 +703,32 @@ def unclean_by_assignment() -> None:
     stage.finish()
 
 
+def doubtful_leave_for_the_dead() -> None:
+    """Both members lose their power, and broker 0 its last records. Broker 1, which has them, is back while the session
+    of 0 lives on."""
+    stage = Stage()
+    world, lost, whole = stage.world, stage.brokers[0], stage.brokers[1]
+    lost.cut_off = whole.cut_off = True
+    world.tree.apply([Delete(paths.CONTROLLER)], 0)
+    stage.until(lambda: stage.brokers[2].node.is_controller)
+    lost.cut_off = whole.cut_off = False
+    world.run(2 * SESSION_TIMEOUT)  # the start of the cluster is over
+    stage.cut(1, 2)
+    with patch.object(lost.log, "flush"):
+        stage.without_broker_2()
+    whole.log.flush(1)
+    whole.lose_power()
+    while lost.log.log_end_offset:
+        lost.lose_power()
+    whole.start()
+    stage.until_isr(0)
+    stage.end_session(lost)
+    stage.until(lambda: world.state is not None and world.state.leader < 0)
+    lost.start()
+    stage.until(lambda: world.state is not None and world.state.leader >= 0)
+    stage.finish()
+
+
 def _without_broker_0() -> tuple[Stage, TreeCopy]:
     """Broker 0 has died since the copy was made, and lacks a record that was committed by the others."""
     stage = Stage(min_insync_replicas=1, restorable=True)
@@ -799,6 +825,7 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         unanswered_disk_forgotten,
         evicted_by_a_backup,
         unclean_by_assignment,
+        doubtful_leave_for_the_dead,
     )
 }
 """The scripts, by the name of the mutation that each must catch."""
