@@ -13,7 +13,7 @@ import logging
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,7 +41,7 @@ from klamm.core.cluster.mirrors import (
 )
 from klamm.core.config.sections.mirror import MirrorConfig
 from klamm.core.config.settings import load_settings
-from klamm.core.errors import ConfigError
+from klamm.core.errors import BrokerError, ConfigError
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
 from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.partition import TopicPartition
@@ -160,7 +160,8 @@ def dropped(world: World, link: str) -> None:
         """Deletes the topics again: one may have been created just after the pause was stored."""
         names = {row["topic"] for row in json.loads(world.run("status", link, "--json")[0])["partitions"]}
         if names:
-            world.target.delete_topics(sorted(names))
+            with suppress(BrokerError):  # it is being deleted already
+                world.target.delete_topics(sorted(names))
         return world.run("drop", link)[1] == ""
 
     eventually(done, f"link {link} is removed")
