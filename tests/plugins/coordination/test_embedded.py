@@ -60,7 +60,7 @@ def test_a_locked_file_suspends_and_resumes(
     embedded_case: EmbeddedCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_tree, "BUSY_TIMEOUT_S", 0.1)
-    coordination = embedded_case.open(session_timeout_ms=2_000)
+    coordination = embedded_case.open(session_timeout_ms=10_000)
     events, signal = SessionEvents(coordination), WatchSignal()
     coordination.watch("/a", signal)
     signal.mark()
@@ -82,7 +82,7 @@ def test_a_file_that_is_removed_suspends_until_it_is_back(
 ) -> None:
     """The open file could still be read and written: who starts now would make a cluster of its own beside it."""
     caplog.set_level(logging.INFO)
-    coordination = embedded_case.open(session_timeout_ms=2_000)
+    coordination = embedded_case.open(session_timeout_ms=10_000)
     coordination.create("/a", b"before")
     events, signal = SessionEvents(coordination), WatchSignal()
     coordination.watch("/a", signal)

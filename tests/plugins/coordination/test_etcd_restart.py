@@ -238,7 +238,7 @@ def test_watches_leave_a_member_that_is_frozen(tmp_path: Path) -> None:
     with etcd_cluster(tmp_path) as servers:
         addresses = [server.url for server in servers]
         case = EtcdCase(servers[0], ",".join(addresses))
-        coordination = case.open(session_timeout_ms=4_000)
+        coordination = case.open(session_timeout_ms=10_000)
         events, called = SessionEvents(coordination), WatchSignal()
         coordination.create("/a")
         coordination.watch("/a", called)
@@ -272,9 +272,9 @@ def _is_set(coordination: Coordination, path: str) -> bool:
 def test_a_transaction_finds_a_renewed_session(case: EtcdCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction does not renew etcd's lease: the session is renewed before one where its thread is late."""
     monkeypatch.setattr(EtcdSession, "_run", lambda session: session._set(streaming=True))
-    coordination = case.open(session_timeout_ms=5000)
+    coordination = case.open(session_timeout_ms=10_000)
     for number in range(3):
-        time.sleep(2)  # without a keep-alive the lease would end after 5 to 5.5 s
+        time.sleep(4)  # without a keep-alive the lease would end after 10 to 10.5 s
         coordination.create(f"/node-{number}", b"")
 
 
