@@ -35,14 +35,15 @@ def offsets_to_copy(
     """Plans one copy of a group's offsets.
 
     `source`: committed there, by the target's topic names; `target`: committed here; `copied`: the result of the last
-    plan; `ends`: the high watermarks of the partitions that are mirrors; `members`: of the group at the target.
+    plan; `ends`: the high watermarks of the partitions that are mirrors and that a broker serves now, the others keep
+    what was copied; `members`: of the group at the target.
 
     A partition whose value at the target is not one that was copied belongs to a group that has moved here, and is
     never overwritten; nor is any while the group has members. An offset above the mirror's end waits: a consumer would
     be reset by it.
     """
     commits: dict[TopicPartition, GroupOffset] = {}
-    known: dict[TopicPartition, tuple[GroupOffset, ...]] = {}
+    known = {partition: before for partition, before in copied.items() if partition not in ends}
     for partition, end in ends.items():
         here, before, there = target.get(partition), copied.get(partition, ()), source.get(partition)
         if here is not None and here not in before:

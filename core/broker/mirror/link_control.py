@@ -313,14 +313,8 @@ class LinkControl:
             refused[name] = f"{what}: the source does not show its configuration ({why}); grant DESCRIBE_CONFIGS there"
         ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.error is ErrorCode.none}
         self.fetches.on_topics((name, ids[node.source]) for name, node in self._topics.items() if ids.get(node.source))
-        if self._controls and self._are_same(ids, plan):
-            for name, new in plan.create.items():
-                self._try(refused, new.source, partial(self._create, name, new))
-            for name, count in plan.grow.items():
-                source = self._topics[name].source
-                self._try(refused, source, partial(self._services.cluster.create_partitions, name, count))
-            for name, changes in plan.configs.items():
-                self._try(refused, self._topics[name].source, partial(self._alter, image.topics[name], changes))
+        if self._controls:
+            self._carry_out(plan, image, ids, refused)
         for topic, why in refused.items():
             if self._refused.get(topic) != why:
                 log.warning("mirror %s: topic %s: %s", self.name, topic, why)
@@ -329,12 +323,22 @@ class LinkControl:
                 log.info("mirror %s: topic %s is left out: %s", self.name, topic, why)
         self._refused, self._left_out = refused, dict(plan.left_out)
 
-    def _are_same(self, ids: Mapping[str, UUID | None], plan: LinkPlan) -> bool:
-        """Returns whether the source's topics that change something here still have these ids. Configurations are read
-        by name, maybe those of a topic that was created again since; they are compared the next time."""
-        changed = {self._topics[name].source for name in (*plan.grow, *plan.configs) if name in self._topics}
-        changed |= {new.source for new in plan.create.values()}
-        return not self._replaced({name: ids.get(name) for name in changed})
+    def _carry_out(
+        self, plan: LinkPlan, image: ClusterImage, ids: Mapping[str, UUID | None], refused: dict[str, str]
+    ) -> None:
+        """Changes the topics here, except those of a source's topic that does not have its id of `ids` any more: its
+        configuration was read by name, and is compared the next time."""
+        source_of = {name: node.source for name, node in self._topics.items()}
+        grow, alter = self._services.cluster.create_partitions, self._alter
+        calls: list[tuple[str, Callable[[], object]]] = [
+            *((new.source, partial(self._create, name, new)) for name, new in plan.create.items()),
+            *((source_of[name], partial(grow, name, count)) for name, count in plan.grow.items()),
+            *((source_of[name], partial(alter, image.topics[name], changes)) for name, changes in plan.configs.items()),
+        ]
+        replaced = self._replaced({source: ids.get(source) for source, _ in calls})
+        for source, call in calls:
+            if source not in replaced:
+                self._try(refused, source, call)
 
     def _replaced(self, ids: Mapping[str, UUID | None]) -> set[str]:
         """Returns those of the source's topics that do not have these ids any more."""
@@ -527,6 +531,7 @@ class LinkControl:
             TopicPartition(topic, number): tuple(GroupOffset(*each) for each in found)
             for topic, partitions in stored.offsets.items()
             for number, found in partitions.items()
+            if topic in self._topics
         }
         plan = offsets_to_copy(source, target, copied, ends, self._members(group))
         replaced = self._replaced(
@@ -535,13 +540,15 @@ class LinkControl:
         if replaced:  # the source's offsets are those of records that are not here
             source = {tp: found for tp, found in source.items() if self._topics[tp.topic].source not in replaced}
             plan = offsets_to_copy(source, target, copied, ends, self._members(group))
-        if not plan.commits:
+        if not plan.commits and plan.copied.keys() == copied.keys():
             return
         offsets: dict[str, dict[int, Any]] = {}
         for tp, known in plan.copied.items():
             offsets.setdefault(tp.topic, {})[tp.partition] = tuple(tuple(each) for each in known)
         update(self._coordination, path, CopiedNode, lambda _: CopiedNode(offsets=offsets))
         commits = {tp: there[tp] for tp in plan.commits}
+        if not commits:  # the group has moved here: a later commit of the value that was copied is its own
+            return
         try:
             self._own.commit_offsets(group, commits)
         except BrokerError as error:

@@ -32,6 +32,16 @@ def test_a_group_with_members_keeps_what_was_copied() -> None:
     assert plan.copied == copied
 
 
+def test_a_partition_that_no_broker_serves_now_is_not_taken_for_one_that_has_moved() -> None:
+    copied = {TP: (GroupOffset(5),), OTHER: (GroupOffset(5),)}
+    here = {TP: GroupOffset(5), OTHER: GroupOffset(5)}
+    there = {TP: GroupOffset(9), OTHER: GroupOffset(9)}
+    first = offsets_to_copy(there, {TP: here[TP]}, copied, {TP: 10}, ())
+    assert first.commits.keys() == {TP}
+    then = offsets_to_copy(there, {**here, TP: there[TP]}, first.copied, {TP: 10, OTHER: 10}, ())
+    assert then.commits == {OTHER: GroupOffset(9)}
+
+
 def test_a_copy_that_was_not_committed_is_known_as_the_mirrors_own() -> None:
     first = offsets_to_copy({TP: GroupOffset(9)}, {TP: GroupOffset(5)}, {TP: (GroupOffset(5),)}, {TP: 10}, ())
     assert first.copied == {TP: (GroupOffset(5), GroupOffset(9))}

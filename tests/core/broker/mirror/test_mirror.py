@@ -67,6 +67,10 @@ def test_offsets_of_groups_are_copied_and_those_of_a_group_that_has_moved_stay(c
     clusters.source.commit_offsets("load.after", {tp: CommittedOffset(3)})
     eventually(lambda: tp in clusters.target.fetch_offsets("load.after"), "a later copy")
     assert clusters.target.fetch_offsets(group)[tp].offset == 1
+    clusters.target.commit_offsets(group, {tp: CommittedOffset(2)})  # the value that was copied, but its own now
+    clusters.source.commit_offsets("load.later", {tp: CommittedOffset(3)})
+    eventually(lambda: tp in clusters.target.fetch_offsets("load.later"), "a later copy")
+    assert clusters.target.fetch_offsets(group)[tp].offset == 2
     assert tp not in clusters.target.fetch_offsets("other")
 
 
