@@ -11,9 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from struct import Struct
 from threading import Lock, RLock
@@ -109,8 +107,7 @@ _new_result: Final = cast(Callable[[type[AppendResult], tuple[int, int, int, boo
 """Builds an `AppendResult` from all its fields at half the cost of calling the class: every append builds one."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(NamedTuple):
     """Whole batches and the log's bounds. The first batch contains the requested offset; if that lies in a gap between
     batches, the first batch is the next one. `aborted`: the aborted transactions with records in `data`, for a read
     with `ReadIsolation.COMMITTED`, in the order of their first offsets."""
@@ -177,6 +174,7 @@ class PartitionLog:
         self.verify_on_read = verify_on_read
         self.decompressed_max_bytes = decompressed_max_bytes
         self._clock = clock
+        self._reading = storage(f"cannot read {tp}")
         self._codecs = codecs
         self._lock = RLock()
         self._flush_lock = Lock()
@@ -358,7 +356,7 @@ class PartitionLog:
     def advance_high_watermark(self, offset: int) -> bool:
         """Advances the high watermark to `offset`, because all in-sync replicas have the records below it. Returns True
         if it advanced: a lower offset changes nothing; only `truncate_to` lowers it. Does not wait for an append."""
-        advanced = self._advance_high_watermark(offset)
+        advanced = offset > self._replicated and self._advance_high_watermark(offset)
         if advanced and self.on_visible is not None:
             self.on_visible(self.tp)
         return advanced
@@ -367,11 +365,11 @@ class PartitionLog:
         with self._watermark_lock:
             before = self.high_watermark
             self._replicated = max(self._replicated, min(offset, self._end))
-            advanced = self.high_watermark > before
-            is_raised = advanced and self._unstable < self.high_watermark and self._settle()
+            shown = self.high_watermark
+            is_raised = before < shown > self._unstable and self._settle()
         if is_raised and self.on_stable is not None:
             self.on_stable(self.tp)
-        return advanced
+        return shown > before
 
     def _settle(self) -> bool:
         """Forgets the transactions whose marker is below the high watermark; returns True if the last stable offset
@@ -679,7 +677,7 @@ class PartitionLog:
                 f"{self.tp}: the leader's batch begins at offset {chain.first_offset}, "
                 f"before the log end offset {self._end}"
             )
-        if chain.epochs[0][0] < self._epochs.latest or any(a[0] > b[0] for a, b in pairwise(chain.epochs)):
+        if chain.epochs[0][0] < self._epochs.latest or sorted(chain.epochs) != chain.epochs:
             raise InvalidRecordError(
                 f"{self.tp}: the leader's batches have the epochs {[epoch for epoch, _ in chain.epochs]}, "
                 f"after epoch {self._epochs.latest}"
@@ -1027,12 +1025,13 @@ class PartitionLog:
             self._check_open()
             if not self._start <= offset <= self._end:
                 raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
-            # It may rise meanwhile: what is below the one that is returned is in the extents.
             shown = self.high_watermark
-            stable = self.last_stable_offset
-            stable = stable if stable < shown else shown
+            stable = shown if shown <= self._unstable else min(self.last_stable_offset, shown)
+            end = self._end if isolation is ReadIsolation.LOG_END else shown
+            if isolation is ReadIsolation.COMMITTED:
+                end = stable
             try:
-                extents = self._segments.extents(offset, self.end_for(isolation), max_bytes, cached_only=cached_only)
+                extents = self._segments.extents(offset, end, max_bytes, cached_only=cached_only)
             except BrokenChainError as broken:
                 self.report(broken)
                 raise
@@ -1069,7 +1068,7 @@ class PartitionLog:
     def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
         """Returns the bytes before a damaged batch. Raises `CorruptRecordError` if the first batch is damaged."""
         rules = self.chain_rules(verify=self.verify_on_read)
-        with storage(f"cannot read {self.tp}"):
+        with self._reading:
             data, broken = read_extents(extents, max_bytes, min_one, rules, cached_only=cached_only)
         if broken is not None:
             self.report(broken)
@@ -1100,7 +1099,7 @@ class PartitionLog:
         with self._lock:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self.end_for(isolation)
-        with storage(f"cannot read {self.tp}"):
+        with self._reading:
             return self._first_since(segments, timestamp_ms, start, bound)
 
     def offset_of_largest_timestamp(
@@ -1112,7 +1111,7 @@ class PartitionLog:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self.end_for(isolation)
             largest = max(s.largest.timestamp_ms for s in segments)
-        with storage(f"cannot read {self.tp}"):
+        with self._reading:
             return self._first_since(segments, largest, start, bound) if largest >= 0 else None
 
     def end_for(self, isolation: ReadIsolation) -> int:

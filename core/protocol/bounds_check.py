@@ -88,17 +88,22 @@ def read_uvarint(data: memoryview | bytes | bytearray, position: int) -> tuple[i
     """Returns (value, next position) of an unsigned varint of at most 5 bytes; raises `ProtocolError` for a
     longer one.
     """
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = data[position]
+    value = data[position]
+    if value < 0x80:
+        return value, position + 1
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
         position += 1
+        byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, position
+            return value, position + 1
     raise ProtocolError(f"a varint of more than 5 bytes before byte {position}")
 
 
 def write_uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..errors import ProtocolError
 from . import messages
@@ -34,8 +34,7 @@ _REQUEST_START = struct.Struct(">ihhih")
 _MAX_TAGS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """`end` is the position where the client id ends; tagged fields follow in a flexible header."""
 
     api_key: int

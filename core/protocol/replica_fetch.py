@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ErrorCode, ProtocolError
 from .bounds_check import read_uvarint, write_uvarint
+from .headers import skip_tags
 from .messages import Buffer
 from .primitives import Reader
 
@@ -51,8 +51,7 @@ class PartitionFetch(NamedTuple):
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetchRequest:
+class ReplicaFetchRequest(NamedTuple):
     """The body of a follower's request, or of a consumer's without a rack, whose `replica_epoch` is not sent."""
 
     replica_id: int
@@ -146,8 +145,7 @@ class PartitionAnswer(NamedTuple):
     records: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetchResponse:
+class ReplicaFetchResponse(NamedTuple):
     error: ErrorCode
     session_id: int
     partitions: Mapping[PartitionKey, PartitionAnswer]
@@ -172,8 +170,8 @@ def _read_response(frame: memoryview, at: int) -> ReplicaFetchResponse:
         for _ in range(count - 1):
             number, answer, at = _read_answer(frame, at)
             found[topic_id, number] = answer
-        at = _skip_tags(frame, at)
-    return ReplicaFetchResponse(ErrorCode(error), session_id, found)
+        at = skip_tags(frame, at)
+    return ReplicaFetchResponse(ErrorCode(error) if error else ErrorCode.none, session_id, found)
 
 
 def _read_answer(frame: memoryview, at: int) -> tuple[int, PartitionAnswer, int]:
@@ -194,12 +192,6 @@ def _read_answer(frame: memoryview, at: int) -> tuple[int, PartitionAnswer, int]
     epoch, end = (-1, -1) if field is None else _DIVERGING.unpack_from(field)
     diverging = (epoch, end) if (epoch, end) != (-1, -1) else None
     return number, PartitionAnswer(ErrorCode(error), high_watermark, log_start, diverging, records), reader.position
-
-
-def _skip_tags(frame: memoryview, at: int) -> int:
-    reader = Reader(frame, at, flexible=True)
-    reader.tags()
-    return reader.position
 
 
 def _by_topic(keys: Iterable[PartitionKey]) -> dict[bytes, list[int]]:

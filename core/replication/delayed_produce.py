@@ -37,6 +37,8 @@ class DelayedProduces(Generic[W]):
 
     def take_committed(self, high_watermark: int) -> list[W]:
         """Removes and returns the waiters whose records are committed."""
+        if not self._ends or self._ends[0] > high_watermark:
+            return []
         count = bisect_right(self._ends, high_watermark)
         taken = self._waiters[:count]
         del self._ends[:count], self._waiters[:count]

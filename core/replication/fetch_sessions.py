@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -60,8 +60,7 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == _MAX_EPOCH else epoch + 1
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSessionRequest(Generic[K, P]):
+class FetchSessionRequest(NamedTuple, Generic[K, P]):
     """The session's part of a Fetch request. In a full request `session_id` names a session to be closed. `by_id`: the
     request names topics by id; all requests of a session name them in the same way."""
 
@@ -112,14 +111,16 @@ class FetchSessionHandler(Generic[K, P]):
 
     def next_request(self) -> FetchSessionRequest[K, P]:
         """Returns the next request. Report its outcome to `on_response` or `on_failure` before the next call."""
-        partitions = self._wanted if self._is_full else {key: self._wanted[key] for key in self._changed}
-        forgotten = () if self._is_full else tuple(self._forgotten)
-        request = FetchSessionRequest(self._session_id, self._epoch, dict(partitions), forgotten)
+        forgotten: tuple[K, ...] = ()
         if self._is_full:
-            self._in_session = set(self._wanted)
+            partitions = self._wanted.copy()
+            self._in_session = set(partitions)
         else:
-            self._in_session.difference_update(self._forgotten)
-            self._in_session.update(self._changed)
+            partitions = {key: self._wanted[key] for key in self._changed}
+            forgotten = tuple(self._forgotten)
+            self._in_session.difference_update(forgotten)
+            self._in_session.update(partitions)
+        request = FetchSessionRequest(self._session_id, self._epoch, partitions, forgotten)
         self._changed.clear()
         self._forgotten.clear()
         return request

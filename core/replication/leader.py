@@ -193,12 +193,15 @@ class PartitionLeader:
         """
         if self._resigned:
             return ReplicaFetchData(ErrorCode.not_leader_or_follower)
-        refused = self._check_epoch(fetch) or self._check_divergence(fetch) or self._check_range(fetch)
+        refused = self._check_epoch(fetch) or self._check_divergence(fetch)
         if refused is not None:
             return refused
+        start, end = self._log.log_start_offset, self._log.log_end_offset
+        if not start <= fetch.fetch_offset <= end:
+            return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=start)
         follower = self._followers.get(fetch.replica_id)
         if follower is not None and self._is_registered(fetch, registration):
-            follower.fetched(fetch, self._log.log_end_offset, now_ms)
+            follower.fetched(fetch, end, now_ms)
             self.advance_high_watermark()
         return None
 
@@ -225,11 +228,6 @@ class PartitionLeader:
         if fetch.fetch_offset < self._log.log_start_offset:
             return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
         return ReplicaFetchData(diverging_epoch=EpochEndOffset(epoch, end))
-
-    def _check_range(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
-        if self._log.log_start_offset <= fetch.fetch_offset <= self._log.log_end_offset:
-            return None
-        return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
 
     def _is_registered(self, fetch: ReplicaFetch, registration: BrokerRegistration | None) -> bool:
         """Returns False for a Fetch of a follower's earlier registration, which does not show what the follower now has

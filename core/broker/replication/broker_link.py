@@ -69,12 +69,12 @@ class BrokerLink(TransportHandler):
     ) -> Any:
         """Sends a request; returns the message of its answer, or the result of `decode`. Raises the error that ended
         the connection: OSError, EOFError, TimeoutError or `ProtocolError`."""
-        if self._ended is not None or self._transport is None:
+        if self._transport is None:
             raise self._ended or ConnectionError("the connection is closed")
         self._waiting = self._loop.create_future()
         self._heard_at = self._loop.time()
         self._protocol.send(api, build, max_version=max_version, decode=decode)
-        self._transport.writelines([self._protocol.take_output()])  # uvloop writes one buffer faster than two
+        self._transport.writelines([b"".join(self._protocol.take_pieces())])  # uvloop writes one buffer faster than two
         return await self._waiting
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class BrokerLink(TransportHandler):
         return self._get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._ended is not None or self._transport is None:
+        if self._transport is None:
             return
         self._heard_at = self._loop.time()
         try:

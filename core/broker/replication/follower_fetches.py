@@ -19,6 +19,7 @@ from ...protocol.fetch import Fetched, write_fetch_response
 from ...protocol.messages import Buffer
 from ...protocol.replica_fetch import PartitionFetch, PartitionKey, ReplicaFetchRequest
 from ...replication.fetch_sessions import FetchContext, FetchSessionCache, FetchSessionRequest
+from ...replication.leader import PartitionLeader
 from ...replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 from ..request import Request
 from ..workers import Workers
@@ -29,6 +30,8 @@ from .throttles import ReplicationThrottles
 
 _ON_LOOP_BYTES: Final = 1 << 20
 Context = FetchContext[PartitionKey, PartitionFetch]
+_Answers = dict[PartitionKey, ReplicaFetchData | None]
+_Unread = tuple[PartitionKey, PartitionFetch, Replica, PartitionLeader]
 
 
 class FollowerFetches:
@@ -70,18 +73,17 @@ class FollowerFetches:
         if context.session_id not in self._epochs:
             self._end_former(registered)
         wait = self._follow(context, session)
-        changed = dict.fromkeys(wait.take_changed())
-        changed.update(dict.fromkeys(context.changed))
+        changed = dict.fromkeys((*wait.take_changed(), *context.changed))
         if self._epochs.get(context.session_id) != registered:
             # Registered again: a partition that has not changed is to be taken under the new epoch, too (R3).
             self._epochs[context.session_id] = registered
             changed.update(dict.fromkeys(self._waits[context.session_id][1]))
-        answers = self._take_ends(message, context, wait, changed)
-        await self._read_all(message, context, answers)
+        answers, unread = self._take_ends(message, context, wait, changed)
+        await self._read_all(message, answers, unread)
         if not any(map(_is_news, answers.values())) and not self._partitions.closing:
             await self._wait(request, message, wait)
-            more = self._take_ends(message, context, wait, wait.take_changed())
-            await self._read_all(message, context, more)
+            more, unread = self._take_ends(message, context, wait, wait.take_changed())
+            await self._read_all(message, more, unread)
             answers.update(more)
         for key, answer in answers.items():
             if answer is None:
@@ -142,58 +144,50 @@ class FollowerFetches:
         context: Context,
         wait: FollowerWait,
         keys: Iterable[PartitionKey],
-    ) -> dict[PartitionKey, ReplicaFetchData | None]:
-        """Records the follower's end of each partition, which may commit records; returns the answers that need no
-        records, and None for those that do.
+    ) -> tuple[_Answers, list[_Unread]]:
+        """Records the follower's end of each partition, which may commit records. Returns the answers that need no
+        records, with None for those that do, and what is to be read for these.
 
         The ends do not count while this broker has not read the follower's registration: the partitions are then
         evaluated again, after the wait of this request or with the next.
         """
-        if not self._is_known(message):
-            for key in keys:
-                wait.on_bounds(key)
-        answers: dict[PartitionKey, ReplicaFetchData | None] = {}
+        answers: _Answers = {}
+        unread: list[_Unread] = []
         now_ms = monotonic_ms()
         replica_id, replica_epoch = message.replica_id, message.replica_epoch
         registration = self._image().registrations.get(replica_id)
+        if registration is None or registration.epoch != replica_epoch:
+            for key in keys:
+                wait.on_bounds(key)
         for key in keys:
             wanted = context.parameters(key)
             if wanted is None:
                 continue
             replica = self._partitions.replica_by_id(key)
-            if replica is None or replica.leader is None:
+            leader = None if replica is None else replica.leader
+            if replica is None or leader is None:
                 answers[key] = ReplicaFetchData(self._not_led(key))
                 continue
-            fetch = ReplicaFetch(replica_id, replica_epoch, wanted[0], wanted[1], wanted[2], wanted[3])
-            refused = replica.leader.on_fetch(fetch, registration, now_ms)
-            answers[key] = refused
+            fetch = ReplicaFetch(replica_id, replica_epoch, *wanted[:4])
+            refused = answers[key] = leader.on_fetch(fetch, registration, now_ms)
             if refused is None:
+                unread.append((key, wanted, replica, leader))
                 replica.complete()
-                if replica.leader.wants_member(replica_id, registration, now_ms):
+                if leader.wants_member(replica_id, registration, now_ms):
                     self._on_caught_up(replica)
-        return answers
+        return answers, unread
 
-    async def _read_all(
-        self,
-        message: ReplicaFetchRequest,
-        context: Context,
-        answers: dict[PartitionKey, ReplicaFetchData | None],
-    ) -> None:
+    async def _read_all(self, message: ReplicaFetchRequest, answers: _Answers, unread: list[_Unread]) -> None:
         """Reads the records of the answers that need some, up to the limit of the response."""
         room = min(message.max_bytes, self._response_max_bytes())
         size = 0
-        for key in [key for key, answer in answers.items() if answer is None]:
-            wanted, replica = context.parameters(key), self._partitions.replica_by_id(key)
-            if wanted is None or replica is None:
-                continue
-            leader = replica.leader
-            if leader is None or leader.epoch != wanted.leader_epoch:  # its role has changed during an earlier read
+        for key, wanted, replica, leader in unread:
+            if replica.leader is not leader:  # its role has changed during an earlier read
                 answers[key] = ReplicaFetchData(self._not_led(key))
                 continue
             limit = min(wanted.max_bytes, room - size)
-            config, number = replica.log.config, replica.name.partition
-            in_sync = replica.is_in_sync(message.replica_id)
-            if (limit <= 0 and size) or self._throttles.leader_must_wait(config, number, in_sync=in_sync):
+            bucket = self._throttles.leader_bucket(replica, message.replica_id)
+            if (limit <= 0 and size) or (bucket is not None and bucket.wait_s() > 0):
                 continue
             answer = _read_now(replica, wanted.fetch_offset, max(limit, 0), min_one=size == 0)
             if answer is None:
@@ -201,14 +195,11 @@ class FollowerFetches:
             if replica.leader is not leader:  # the log may have been truncated during the read
                 answer = ReplicaFetchData(ErrorCode.not_leader_or_follower)
             answers[key] = answer
-            size += len(answer.records)
-            self._throttles.sent(config, number, len(answer.records), in_sync=in_sync)
-            replica.traffic.replication_bytes_out += len(answer.records)
-
-    def _is_known(self, message: ReplicaFetchRequest) -> bool:
-        """True if the follower fetches under the registration that this broker has read."""
-        registration = self._image().registrations.get(message.replica_id)
-        return registration is not None and registration.epoch == message.replica_epoch
+            sent = len(answer.records)
+            size += sent
+            if bucket is not None:
+                bucket.spend(sent)
+            replica.traffic.replication_bytes_out += sent
 
     async def _read_later(self, replica: Replica, offset: int, limit: int, *, min_one: bool) -> ReplicaFetchData:
         """Reads on a worker thread."""

@@ -12,7 +12,8 @@ class ParkedFetch:
 
     def __init__(self, missing: int) -> None:
         self._missing = missing
-        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] = self._loop.create_future()
 
     def on_visible(self, count: int) -> None:
         self._missing -= count
@@ -23,10 +24,13 @@ class ParkedFetch:
         if not self._woken.done():
             self._woken.set_result(None)
 
-    async def wait(self, timeout_s: float) -> bool:
-        """Waits; returns True if it was woken in time."""
-        done, _ = await asyncio.wait([self._woken], timeout=timeout_s)
-        return bool(done)
+    async def wait(self, timeout_s: float) -> None:
+        """Waits until it is woken, for that time at most."""
+        timer = self._loop.call_later(timeout_s, self.wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
 
 
 class FollowerWait:
@@ -71,11 +75,11 @@ class FollowerWait:
         if self._parked is not None:
             self._parked.wake()
 
-    async def park(self, timeout_s: float) -> bool:
-        """Waits for an append; returns True if there was one in time."""
+    async def park(self, timeout_s: float) -> None:
+        """Waits for an append, for that time at most."""
         parked = self._parked = ParkedFetch(1)
         try:
-            return await parked.wait(timeout_s)
+            await parked.wait(timeout_s)
         finally:
             if self._parked is parked:
                 self._parked = None

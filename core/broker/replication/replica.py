@@ -345,7 +345,8 @@ class Replica:
 
     def complete(self) -> None:
         """Answers the requests that wait for the high watermark, if it has moved."""
-        self.look_at_deletes()
+        if self._deletes:
+            self.look_at_deletes()
         high_watermark = self.log.high_watermark
         done, error = self.partition.take_committed()
         for waiter in done:

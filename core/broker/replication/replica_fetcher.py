@@ -171,11 +171,9 @@ class ReplicaFetcher:
         if replica.log.offline is not None:  # it must not count as one that has what it had
             self._leave_out(key, fetched, _OFFLINE_BACKOFF_S)
             return
-        wait_ms = self._throttles.follower_wait_ms(
-            replica.log.config, replica.name.partition, in_sync=replica.is_in_sync(self._broker_id)
-        )
-        if wait_ms:
-            self._leave_out(key, fetched, min(wait_ms / 1000, _LONGEST_THROTTLED_S))
+        bucket = self._throttles.follower_bucket(replica)
+        if bucket is not None and (wait_s := bucket.wait_s()):
+            self._leave_out(key, fetched, min(wait_s, _LONGEST_THROTTLED_S))
             return
         fetch = fetched.follower.fetch(self._epoch())
         if fetch is None:
@@ -284,13 +282,15 @@ class ReplicaFetcher:
             answer.records,  # type: ignore[arg-type]
         )
         appends, size = self._workers.appends, len(answer.records)
-        slow = size > appends.on_loop_bytes and bool(size) and appends.needs_worker(size)
         log = fetched.replica.log
-        slow = slow or data.diverging_epoch is not None or log.flushes
-        slow = slow or answer.error is ErrorCode.offset_out_of_range
-        slow = slow or (bool(size) and 0 < log.log_start_offset == log.log_end_offset)  # it may restart within a batch
         try:
-            if slow:
+            if (
+                (size > appends.on_loop_bytes and size and appends.needs_worker(size))
+                or data.diverging_epoch is not None
+                or log.flushes
+                or answer.error is ErrorCode.offset_out_of_range
+                or (size and 0 < log.log_start_offset == log.log_end_offset)  # it may restart within a batch
+            ):
                 result = await self._workers.bulk(fetched.follower.on_answer, fetched.sent, data)
             else:
                 begun = monotonic_ns()
@@ -311,11 +311,10 @@ class ReplicaFetcher:
         if self._fetched.get(key) is not fetched:
             return
         if size:
-            replica = fetched.replica
-            replica.replicated(size)
-            self._throttles.received(
-                replica.log.config, replica.name.partition, size, in_sync=replica.is_in_sync(self._broker_id)
-            )
+            fetched.replica.replicated(size)
+            bucket = self._throttles.follower_bucket(fetched.replica)
+            if bucket is not None:
+                bucket.spend(size)
         fetched.replica.complete()
         if result is FetchResult.REFUSED:
             if answer.error in _STALE:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from ...config.sections.broker import BrokerConfig
-from ...config.sections.topic import TopicConfig
 from ...replication.throttle import UNLIMITED, ThrottledReplicas
 from ...token_bucket import TokenBucket
+from .replica import Replica
 
 _parsed = lru_cache(maxsize=1024)(ThrottledReplicas.parse)
 
@@ -33,35 +33,17 @@ class ReplicationThrottles:
         self.leader.change(config.leader_replication_throttled_rate)
         self.follower.change(config.follower_replication_throttled_rate)
 
-    def is_throttled_leader(self, config: TopicConfig, partition: int) -> bool:
-        """Returns True if this broker, as the leader of the partition, sends under the quota."""
-        return self.leader.rate < UNLIMITED and _parsed(config.leader_replication_throttled_replicas).covers(
-            partition, self._broker_id
-        )
+    def leader_bucket(self, replica: Replica, follower: int) -> TokenBucket | None:
+        """Returns the bucket for what this broker, as the leader, sends a follower of the partition; None if that is
+        not limited."""
+        if self.leader.rate >= UNLIMITED or replica.is_in_sync(follower):
+            return None
+        throttled = _parsed(replica.log.config.leader_replication_throttled_replicas)
+        return self.leader if throttled.covers(replica.name.partition, self._broker_id) else None
 
-    def is_throttled_follower(self, config: TopicConfig, partition: int) -> bool:
-        """Returns True if this broker's replica of the partition fetches under the quota."""
-        return self.follower.rate < UNLIMITED and _parsed(config.follower_replication_throttled_replicas).covers(
-            partition, self._broker_id
-        )
-
-    def leader_must_wait(self, config: TopicConfig, partition: int, *, in_sync: bool) -> bool:
-        """Returns True if the answer to a follower's Fetch must have no records of the partition now."""
-        return not in_sync and self.is_throttled_leader(config, partition) and self.leader.wait_s() > 0
-
-    def follower_wait_ms(self, config: TopicConfig, partition: int, *, in_sync: bool) -> float:
-        """Returns for how long the partition is left out of this broker's fetches; 0 if it is fetched now."""
-        if in_sync or not self.is_throttled_follower(config, partition):
-            return 0.0
-        wait_s = self.follower.wait_s()
-        return max(wait_s * 1000, 1.0) if wait_s else 0.0
-
-    def sent(self, config: TopicConfig, partition: int, size: int, *, in_sync: bool) -> None:
-        """Counts records that a follower was sent."""
-        if not in_sync and self.is_throttled_leader(config, partition):
-            self.leader.spend(size)
-
-    def received(self, config: TopicConfig, partition: int, size: int, *, in_sync: bool) -> None:
-        """Counts records that this broker's replica has fetched."""
-        if not in_sync and self.is_throttled_follower(config, partition):
-            self.follower.spend(size)
+    def follower_bucket(self, replica: Replica) -> TokenBucket | None:
+        """Returns the bucket for what this broker's replica fetches; None if that is not limited."""
+        if self.follower.rate >= UNLIMITED or replica.is_in_sync(self._broker_id):
+            return None
+        throttled = _parsed(replica.log.config.follower_replication_throttled_replicas)
+        return self.follower if throttled.covers(replica.name.partition, self._broker_id) else None

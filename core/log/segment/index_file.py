@@ -157,12 +157,8 @@ class IndexFile:
 
     # -- entries -------------------------------------------------------------------------------------------------
 
-    def append(self, key: int, value: int) -> None:
-        """Adds an entry, whose key must be larger than all before."""
-        self.append_packed(self._entry.pack(key, value))
-
-    def append_packed(self, entry: bytes) -> None:
-        """Adds an entry as the file has it."""
+    def append(self, entry: bytes) -> None:
+        """Adds an entry as the file has it, whose key must be larger than all before."""
         if self._data is None:
             self.grow()
         assert self._data is not None

@@ -26,7 +26,7 @@ class OffsetIndex(IndexFile):
 
     def add(self, last_offset: int, position: int) -> None:
         """Adds an entry for the batch at `position`."""
-        self.append(last_offset - self._base, position)
+        self.append(_ENTRY.pack(last_offset - self._base, position))
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
         """Returns the last offset and the position of a batch at or before `offset`. The caller must check that

@@ -9,7 +9,6 @@ and those before a place that cannot be read; a read that begins in a batch ther
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -47,8 +46,7 @@ class BrokenChainError(CorruptRecordError):
         self.position = position
 
 
-@dataclass(frozen=True, slots=True)
-class ChainRules:
+class ChainRules(NamedTuple):
     """The rules that the batches of one log must meet.
 
     - `dense`: offsets have no gaps.
@@ -85,6 +83,8 @@ class ChainRules:
     def _epochs_agree(self, chain: Chain) -> bool:
         if not self.epochs or chain.last_at < 0:
             return True
+        if len(chain.epochs) == 1 and chain.first_offset >= self.starts[-1]:
+            return chain.epochs[0][0] == self.epochs[-1]
         ends = [*(base for _, base in chain.epochs[1:]), chain.next_offset]
         runs = [(epoch, base, end - 1) for (epoch, base), end in zip(chain.epochs, ends, strict=True)]
         if self.dense and any(not self._is_of_epoch(epoch, last, last) for epoch, _, last in runs):

@@ -103,7 +103,7 @@ class SegmentIndexes:
         self.bytes_since_entry = 0
 
     def _take_full(self) -> None:
-        self.full = any(index.full for index in self.files)
+        self.full = self.offsets.full or self.times.full  # the transaction index has no bound
 
     # -- the files -----------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class TimeIndex(IndexFile):
     def add(self, timestamp_ms: int, offset: int) -> None:
         """Adds an entry if the timestamp is larger than all before; does nothing otherwise."""
         if timestamp_ms > self._largest:
-            self.append(timestamp_ms, offset - self._base)
+            self.append(_ENTRY.pack(timestamp_ms, offset - self._base))
             self._largest = timestamp_ms
 
     def encoded(self, state: SegmentState) -> bytes | None:

@@ -53,7 +53,7 @@ class TransactionIndex(IndexFile):
     def add(self, entry: AbortedEntry) -> None:
         """Adds a transaction, whose marker comes after those of all others. Raises `CorruptRecordError` if the file is
         damaged."""
-        self.append_packed(_ENTRY.pack(_VERSION, *entry))
+        self.append(_ENTRY.pack(_VERSION, *entry))
 
     def replace(self, entries: Iterable[AbortedEntry]) -> None:
         """Replaces all entries, in memory."""

@@ -48,7 +48,7 @@ def test_a_request_is_written_as_kio_does() -> None:
 @pytest.mark.parametrize("version", range(FIRST_BY_ID, VERSION + 1))
 def test_a_consumers_request_is_written_as_kio_does(version: int) -> None:
     schema = messages.request(ApiKey.FETCH, version)
-    found = schema.decode(replace(REQUEST, replica_id=CONSUMER).encode(version))
+    found = schema.decode(REQUEST._replace(replica_id=CONSUMER).encode(version))
     assert version >= 15 or found.replica_id == CONSUMER
     assert version < 15 or found.replica_state.replica_id == CONSUMER
     assert (found.isolation_level, found.rack_id, found.session_id, found.session_epoch) == (0, "", 77, 8)
@@ -63,7 +63,7 @@ def test_a_consumers_request_is_written_as_kio_does(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [REQUEST, ReplicaFetchRequest(0, 1, 0, 0, 0, 0, -1, {}), replace(REQUEST, forgotten=())]
+    "request_", [REQUEST, ReplicaFetchRequest(0, 1, 0, 0, 0, 0, -1, {}), REQUEST._replace(forgotten=())]
 )
 def test_a_request_is_read_as_kio_reads_it(request_: ReplicaFetchRequest) -> None:
     body = b"head!" + request_.encode()

@@ -29,7 +29,7 @@ def test_a_leader_that_is_not_registered_is_said_without_a_place(caplog: pytest.
             if len(attempts) == 3:
                 third.set()
 
-        throttles = SimpleNamespace(follower_wait_ms=lambda *_, **__: 0.0)
+        throttles = SimpleNamespace(follower_bucket=lambda _: None)
         fetcher = ReplicaFetcher(
             1, 2, cast(Any, None), SETTINGS, cast(Any, throttles), lambda: None, lambda: 7, lost, lambda: None
         )

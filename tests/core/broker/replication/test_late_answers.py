@@ -50,7 +50,7 @@ def replica(number: int = 0) -> Any:
 
 def made() -> ReplicaFetcher:
     """A fetcher from a broker that is not registered."""
-    throttles = cast(Any, SimpleNamespace(follower_wait_ms=lambda *_, **__: 0.0))
+    throttles = cast(Any, SimpleNamespace(follower_bucket=lambda _: None))
     return ReplicaFetcher(
         1,
         2,
