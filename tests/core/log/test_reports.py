@@ -12,7 +12,7 @@ import pytest
 
 from klamm.core.errors import StorageError
 from klamm.core.log.errors import InvalidProducerEpochError, OutOfOrderSequenceError
-from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.partition_log import ReadIsolation
 from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.log.segment.naming import REMOVED
 from klammtest.logs import START_MS, ManualClock, append, batch, fill, open_log
