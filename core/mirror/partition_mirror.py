@@ -169,6 +169,8 @@ class PartitionMirror:
         self._sent: MirrorFetch | None = None
         self._skip_to = 0
         """The source's log start behind a gap, which the next batch may begin at."""
+        self._begins = 0
+        """Where the mirror begins; while its log ends there, nothing was copied, and the source may delete more."""
         self._accepted: MirrorStatus | None = None
         """What the operator has decided to continue over, until records are stored again."""
 
@@ -316,8 +318,9 @@ class PartitionMirror:
         if fetch.offset >= log_start_offset:
             self.status = MirrorStatus.SOURCE_REPLACED
             return MirrorResult.STOPPED
-        if log.log_end_offset == 0:
+        if log.log_end_offset in (0, self._begins):
             log.restart_at(log_start_offset, self.leader.epoch, self._term)
+            self._begins = log_start_offset
             return MirrorResult.RESTARTED
         if self._rules.stops_at_gap and self._accepted is not MirrorStatus.GAP:
             self.status = MirrorStatus.GAP

@@ -141,7 +141,11 @@ def test_a_new_mirror_begins_at_the_sources_start(tmp_path: Path) -> None:
     fetch = rig.mirror.fetch()
     assert fetch is not None
     rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range))
-    assert rig.mirror.on_bounds(fetch, 2, ID) is MirrorResult.RESTARTED
+    assert rig.mirror.on_bounds(fetch, 1, ID) is MirrorResult.RESTARTED
+    fetch = rig.mirror.fetch()
+    assert fetch is not None
+    rig.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range))
+    assert rig.mirror.on_bounds(fetch, 2, ID) is MirrorResult.RESTARTED, "the source has deleted more meanwhile"
     rig.step()
     assert (rig.log.log_start_offset, rig.log.log_end_offset) == (2, 3)
 
