@@ -260,8 +260,6 @@ class SourceFetcher:
             if key not in fetches:
                 continue
             each, fetch = fetches[key]
-            if answer.error in STALE_LEADER_ERRORS:
-                stale.add(each.source.topic)
             try:
                 result = self._apply(each, fetch, answer)
                 self._link.release(each.source)
@@ -273,6 +271,9 @@ class SourceFetcher:
                     log.exception("%s: an answer of the source could not be applied", each.replica.name)
                 self._link.hold_failed(each, error)
                 result = MirrorResult.STALE
+            out_of_range = answer.error is ErrorCode.offset_out_of_range
+            if answer.error in STALE_LEADER_ERRORS or (out_of_range and result is MirrorResult.STALE):
+                stale.add(each.source.topic)
             if result is not MirrorResult.APPENDED:
                 self._session.on_failure()  # the source would not send its bounds again
         if stale:
@@ -286,6 +287,14 @@ class SourceFetcher:
         start, _ = client.list_offsets({source: _EARLIEST}, timeout_s=LOOK_UP_S)[source]
         topic = client.metadata({source.topic}, timeout_s=LOOK_UP_S).topics.get(source.topic)
         return start, None if topic is None else topic.topic_id
+
+    def _leader_knows(self, source: TopicPartition, epoch: int) -> bool:
+        """Returns whether the partition's leader has the epoch, or an earlier one: then a broker that does not lead any
+        more has found the offset out of range. The leader would have answered where the logs part."""
+        if epoch < 0:
+            return False
+        ends = self._link.client().leader_epoch_ends({source: epoch}, timeout_s=LOOK_UP_S)
+        return ends[source].leader_epoch >= 0
 
     def _look_up(self, topics: set[str]) -> None:
         """Asks who leads the topics, since the broker has not served them."""
@@ -301,7 +310,10 @@ class SourceFetcher:
         mirror, answer = each.mirror, _answer(found)
         result = mirror.on_answer(fetch, answer)
         if result is MirrorResult.OUT_OF_RANGE:
-            result = mirror.on_bounds(fetch, *self._bounds(each.source))
+            start, topic_id = self._bounds(each.source)
+            if fetch.offset >= start and self._leader_knows(each.source, fetch.last_epoch):
+                return MirrorResult.STALE
+            result = mirror.on_bounds(fetch, start, topic_id)
         self._applied.append(_Applied(each, result, len(answer.records) if result is MirrorResult.APPENDED else 0))
         if result is MirrorResult.GAP_FOUND:
             self._link.store_gap(each)

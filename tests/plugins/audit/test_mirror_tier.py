@@ -190,6 +190,7 @@ def test_a_topic_that_was_created_again_is_missing_until_it_is_mirrored_anew(aud
     )
     [line] = clusters.page("again")["losses"]
     assert "klamm mirror resolve LINK --topic again --take-new" in line
+    eventually(lambda: clusters.status("again") == "SOURCE_REPLACED", "the link knows")
     clusters.mirror("resolve", "live", "--topic", "again", "--take-new", "--yes")
     eventually(lambda: clusters.states("again") == {"complete"}, "the new topic is mirrored")
     assert clusters.page("again")["losses"] == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from klamm.core.mirror.partition_mirror import MirrorAnswer, MirrorFetch, Mirror
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.replica_fetch import PartitionAnswer, PartitionKey, ReplicaFetchResponse
+from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.partition import TopicPartition
 from klammtest.logs import batch
 from klammtest.waiting import eventually
@@ -52,6 +54,11 @@ class FakeMirror:
             self.status = MirrorStatus.FOLLOWING
         return result
 
+    def on_bounds(self, fetch: MirrorFetch, log_start_offset: int, topic_id: UUID | None) -> MirrorResult:
+        assert (fetch.offset, log_start_offset, topic_id) == (self.end, 0, TOPIC)
+        self.status = MirrorStatus.SOURCE_REPLACED
+        return MirrorResult.STOPPED
+
     def notice(self, result: MirrorResult) -> None:
         self.noticed.append(result)
 
@@ -76,6 +83,17 @@ class FakeSource:
         self.requests: list[Any] = []
         self.answers: list[ReplicaFetchResponse] = []
         self.closed = threading.Event()
+        self.epoch_end = EpochEnd(0, 1)
+
+    def list_offsets(self, asked: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, tuple[int, int]]:
+        return dict.fromkeys(asked, (0, -1))
+
+    def metadata(self, topics: Iterable[str], **_: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(topic_id=TOPIC) for topic in topics})
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, EpochEnd]:
+        assert set(epochs.values()) == {0}, "that of the last record here"
+        return dict.fromkeys(epochs, self.epoch_end)
 
     def call(self, api: ApiKey, node: int, *, build: Callable[[Any], list[bytes]], **_: Any) -> ReplicaFetchResponse:
         assert (api, node) == (ApiKey.FETCH, 3)
@@ -190,6 +208,21 @@ def test_an_answer_that_was_not_stored_is_asked_for_again(fetching: Fetching, re
     fetching.mirrors[1].results = [result]
     asked = fetching.run(answer(0, 1), answer())
     assert asked[1] == (0, [(0, 1), (1, 0), (2, 0)], []), "a full request"
+
+
+@pytest.mark.parametrize(
+    ("known", "status"),
+    [(EpochEnd(0, 1), MirrorStatus.COPYING), (EpochEnd(-1, -1), MirrorStatus.SOURCE_REPLACED)],
+    ids=["by its leader", "by nobody"],
+)
+def test_an_epoch_that_the_leader_knows_is_that_of_another_broker_s_answer(
+    fetching: Fetching, known: EpochEnd, status: MirrorStatus
+) -> None:
+    """A follower also answers OFFSET_OUT_OF_RANGE; the leader answers where the logs part."""
+    fetching.source.epoch_end, fetching.mirrors[1].results = known, [MirrorResult.OUT_OF_RANGE]
+    asked = fetching.run(answer(1, error=ErrorCode.offset_out_of_range), answer())
+    assert asked[1] == (0, ALL, []), "a full request"
+    assert fetching.mirrors[1].status is status
 
 
 def test_a_session_that_the_source_has_ended_begins_again(fetching: Fetching) -> None:
