@@ -93,7 +93,7 @@ bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=
 
 bench-compare: setup ## this tree's broker beside another clone's, in turns (BEFORE=../old-clone ONLY=b,c,d,f,g,h CELLS=consume ROUNDS=6 LIMIT=0.03 DATA=/dev/shm/compared): exit 1 if a cell is more than 3 % worse
 	@bench/install.sh
-	@PYTHONPATH=bench:tests/support $(PY) bench/compare_commits.py $(BEFORE) $(if $(ONLY),--only $(ONLY)) $(if $(CELLS),--cells $(CELLS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(DATA),--data $(DATA))
+	@PYTHONPATH=bench:tests/support $(PY) bench/compare_commits.py $(BEFORE) $(if $(ONLY),--only $(ONLY)) $(if $(CELLS),--cells "$(CELLS)") $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(DATA),--data $(DATA))
 
 bench-load: setup ## loads and streams beside Spark's own Kafka connector (QUICK=1 ONLY=file,stream RECORDS=n ROUNDS=n; REPORT=1 writes the page)
 	@PYTHONPATH=bench $(PY) -m klammbench.load $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT))
