@@ -215,9 +215,9 @@ async def _park(
         led.park(parked)
     connection.on_end = parked.wake
     try:
-        begun = monotonic_ns()
+        start = monotonic_ns()
         await parked.wait(wait_s)
-        services.metrics.waits[ApiKey.FETCH].add(monotonic_ns() - begun)
+        services.metrics.waits[ApiKey.FETCH].add(monotonic_ns() - start)
     finally:
         connection.on_end = None
         for led in places:
