@@ -630,7 +630,7 @@ class PartitionLog:
         `CorruptRecordError` and `StorageError`. May block.
         """
         now_ms, start = self._clock(), self._start
-        chain = check_chain(records, verify=True)
+        chain, dense = self._check_run(records)
         if start == self._end and chain.batches and chain.first_offset < start < chain.next_offset:
             # It ends before its checkpoints until the batch is stored.
             self.restart_at(chain.first_offset, leader_epoch, term)
@@ -644,7 +644,7 @@ class PartitionLog:
                 )
             self._check_continues(chain)
             try:
-                if chain.first_offset > self._end:
+                if not dense or chain.first_offset > self._end:
                     self._segments.allow_gaps()
                 for epoch, base in chain.epochs:
                     self._epochs.assign(epoch, base, durable=self._epochs.unwritten)
@@ -660,6 +660,16 @@ class PartitionLog:
         if flush:
             self.flush()
         return self._end
+
+    def _check_run(self, records: bytes | bytearray | memoryview) -> tuple[Chain, bool]:
+        """Checks the batches and their CRCs. Returns True if no offset is missing between two of them, False if one may
+        be: a log without gaps must be told before it stores them."""
+        if self._segments.dense:
+            try:
+                return check_chain(records, dense=True, verify=True), True
+            except CorruptRecordError:
+                pass  # a gap, or damage: the check of a log with gaps decides
+        return check_chain(records, verify=True), False
 
     def _forget_unwritten_epochs(self) -> None:
         """Removes epochs that start above the log end: their batches were not stored, and they would not agree with

@@ -79,6 +79,18 @@ def test_a_run_of_batches_is_stored_as_the_leader_has_it(tmp_path: Path) -> None
         assert log.read(offset, 1).data == run(offset)
 
 
+def test_a_run_may_lack_offsets(tmp_path: Path) -> None:
+    """As that of a mirror's gap: what lies behind it must be served, and not be cut at the next start."""
+    log, data = open_log(tmp_path), run(0, 1, 5, 6)
+    log.follow(2)
+    log.append_as_follower(data, 2)
+    assert log.read(0, 1 << 20, isolation=ReadIsolation.LOG_END).data == data
+    log.close(clean=False)
+    again = open_log(tmp_path)
+    assert again.log_end_offset == 7
+    assert again.read(0, 1 << 20, isolation=ReadIsolation.LOG_END).data == data
+
+
 def test_a_run_keeps_the_producers(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.follow(2)
