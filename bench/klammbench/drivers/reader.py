@@ -78,44 +78,66 @@ def outcome(process: subprocess.Popen[str], timeout_s: float) -> Outcome:
     return Outcome(**json.loads(out))
 
 
-def read(reading: Reading) -> Outcome:
-    host, _, port = reading.bootstrap.rpartition(":")
-    with socket.create_connection((host, int(port)), _TIMEOUT_S) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        buffer = bytearray(2 * _FETCH_BYTES)
-        offset = got = 0
-        print("connected", flush=True)
-        sys.stdin.readline()
+class Source:
+    """A connection that fetches partition 0 of `topic`, at most `fetch_bytes` at a time and one fetch after the other.
+    `isolation` is the protocol's: 0 is read_uncommitted, 1 read_committed.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, isolation: int = 0, fetch_bytes: int = _FETCH_BYTES) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._topic, self._isolation, self._fetch_bytes = topic, isolation, fetch_bytes
+        self._buffer = bytearray(2 * fetch_bytes)
+        self._offset = 0
+        self._socket = socket.create_connection((host, int(port)), _TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def read(self, seconds: float, max_bytes: int, *, again: bool) -> Outcome:
+        """Reads on from where the last call has ended, as `Reading` says."""
+        got = 0
         begin, cpu = time.perf_counter(), time.process_time()
-        while got < reading.max_bytes and time.perf_counter() - begin < reading.seconds:
-            sock.sendall(_request(reading.topic, offset))
-            records = _records(_answer(sock, buffer), reading.topic)
-            after = offset
+        while got < max_bytes and time.perf_counter() - begin < seconds:
+            self._socket.sendall(self._request())
+            records = _records(_answer(self._socket, self._buffer), self._topic)
+            after = self._offset
             for _, header in iter_headers(records):
                 after = header.next_offset
             got += len(records)
-            if after == offset:
-                if not reading.again:
+            if after == self._offset:
+                if not again:
                     break
                 after = 0
-            offset = after
+            self._offset = after
         return Outcome(got, time.perf_counter() - begin, time.process_time() - cpu)
 
+    def _request(self) -> bytes:
+        schema = messages.request(ApiKey.FETCH, _VERSION)
+        partition = schema.part(
+            "FetchPartition", partition=0, fetch_offset=self._offset, partition_max_bytes=self._fetch_bytes
+        )
+        body = schema.build(
+            replica_id=-1,
+            max_wait=timedelta(milliseconds=100),
+            min_bytes=1,
+            max_bytes=self._fetch_bytes,
+            isolation_level=self._isolation,
+            topics=(schema.part("FetchTopic", topic=self._topic, partitions=(partition,)),),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+        return request_frame(ApiKey.FETCH, _VERSION, 1, "bench", schema.encode(body))
 
-def _request(topic: str, offset: int) -> bytes:
-    schema = messages.request(ApiKey.FETCH, _VERSION)
-    partition = schema.part("FetchPartition", partition=0, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
-    body = schema.build(
-        replica_id=-1,
-        max_wait=timedelta(milliseconds=100),
-        min_bytes=1,
-        max_bytes=_FETCH_BYTES,
-        isolation_level=0,
-        topics=(schema.part("FetchTopic", topic=topic, partitions=(partition,)),),
-        forgotten_topics_data=(),
-        rack_id="",
-    )
-    return request_frame(ApiKey.FETCH, _VERSION, 1, "bench", schema.encode(body))
+
+def read(reading: Reading) -> Outcome:
+    source = Source(reading.bootstrap, reading.topic)
+    print("connected", flush=True)
+    sys.stdin.readline()
+    try:
+        return source.read(reading.seconds, reading.max_bytes, again=reading.again)
+    finally:
+        source.close()
 
 
 def _answer(sock: socket.socket, buffer: bytearray) -> memoryview:
@@ -129,7 +151,7 @@ def _answer(sock: socket.socket, buffer: bytearray) -> memoryview:
         if filled == 4:
             size = 4 + struct.unpack_from(">I", buffer)[0]
             if size > len(buffer):
-                raise RuntimeError(f"a response of {size} bytes to a fetch of at most {_FETCH_BYTES}")
+                raise RuntimeError(f"a response of {size} bytes, more than a fetch may bring")
     return view[4:size]
 
 
