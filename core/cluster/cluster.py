@@ -181,10 +181,10 @@ class Cluster:
         replication_factor: int,
         configs: Mapping[str, str] | None = None,
         replicas: Replicas | None = None,
-        mirror: str = "",
+        mirror: MirrorOf | None = None,
     ) -> UUID:
         """Creates a topic, with the given replicas or replicas assigned to the live brokers in turn, and returns its
-        id. `mirror`: the link of a mirror topic. The topic is in `image` when this returns. Raises `BrokerError` with
+        id. `mirror`: what a mirror topic follows. The topic is in `image` when this returns. Raises `BrokerError` with
         Kafka's code: see `TopicChanges.create`."""
         creation = self.node.topics.create(name, partitions, replication_factor, configs or {}, replicas, mirror)
         return self._change(creation)

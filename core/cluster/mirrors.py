@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from pydantic import Field
@@ -21,16 +21,21 @@ from ..interfaces.coordination import (
     BadVersionError,
     Coordination,
     CoordinationUnavailableError,
+    Create,
     NodeExistsError,
     NoNodeError,
+    Operation,
+    Set,
 )
 from .tree.nodes import KafkaUuid, NodeData
+from .tree.steps import Steps, exists, find
 
 __all__ = [
     "MIRRORS",
     "CopiedNode",
     "LinkNode",
     "MirrorCut",
+    "MirrorOf",
     "MirrorTopicNode",
     "PartitionReport",
     "ReportNode",
@@ -85,6 +90,26 @@ class MirrorTopicNode(NodeData):
     adopt_id: KafkaUuid | None = None
     decisions: dict[int, tuple[str, int, int]] = Field(default_factory=dict)
     paused: bool = False
+
+
+class MirrorOf(NamedTuple):
+    """What a new mirror topic follows. `node`: what the coordination holds about it at first."""
+
+    link: str
+    node: MirrorTopicNode
+
+    def operations(self, topic: str) -> Steps[list[Operation]]:
+        """Returns the writes of `node`, for the transaction that creates the topic. What is held of a former topic of
+        the name is replaced, and one that was paused stays so. They fail if the link was dropped."""
+        path = topic_path(self.link, topic)
+        found = yield from find(path)
+        if found is None:
+            parent = path.rpartition("/")[0]
+            parents = [] if (yield from exists(parent)) else [Create(parent)]
+            return [*parents, Create(path, self.node.encode())]
+        data, stat = found
+        paused = MirrorTopicNode.decode(path, data).paused
+        return [Set(path, self.node.model_copy(update={"paused": paused}).encode(), stat.version)]
 
 
 class PartitionReport(NodeData):

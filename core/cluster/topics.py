@@ -23,6 +23,7 @@ from .control.controller import Controller
 from .control.leadership import min_insync_replicas, new_state, without_elr_at
 from .control.tasks import topic_node
 from .image import ClusterImage, TopicImage
+from .mirrors import MirrorOf
 from .topic_names import check_no_collision, check_topic_name
 from .tree import paths
 from .tree.nodes import ConfigNode, DeletedTopicNode, FormerTopic, TopicNode, encode_uuid
@@ -60,9 +61,9 @@ class TopicChanges:
         replication_factor: int,
         configs: Mapping[str, str],
         replicas: Replicas | None = None,
-        mirror: str = "",
+        mirror: MirrorOf | None = None,
     ) -> Steps[UUID]:
-        """Creates a topic and returns its id; with `mirror`, as a mirror topic of this link.
+        """Creates a topic and returns its id; with `mirror`, as a mirror topic, together with what is held of it.
 
         `replicas` is a result of `checked_assignment`; without it the live brokers get replicas in turn. Raises
         `BrokerError` INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR or
@@ -70,7 +71,7 @@ class TopicChanges:
         """
         topic_id = self._new_id()
 
-        def plan(image: ClusterImage) -> Plan:
+        def plan(image: ClusterImage) -> Steps[Plan]:
             self.check_create(image, name, count)
             start = self._random_index(len(image.brokers)) if image.brokers else 0
             assigned = replicas or assign_replicas(_takers(image), 0, count, replication_factor, start, _racks(image))
@@ -80,11 +81,13 @@ class TopicChanges:
                 Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
                 Create(paths.partitions(name)),
             ]
-            states = self._new_states(image, name, assigned, mirror)
+            if mirror is not None:
+                operations += yield from mirror.operations(name)
+            states = self._new_states(image, name, assigned, "" if mirror is None else mirror.link)
             return Plan(states, {name: node}, {name: dict(configs)}, operations)
 
         self._controller.epoch()  # not the controller: nothing is read
-        yield from self._writer.change(self._controller.guard, plain(plan))
+        yield from self._writer.change(self._controller.guard, plan)
         return topic_id
 
     def _new_states(

@@ -25,6 +25,7 @@ from ...cluster.mirrors import (
     CopiedNode,
     LinkNode,
     MirrorCut,
+    MirrorOf,
     MirrorTopicNode,
     PartitionReport,
     ReportNode,
@@ -428,20 +429,17 @@ class LinkControl:
         return found, origins, hidden
 
     def _create(self, name: str, new: NewMirror) -> None:
-        def note(before: MirrorTopicNode | None) -> MirrorTopicNode:
-            now_ms, paused = time.time_ns() // 1_000_000, before is not None and before.paused
-            return MirrorTopicNode(source=new.source, topic_id=new.topic_id, since_ms=now_ms, paused=paused)
-
         link = update(self._coordination, link_path(self.name), LinkNode, lambda node: node)
         if link is None or link.paused:  # since this broker has read it
             return
         self._check_configs(new.configs, "not mirrored: ")
-        update(self._coordination, topic_path(self.name, name), MirrorTopicNode, note)
+        node = MirrorTopicNode(source=new.source, topic_id=new.topic_id, since_ms=time.time_ns() // 1_000_000)
         factor = self._services.config.default_replication_factor
         try:
-            self._services.cluster.create_topic(name, new.partitions, factor, new.configs, mirror=self.name)
+            self._services.cluster.create_topic(
+                name, new.partitions, factor, new.configs, mirror=MirrorOf(self.name, node)
+            )
         except BrokerError as error:
-            self._coordination.delete(topic_path(self.name, name))
             raise ConfigError(f"not mirrored: it cannot be created here: {error}") from error
         self._read_topics()
         log.info("mirror %s: topic %s was created with %d partitions", self.name, name, new.partitions)

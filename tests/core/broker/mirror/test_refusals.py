@@ -25,6 +25,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from klamm.core.broker.mirror import link_control
 from klamm.core.broker.mirror.link_fetches import LinkFetches
 from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
@@ -43,6 +44,7 @@ from klamm.core.config.sections.mirror import MirrorConfig
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import BrokerError, ConfigError
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
+from klamm.core.mirror.planner import plan_link
 from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
@@ -165,6 +167,29 @@ def dropped(world: World, link: str) -> None:
         return world.run("drop", link)[1] == ""
 
     eventually(done, f"link {link} is removed")
+
+
+def test_a_controller_that_has_not_seen_that_a_topic_was_created_changes_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose session has ended while the source did not answer it, so that the next one has created the topic."""
+
+    def known() -> MirrorTopicNode:
+        with world.coordination() as coordination:
+            return read_topics(coordination, "berlin")["trips.good"]
+
+    def from_an_older_image(link: str, config: Any, own: str, source: Any, target: Mapping[str, Any]) -> Any:
+        plan = plan_link(link, config, own, source, {name: target[name] for name in target if name != "trips.good"})
+        planned.append("trips.good" in plan.create)
+        return plan
+
+    before, planned = known(), list[bool]()
+    with monkeypatch.context() as changed:
+        changed.setattr(link_control, "plan_link", from_an_older_image)
+        eventually(lambda: planned.count(True) > 1, "the first plan was carried out")
+    assert known() == before
+    world.goes_on()
+    world.is_well("berlin")
 
 
 def test_a_link_to_its_own_cluster_copies_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
