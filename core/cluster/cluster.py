@@ -45,6 +45,7 @@ from .brokers.broker_configs import Change
 from .brokers.registration import BrokerIdentity, DisplacedError
 from .control.tasks import OnElected, Refusals
 from .image import BrokerNode, ClusterImage, Endpoint
+from .mirrors import MirrorOf
 from .node import ClusterNode
 from .reassignment import ReplicaAssignment
 from .tree.steps import StepRunner, Steps

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
+from uuid import uuid4
 
 from pydantic import Field
 
@@ -55,10 +56,12 @@ _ATTEMPTS = 20
 
 
 class LinkNode(NodeData):
-    """`config`: the keys of `MirrorConfig` that are set. `source_cluster_id`: empty until a broker has read it."""
+    """`config`: the keys of `MirrorConfig` that are set. `link_id`: another one if the link was dropped and created
+    again. `source_cluster_id`: empty until a broker has read it."""
 
     version: int = 1
     config: dict[str, Any]
+    link_id: KafkaUuid = Field(default_factory=uuid4)
     source_cluster_id: str = ""
     paused: bool = False
 

@@ -76,7 +76,7 @@ class TopicChanges:
             start = self._random_index(len(image.brokers)) if image.brokers else 0
             assigned = replicas or assign_replicas(_takers(image), 0, count, replication_factor, start, _racks(image))
             node = TopicNode(topic_id=topic_id, partitions=dict(assigned))
-            operations = [
+            operations: list[Operation] = [
                 Create(paths.topic(name), node.encode()),
                 Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
                 Create(paths.partitions(name)),

@@ -538,14 +538,14 @@ class LinkControl:
         if replaced:  # the source's offsets are those of records that are not here
             source = {tp: found for tp, found in source.items() if self._topics[tp.topic].source not in replaced}
             plan = offsets_to_copy(source, target, copied, ends, self._members(group))
-        if not plan.commits and plan.copied.keys() == copied.keys():
+        if not plan.commits and plan.copied == copied:
             return
         offsets: dict[str, dict[int, Any]] = {}
         for tp, known in plan.copied.items():
             offsets.setdefault(tp.topic, {})[tp.partition] = tuple(tuple(each) for each in known)
         update(self._coordination, path, CopiedNode, lambda _: CopiedNode(offsets=offsets))
         commits = {tp: there[tp] for tp in plan.commits}
-        if not commits:  # the group has moved here: a later commit of the value that was copied is its own
+        if not commits:  # a later commit of a value that was copied before is the group's own
             return
         try:
             self._own.commit_offsets(group, commits)

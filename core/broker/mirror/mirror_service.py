@@ -80,7 +80,7 @@ class MirrorService:
             from .link_control import LinkControl  # a broker without links imports no client
 
             known = self._links.get(name)
-            if known is not None and known.node.config == node.config:
+            if known is not None and (known.node.link_id, known.node.config) == (node.link_id, node.config):
                 known.node = node
                 continue
             if known is not None:

@@ -15,7 +15,17 @@ from ...errors import ConfigError
 from ...records.partition import TopicPartition, counted
 from ..options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, settings_and_client
 from ..output import Json, say, say_rows
-from .links import DryRun, Link, Topics, link_of, mirror_coordination, name_of, partitions_of, wait_until
+from .links import (
+    DryRun,
+    Link,
+    Topics,
+    config_of,
+    mirror_coordination,
+    name_of,
+    partitions_of,
+    source_client,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient
@@ -101,7 +111,8 @@ def adopt(
             raise ConfigError(f"--promotions: {promoted} has no line of `klamm mirror promotions --json`")
         names = list(dict.fromkeys(topic or sorted({tp.topic for tp in found})))
         coordination = stack.enter_context(mirror_coordination(config))
-        other = stack.enter_context(_client_of(coordination, link, names))
+        _check_selected(coordination, link, names)
+        other = stack.enter_context(source_client(coordination, link))
         view = other.metadata(names)
         image = read_image(coordination)
         rows, nodes = [], {}
@@ -175,19 +186,14 @@ def _promotions_in(path: Path) -> dict[TopicPartition, _Start]:
     return found
 
 
-def _client_of(coordination: Coordination, link: str, names: list[str]) -> Any:
-    """Returns a client of the link's source. Raises `ConfigError` if the link does not select the topics."""
-    from ...client.factory import ClusterAccess, open_client
-    from ...config.sections.mirror import MirrorConfig
+def _check_selected(coordination: Coordination, link: str, names: list[str]) -> None:
+    """Raises `ConfigError` if the link does not select the topics under their own names."""
     from ...mirror.planner import selects
-    from ...records.codecs import CodecTable
 
-    section = MirrorConfig.model_validate(link_of(coordination, link).config)
+    section = config_of(coordination, link)
     for name in names:
         if section.prefix or not selects(section, name, internal=False):
             raise ConfigError(f"mirror {link} selects no topic {name!r} of this name: see its topics and prefix")
-    access = ClusterAccess(",".join(section.bootstrap_servers), CodecTable())
-    return open_client(access, "cli", request_timeout_s=TIMEOUT_S)
 
 
 def _promoted_ms(starts: Mapping[int, _Start]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,7 +17,9 @@ from ..options import TIMEOUT_S, settings_of
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from ...client.cluster_client import ClusterClient
     from ...cluster.mirrors import LinkNode, MirrorTopicNode, ReportNode
+    from ...config.sections.mirror import MirrorConfig
     from ...interfaces.coordination import Coordination
 
 __all__ = [
@@ -28,11 +30,13 @@ __all__ = [
     "Link",
     "Topics",
     "change_topics",
+    "config_of",
     "link_of",
     "mirror_coordination",
     "name_of",
     "partitions_of",
     "reaches_end",
+    "source_client",
     "topics_of",
     "wait_until",
 ]
@@ -66,6 +70,22 @@ def link_of(coordination: Coordination, link: str) -> LinkNode:
     if link not in links:
         raise ConfigError(f"there is no mirror {link!r} (there are: {', '.join(links) or 'none'})")
     return links[link]
+
+
+def config_of(coordination: Coordination, link: str) -> MirrorConfig:
+    """Returns the link's stored definition. Raises `ConfigError` if there is no such link."""
+    from ...config.sections.mirror import MirrorConfig
+
+    return MirrorConfig.model_validate(link_of(coordination, link).config)
+
+
+def source_client(coordination: Coordination, link: str) -> AbstractContextManager[ClusterClient]:
+    """Returns a client of the link's source."""
+    from ...client.factory import ClusterAccess, open_client
+    from ...records.codecs import CodecTable
+
+    access = ClusterAccess(",".join(config_of(coordination, link).bootstrap_servers), CodecTable())
+    return open_client(access, "cli", request_timeout_s=TIMEOUT_S)
 
 
 def topics_of(coordination: Coordination, link: str, names: list[str] | None) -> dict[str, MirrorTopicNode]:

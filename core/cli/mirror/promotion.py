@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...errors import ConfigError, KlammError
+from ...errors import ConfigError, KlammError, describe_failure
 from ...records.partition import TopicPartition, counted
 from ..options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s, settings_and_client
 from ..output import Json, say, say_rows
@@ -28,6 +28,7 @@ from .links import (
     name_of,
     partitions_of,
     reaches_end,
+    source_client,
     topics_of,
     wait_until,
 )
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fail_over", "promote"]
 
+_LATEST: Final = -1
 _LARGEST_TIMESTAMP: Final = -3
 """ListOffsets: the first record with the largest timestamp (KIP-734)."""
 
@@ -66,19 +68,16 @@ def promote(
     goes on without them.
     """
     quiet_s = interval_s("--quiet", quiet)
-    with _ends_of(link, topic, config) as ends:
+    with _ends_of(link, topic, config, asks=not dry_run) as ends:
         if drain and not dry_run:
             ends.drain(quiet_s)
         ends.describe(as_json=as_json and dry_run, silent=as_json)
         if dry_run:
             return
         if not ends.complete:
-            behind = "; ".join(
-                f"{name_of(row)} is {row['status']}" for row in ends.rows if row["status"] != "FOLLOWING"
-            )
             raise KlammError(
-                f"mirror {link} lacks records of its source, or the source does not answer ({behind}): --drain waits "
-                "for what is being copied, `klamm mirror fail-over` goes on without it"
+                f"mirror {link} lacks records of its source, or the source does not answer ({ends.behind}): --drain "
+                "waits for what is being copied, `klamm mirror fail-over` goes on without it"
             )
         ends.end(as_json=as_json)
 
@@ -96,7 +95,7 @@ def fail_over(
     Prints for each partition what the source had beyond the mirror when it last answered: these records are missing
     here. What the source has committed since then is not known.
     """
-    with _ends_of(link, topic, config) as ends:
+    with _ends_of(link, topic, config, asks=False) as ends:
         ends.describe(as_json=as_json and dry_run, silent=as_json)
         if not dry_run:
             ends.end(as_json=as_json)
@@ -105,13 +104,26 @@ def fail_over(
 class _Ends:
     """The ends of the mirrors of some topics of a link."""
 
-    def __init__(self, coordination: Coordination, client: ClusterClient, link: str, names: list[str]) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        client: ClusterClient,
+        source: ClusterClient | None,
+        link: str,
+        topics: Mapping[str, str],
+    ) -> None:
+        """`source`: a client of the source; None if it is not asked. `topics`: their names at the source, by those
+        here."""
         self._coordination = coordination
         self._client = client
+        self._source = source
         self._link = link
-        self._names = names
+        self._topics = topics
+        self._names = sorted(topics)
         self.rows: list[dict[str, Any]] = []
         self.complete = False
+        self.behind = ""
+        """Why it is not complete."""
 
     def _read(self) -> dict[str, Any]:
         return partitions_of(self._coordination, self._link, self._names)
@@ -123,22 +135,44 @@ class _Ends:
             before, until = self._positions(), time.monotonic() + quiet_s
             while before is not None and time.monotonic() < until and self._positions() == before:
                 time.sleep(POLL_S)
-            if before is not None and self._positions() == before:
+            if before is not None and self._positions() == before and self._has_all(self._read()):
                 return
 
     def _catch_up(self) -> None:
         """Waits until nothing is missing. Raises `KlammError` once nothing has been copied for `WAIT_S`."""
         ends, until = list[tuple[str, int, int]](), 0.0
-        while not reaches_end(found := self._read()):
+        while not self._has_all(found := self._read()):
             before, ends = ends, _ends(found)
             if ends != before:
                 until = time.monotonic() + WAIT_S
             elif time.monotonic() > until:
                 raise KlammError(
-                    f"mirror {self._link} has not caught up, and nothing was copied for {WAIT_S:g} s; see "
-                    f"`klamm mirror status {self._link}`"
+                    f"mirror {self._link} has not caught up, and nothing was copied for {WAIT_S:g} s ({self.behind}); "
+                    f"see `klamm mirror status {self._link}`"
                 )
             time.sleep(POLL_S)
+
+    def _has_all(self, found: dict[str, Any]) -> bool:
+        """Returns True if every partition is at the end that the source has now; sets `behind`. The source is asked,
+        since its last answer to a broker here may be old: the one that gave it may hang, while another one leads."""
+        self.behind = "; ".join(
+            f"{name_of(row)} is {row['status']}" for row in found["partitions"] if row["status"] != "FOLLOWING"
+        )
+        if self._source is None or not reaches_end(found):
+            return reaches_end(found)
+        rows = {TopicPartition(self._topics[row["topic"]], row["partition"]): row for row in found["partitions"]}
+        try:
+            self._source.metadata({tp.topic for tp in rows}, timeout_s=TIMEOUT_S)
+            ends = self._source.list_offsets(dict.fromkeys(rows, _LATEST), timeout_s=TIMEOUT_S)
+        except KlammError as error:
+            self.behind = f"the source was asked for its ends: {describe_failure(error)}"
+            return False
+        self.behind = "; ".join(
+            f"{name_of(row)} has the source's records up to {row['source_end']} of {ends[tp][0]}"
+            for tp, row in rows.items()
+            if row["source_end"] < ends[tp][0]
+        )
+        return not self.behind
 
     def _positions(self) -> list[tuple[str, int, int]] | None:
         """Returns where the partitions end; None if one is behind its source."""
@@ -148,7 +182,7 @@ class _Ends:
     def describe(self, *, as_json: bool, silent: bool) -> None:
         """Reads what the source had beyond the mirror, and prints it unless `silent`."""
         found = self._read()
-        self.complete = reaches_end(found)
+        self.complete = self._has_all(found)
         times = self._last_times([name_of(row) for row in found["partitions"]])
         self.rows = [
             {
@@ -229,14 +263,18 @@ class _Ends:
 
 
 @contextmanager
-def _ends_of(link: str, topics: list[str] | None, config: Path) -> Iterator[_Ends]:
+def _ends_of(link: str, topics: list[str] | None, config: Path, *, asks: bool) -> Iterator[_Ends]:
+    """`asks`: the source is asked for its ends."""
     with settings_and_client(config, None) as (_, client), mirror_coordination(config) as coordination:
         link_of(coordination, link)
-        rows = partitions_of(coordination, link, list(topics_of(coordination, link, topics)))["partitions"]
+        nodes = topics_of(coordination, link, topics)
+        rows = partitions_of(coordination, link, list(nodes))["partitions"]
         if not rows:
             named = f": {', '.join(topics)} is none any more" if topics else ""
             raise ConfigError(f"mirror {link} has no mirror topic that could be promoted{named}")
-        yield _Ends(coordination, client, link, sorted({row["topic"] for row in rows}))
+        sources = {row["topic"]: nodes[row["topic"]].source for row in rows if row["topic"] in nodes}
+        with source_client(coordination, link) if asks else nullcontext() as source:
+            yield _Ends(coordination, client, source, link, sources)
 
 
 def _ends(found: Mapping[str, Any]) -> list[tuple[str, int, int]]:

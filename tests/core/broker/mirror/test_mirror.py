@@ -74,6 +74,24 @@ def test_offsets_of_groups_are_copied_and_those_of_a_group_that_has_moved_stay(c
     assert tp not in clusters.target.fetch_offsets("other")
 
 
+def test_a_group_that_goes_back_here_to_an_offset_that_was_copied_before_stays_there(clusters: Clusters) -> None:
+    topic, group, tp = "trips.back", "load.back", TopicPartition("trips.back", 0)
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.follows(topic, 2)
+
+    def copied(name: str, offset: int) -> None:
+        clusters.source.commit_offsets(name, {tp: CommittedOffset(offset)})
+        eventually(lambda: clusters.target.fetch_offsets(name).get(tp) == CommittedOffset(offset), "the copy")
+
+    for offset in (1, 2):
+        copied(group, offset)
+    copied("load.back-and-forth", 1)  # groups are copied in the order of their names
+    clusters.target.commit_offsets(group, {tp: CommittedOffset(1)})
+    copied("load.back-and-forth", 2)
+    assert clusters.target.fetch_offsets(group)[tp].offset == 1
+
+
 def test_a_group_that_cannot_be_copied_stops_no_other(clusters: Clusters) -> None:
     topic, tp = "trips.some", TopicPartition("trips.some", 0)
     clusters.create(topic)

@@ -12,7 +12,9 @@ import json
 import logging
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from typer.testing import CliRunner
 
 from klamm.core.broker.mirror import link_control
 from klamm.core.broker.mirror.link_fetches import LinkFetches
+from klamm.core.broker.mirror.source_fetcher import SourceFetcher
 from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.cluster.mirrors import (
@@ -35,7 +38,9 @@ from klamm.core.cluster.mirrors import (
     PartitionReport,
     ReportNode,
     link_path,
+    read_links,
     read_topics,
+    remove_link,
     report_path,
     topic_path,
     update,
@@ -190,6 +195,43 @@ def test_a_controller_that_has_not_seen_that_a_topic_was_created_changes_nothing
     assert known() == before
     world.goes_on()
     world.is_well("berlin")
+
+
+def test_a_link_that_was_dropped_and_created_again_is_reported_again(world: World) -> None:
+    world.link("again", world.source_bootstrap, topics=["trips.good"])
+    said = world.says("again", "topic trips.good exists and is a mirror of link berlin")
+    with world.coordination() as coordination:
+        config = read_links(coordination)["again"].config
+        remove_link(coordination, "again")
+        update(coordination, link_path("again"), LinkNode, lambda _: LinkNode(config=config))
+    assert world.says("again", "topic trips.good exists and is a mirror of link berlin") == said
+    dropped(world, "again")
+
+
+def test_a_promotion_asks_the_source_for_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker of the source may hang, while another one leads and takes records: its last answer is old then."""
+    topic, hangs, continued = "trips.hung", threading.Event(), threading.Event()
+
+    def fetch_later(fetcher: SourceFetcher) -> Any:
+        if any(each.source.topic == topic for each in fetcher._share.values()):
+            hangs.set()
+            continued.wait(PATIENCE_S)
+        return fetch(fetcher)
+
+    fetch = SourceFetcher._fetch
+    world.source.create_topics({topic: NewTopic(1, 1, {"retention.ms": "-1"})})
+    world.source.produce({TopicPartition(topic, 0): batch([b"a"])})
+    world.follows("berlin", topic, 1)
+    with monkeypatch.context() as changed, ThreadPoolExecutor(1) as thread:
+        changed.setattr(SourceFetcher, "_fetch", fetch_later)
+        eventually(hangs.is_set, "the source's answers come later")
+        world.source.produce({TopicPartition(topic, 0): batch([b"b"])})
+        assert f"{topic}-0 has the source's records up to 1 of 2" in world.run("promote", "berlin", "--topic", topic)[1]
+        promotion = thread.submit(world.run, "promote", "berlin", "--topic", topic, "--drain", "--quiet", "1s")
+        wait([promotion], 3)
+        continued.set()
+        assert f"{topic}-0: clients write from offset 2 on" in promotion.result()[0]
+    world.goes_on()
 
 
 def test_a_link_to_its_own_cluster_copies_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
