@@ -179,7 +179,7 @@ def _promotions_in(path: Path) -> dict[TopicPartition, _Start]:
             start = found[tp] = _Start(int(row["begins"]), int(row["leader_epoch"]))
             if start.offset < 0 or not 0 <= start.leader_epoch < 2**31:
                 raise ValueError("no offset and leader epoch")
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ConfigError(
                 f"{path}:{number}: expected a line of `klamm mirror promotions --json`, got {line[:80]!r}"
             ) from error

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient
     from ...interfaces.coordination import Coordination
 
-__all__ = ["fail_over", "promote"]
+__all__ = ["fail_over", "missing_after", "promote"]
 
 _LATEST: Final = -1
 _LARGEST_TIMESTAMP: Final = -3
@@ -258,8 +258,8 @@ class _Ends:
         for row in self.rows:
             row["begins"] = begins.get(name_of(row))
             row["leader_epoch"] = epochs[name_of(row)].promoted_epoch if name_of(row) in epochs else None
-            if row["begins"] is not None and row["end"] is not None and row["missing"]:
-                row["missing"] = max(row["missing"] - (row["begins"] - row["end"]), 0)
+            if row["begins"] is not None:
+                row["missing"] = missing_after(row, row["begins"])
 
 
 @contextmanager
@@ -287,6 +287,16 @@ def _missing(row: Mapping[str, Any]) -> int | None:
     if source_end < 0 or end < 0:
         return None
     return lag if lag >= 0 else max(source_end - end, 0)
+
+
+def missing_after(row: Mapping[str, Any], begins: int) -> int | None:
+    """Returns the records of the source that are missing in a mirror that has ended at `begins`, by its row before. It
+    had no end then if no broker led it, or its leader had not reported it."""
+    if row["source_end"] is None:
+        return None
+    if row["end"] is None:
+        return max(int(row["source_end"]) - begins, 0)
+    return max(int(row["missing"]) - (begins - int(row["end"])), 0)
 
 
 def _described(row: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from klamm.core.cli.mirror.promotion import missing_after
 from klamm.core.cluster.mirrors import MirrorTopicNode, read_topics, topic_path, update
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import ProducerIdBlockNode
@@ -190,6 +191,17 @@ def test_a_fail_over_prints_what_the_source_had_beyond_the_mirror(clusters: Pair
     clusters.source_broker.start()
 
 
+@pytest.mark.parametrize(
+    ("end", "source_end", "missing", "lacks"),
+    [(20, 30, 10, 5), (20, 30, 0, 0), (25, 30, 5, 5), (None, 30, None, 5), (None, 20, None, 0), (20, None, None, None)],
+)
+def test_what_is_missing_after_a_fail_over(
+    end: int | None, source_end: int | None, missing: int | None, lacks: int | None
+) -> None:
+    """Of a mirror that begins at 25 then. It has no `end` before if no leader of it has reported."""
+    assert missing_after({"end": end, "source_end": source_end, "missing": missing}, 25) == lacks
+
+
 def test_a_gap_waits_for_the_decision(clusters: Pair) -> None:
     topic = "care.gap"
     clusters.create(topic)
@@ -333,6 +345,8 @@ def test_a_topic_that_is_not_the_source_is_not_adopted(clusters: Pair, tmp_path:
     assert "there is no topic 'trips.none' here" in back.mirror("promotions", "--topic", "trips.none", fails=True)
     promoted.write_text("flights\n")
     assert "promotions.jsonl:1: expected a line of `klamm mirror promotions --json`, got 'flights'" in refused()
+    promoted.write_text("[" * 100_000)
+    assert "promotions.jsonl:1: expected a line of" in refused()
 
 
 def stored_from(batches: bytes, offset: int) -> bytes:
