@@ -7,7 +7,6 @@ distribution itself came from, a clone or a wheel included.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +18,7 @@ __all__ = ["importing", "install_command", "missing_package"]
 def install_command(requirement: str) -> str:
     """Returns the command that installs what `requirement` (`klamm[spark]`) adds to the installed distribution; `pip
     install REQUIREMENT` if it is no extra of an installed one."""
+    import shlex  # no broker needs it
     from importlib import metadata  # takes 60 ms to import
 
     match = re.fullmatch(r"([\w.-]+)\[([\w.,-]+)\]", requirement)

@@ -16,6 +16,7 @@ from klamm.core.interfaces.provider import Provider
 if TYPE_CHECKING:
     from klamm.plugin import Load
 
+    from .lake.config import LakeConfig
     from .lake.frame import read_lake
 
 __all__ = ["klamm_commands", "klamm_loads", "read_lake"]
@@ -49,9 +50,14 @@ def klamm_commands() -> Iterable[Command]:
     ]
 
 
+def _lake(config: LakeConfig) -> Load:
+    from .lake.config import LakeLoad
+
+    return LakeLoad(config)
+
+
 @hookimpl
 def klamm_loads() -> Iterable[Provider[[], Load]]:
     """Registers the lake `hadoop`."""
-    from .lake.config import LakeConfig, LakeLoad  # here, so that `klamm --help` does not load them
-
-    return [Provider("hadoop", LakeLoad, LakeConfig, "a lake that `klamm load` fills, in one rename per load")]
+    config = "klamm.hadoop.lake.config:LakeConfig"
+    return [Provider("hadoop", _lake, config, "a lake that `klamm load` fills, in one rename per load")]

@@ -45,12 +45,16 @@ def _protobuf(options: ProtobufOptions, context: SerdeContext) -> Serde:
 @hookimpl
 def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
     """Registers the serdes `avro`, `json-schema` and `protobuf`."""
-    from .options import AvroOptions, JsonSchemaOptions, ProtobufOptions  # here, so that `klamm --help` loads less
-
+    options = "klamm.schemas.options"
     return [
-        Provider("avro", _avro, AvroOptions, "Avro by a registered schema: dicts or dataclasses"),
-        Provider("json-schema", _json_schema, JsonSchemaOptions, "JSON that a registered schema checks"),
-        Provider("protobuf", _protobuf, ProtobufOptions, "Protobuf by a registered schema: dicts or messages"),
+        Provider("avro", _avro, f"{options}:AvroOptions", "Avro by a registered schema: dicts or dataclasses"),
+        Provider("json-schema", _json_schema, f"{options}:JsonSchemaOptions", "JSON that a registered schema checks"),
+        Provider(
+            "protobuf",
+            _protobuf,
+            f"{options}:ProtobufOptions",
+            "Protobuf by a registered schema: dicts or messages",
+        ),
     ]
 
 
@@ -64,9 +68,8 @@ def _registry(config: RegistryConfig, context: BrokerContext) -> Service:
 @hookimpl
 def klamm_services() -> Iterable[Provider[[BrokerContext], Service]]:
     """Registers the schema registry, which runs beside a broker."""
-    from .service.config import RegistryConfig
-
-    return [Provider("registry", _registry, RegistryConfig, "the schema registry: Confluent's REST API")]
+    config = "klamm.schemas.service.config:RegistryConfig"
+    return [Provider("registry", _registry, config, "the schema registry: Confluent's REST API")]
 
 
 def _validator(config: SchemaValidatorConfig) -> TopicValidator:
@@ -78,9 +81,8 @@ def _validator(config: SchemaValidatorConfig) -> TopicValidator:
 @hookimpl
 def klamm_topic_validators() -> Iterable[Provider[[], TopicValidator]]:
     """Registers the validator of schemas, which a topic's configuration turns on."""
-    from .validation.config import SchemaValidatorConfig
-
-    return [Provider("schemas", _validator, SchemaValidatorConfig, "records with a registered schema")]
+    config = "klamm.schemas.validation.config:SchemaValidatorConfig"
+    return [Provider("schemas", _validator, config, "records with a registered schema")]
 
 
 @hookimpl

@@ -18,7 +18,7 @@ from .avro.comparison import differences as avro_differences
 from .avro.normalized import normalized_text
 from .avro.parsing import ParsedSchema, check_new, parse
 from .differences import CompatibilityPolicy, Difference
-from .store.schema import AVRO, JSON, PROTOBUF
+from .names import AVRO, JSON, PROTOBUF
 
 __all__ = ["FORMATS", "Text", "differences", "parsed"]
 

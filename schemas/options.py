@@ -15,9 +15,9 @@ from klamm.core.config.section import ConfigPath, ConfigType, Int, Names, Sectio
 from klamm.core.errors import ConfigError
 
 from .compatibility import Compatibility
+from .names import SCHEMA_TOPIC
 from .store.schema import Reference
 
-SCHEMA_TOPIC: Final = "_schemas"
 USER_INFO: Final = "basic.auth.user.info"
 PREFIX: Final = "schema.registry."
 

@@ -29,7 +29,7 @@ from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.options import SCHEMA_TOPIC
+from klamm.schemas.names import SCHEMA_TOPIC
 from klamm.schemas.registry.log import TOPIC_CONFIGS
 from klamm.schemas.store.records import SchemaRecord, encode
 from klamm.schemas.store.schema import SchemaText

@@ -74,7 +74,9 @@ def listen(address: Address, backlog: int = 128) -> socket.socket:
     Raises `OSError`."""
     if address.host in _ANY and _has_ipv6():
         return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)
-    host = None if address.host in _ANY else address.host
+    host: str | bytes | None = None if address.host in _ANY else address.host
+    if isinstance(host, str) and host.isascii():
+        host = host.encode()  # of a text, `getaddrinfo` loads the tables of IDNA: 0.3 MB
     found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, place = min(found, key=lambda row: row[0] != socket.AF_INET)
     return socket.create_server((str(place[0]), address.port), family=family, backlog=backlog)

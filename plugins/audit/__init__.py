@@ -24,9 +24,8 @@ def _create(config: AuditConfig) -> Audit:
 @hookimpl
 def klamm_audits() -> Iterable[Provider[[], Audit]]:
     """Registers the audit system `klamm`."""
-    from .config import AuditConfig  # here, so that `klamm --help` does not load it
-
-    return [Provider("klamm", _create, AuditConfig, "counts by topic and window, as Avro events in the audit topic")]
+    config = "klamm.plugins.audit.config:AuditConfig"
+    return [Provider("klamm", _create, config, "counts by topic and window, as Avro events in the audit topic")]
 
 
 @hookimpl

@@ -41,14 +41,18 @@ def _embedded(config: EmbeddedConfig) -> Coordination:
 @hookimpl
 def klamm_coordinations() -> Iterable[Provider[[], Coordination]]:
     """Registers `zookeeper`, `etcd` and `embedded`."""
-    from .embedded.config import EmbeddedConfig  # here, so that `klamm --help` does not load them
-    from .etcd.config import EtcdConfig
-    from .zookeeper.config import ZooKeeperConfig
-
+    here = "klamm.plugins.coordination"
     return [
-        Provider("zookeeper", _zookeeper, ZooKeeperConfig, "Apache ZooKeeper, real sessions"),
-        Provider("etcd", _etcd, EtcdConfig, "an etcd cluster, 3.4 or newer"),
-        Provider("embedded", _embedded, EmbeddedConfig, "an SQLite file shared by the processes of one host"),
+        Provider(
+            "zookeeper", _zookeeper, f"{here}.zookeeper.config:ZooKeeperConfig", "Apache ZooKeeper, real sessions"
+        ),
+        Provider("etcd", _etcd, f"{here}.etcd.config:EtcdConfig", "an etcd cluster, 3.4 or newer"),
+        Provider(
+            "embedded",
+            _embedded,
+            f"{here}.embedded.config:EmbeddedConfig",
+            "an SQLite file shared by the processes of one host",
+        ),
     ]
 
 

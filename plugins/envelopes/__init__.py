@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from klamm.plugin import Provider, hookimpl
 
 if TYPE_CHECKING:
-    from klamm.plugin import Envelope
+    from klamm.plugin import Envelope, NoConfig
 
 __all__ = ["klamm_envelopes"]
 
@@ -16,14 +16,33 @@ __all__ = ["klamm_envelopes"]
 @hookimpl
 def klamm_envelopes() -> Iterable[Provider[[], Envelope]]:
     """The envelopes of Confluent, LinkedIn and Avro."""
-    from .confluent import ConfluentEnvelope  # here, so that `klamm --help` does not load them
+    return [
+        Provider("confluent", _confluent, summary="0x00 and the schema's id in 4 bytes"),
+        Provider("confluent-header", _confluent_header, summary="0x01 and the GUID, in a header"),
+        Provider("linkedin", _linkedin, summary="0x00 and the MD5 of the schema's text"),
+        Provider("single-object", _single_object, summary="C3 01 and the schema's CRC-64-AVRO"),
+    ]
+
+
+def _confluent(_: NoConfig) -> Envelope:
+    from .confluent import ConfluentEnvelope
+
+    return ConfluentEnvelope()
+
+
+def _confluent_header(_: NoConfig) -> Envelope:
     from .confluent_header import ConfluentHeaderEnvelope
+
+    return ConfluentHeaderEnvelope()
+
+
+def _linkedin(_: NoConfig) -> Envelope:
     from .linkedin import LinkedInEnvelope
+
+    return LinkedInEnvelope()
+
+
+def _single_object(_: NoConfig) -> Envelope:
     from .single_object import SingleObjectEnvelope
 
-    return [
-        Provider("confluent", lambda _: ConfluentEnvelope(), summary="0x00 and the schema's id in 4 bytes"),
-        Provider("confluent-header", lambda _: ConfluentHeaderEnvelope(), summary="0x01 and the GUID, in a header"),
-        Provider("linkedin", lambda _: LinkedInEnvelope(), summary="0x00 and the MD5 of the schema's text"),
-        Provider("single-object", lambda _: SingleObjectEnvelope(), summary="C3 01 and the schema's CRC-64-AVRO"),
-    ]
+    return SingleObjectEnvelope()

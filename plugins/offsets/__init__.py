@@ -10,7 +10,7 @@ from klamm.plugin import Provider, hookimpl
 if TYPE_CHECKING:
     from klamm.plugin import Coordination, OffsetStore
 
-    from .topic_config import TopicOffsetStoreConfig
+    from .topic_config import CoordinationOffsetStoreConfig, TopicOffsetStoreConfig
 
 __all__ = ["klamm_offset_stores"]
 
@@ -18,23 +18,27 @@ __all__ = ["klamm_offset_stores"]
 @hookimpl
 def klamm_offset_stores() -> Iterable[Provider[[Coordination], OffsetStore]]:
     """Registers `coordination` and `topic`."""
-    from .coordination import CoordinationOffsetStore  # here, so that `klamm --help` does not load them
-    from .topic_config import CoordinationOffsetStoreConfig, TopicOffsetStoreConfig
-
+    configs = "klamm.plugins.offsets.topic_config"
     return [
         Provider(
             "coordination",
-            CoordinationOffsetStore,
-            CoordinationOffsetStoreConfig,
+            _coordination_store,
+            f"{configs}:CoordinationOffsetStoreConfig",
             summary="in the coordination's tree, under /consumers/<group>/offsets",
         ),
         Provider(
             "topic",
             _topic_store,
-            TopicOffsetStoreConfig,
+            f"{configs}:TopicOffsetStoreConfig",
             summary="in the compacted topic __consumer_offsets, in Kafka's record format",
         ),
     ]
+
+
+def _coordination_store(config: CoordinationOffsetStoreConfig, coordination: Coordination) -> OffsetStore:
+    from .coordination import CoordinationOffsetStore
+
+    return CoordinationOffsetStore(config, coordination)
 
 
 def _topic_store(config: TopicOffsetStoreConfig, coordination: Coordination) -> OffsetStore:

@@ -10,12 +10,19 @@ from klamm.plugin import Provider, hookimpl
 if TYPE_CHECKING:
     from klamm.plugin import Sink
 
+    from .files import FilesConfig
+
 __all__ = ["klamm_sinks"]
+
+
+def _files(config: FilesConfig) -> Sink:
+    from .files import FilesSink
+
+    return FilesSink(config)
 
 
 @hookimpl
 def klamm_sinks() -> Iterable[Provider[[], Sink]]:
     """Registers the sink `files`."""
-    from .files import FilesConfig, FilesSink  # here, so that `klamm --help` does not load them
-
-    return [Provider("files", FilesSink, FilesConfig, "JSON lines, a folder per partition, a file per flush")]
+    config = "klamm.plugins.sinks.files:FilesConfig"
+    return [Provider("files", _files, config, "JSON lines, a folder per partition, a file per flush")]

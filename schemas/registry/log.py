@@ -15,7 +15,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.offset_and_epoch import ANY_EPOCH, OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
 
-from ..options import SCHEMA_TOPIC
+from ..names import SCHEMA_TOPIC
 from ..store.records import Noop, Record, encode
 from ..store.schema_store import SchemaStore
 

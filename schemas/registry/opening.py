@@ -7,8 +7,8 @@ from collections.abc import Callable
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.interfaces.coordination import Coordination
 
+from ..names import AVRO
 from ..options import RegistryAccess
-from ..store.schema import AVRO
 from .log import TopicSchemaLog
 from .registry import LogRegistry, SchemaRegistry
 

@@ -22,9 +22,10 @@ from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 from ..comparing import OldVersion, Requirement, messages
 from ..compatibility import Compatibility, check
 from ..formats import AvroText, Text, parsed
+from ..names import AVRO
 from ..store.config import Config
 from ..store.registration import DEFAULTS, NewVersion, register, with_numbers
-from ..store.schema import AVRO, Reference, SchemaText
+from ..store.schema import Reference, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion
 from ..store.subjects import context_of
 from .last_ids import kept_ids

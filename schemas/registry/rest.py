@@ -16,8 +16,9 @@ from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 
 from ..compatibility import Compatibility
+from ..names import AVRO
 from ..store.records import SchemaRecord, encode
-from ..store.schema import AVRO, Metadata, Reference, RuleSet, SchemaText
+from ..store.schema import Metadata, Reference, RuleSet, SchemaText
 from ..store.schema_store import MAX_DEPTH, SchemaStore, SchemaVersion, Which
 from ..store.subjects import DEFAULT_CONTEXT, beside, context_of, qualified
 from .registry import SchemaRegistry, warn_of_level

@@ -17,7 +17,8 @@ from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 
 from ..avro.parsing import parse, rendered
-from ..store.schema import AVRO, JSON, PROTOBUF, text_md5
+from ..names import AVRO, JSON, PROTOBUF
+from ..store.schema import text_md5
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import context_of
 from .fingerprint import registered

@@ -18,8 +18,8 @@ from ..avro.values.dataclass import field_names, from_plain
 from ..avro.values.json_values import cell_reader, fractions, json_reader, json_text
 from ..avro.values.reading import value_reader
 from ..avro.values.writing import value_writer
+from ..names import AVRO
 from ..options import AvroOptions
-from ..store.schema import AVRO
 from .topic_serde import Decode, RegistrySerde, in_header
 
 if TYPE_CHECKING:  # pyarrow comes with an extra

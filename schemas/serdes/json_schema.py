@@ -19,8 +19,8 @@ from klamm.core.interfaces.serde import Deserializer, Serializer
 
 from ..avro.values.dataclass import from_plain
 from ..json_schema.schema import JsonSchema, parse
+from ..names import JSON
 from ..options import JsonSchemaOptions
-from ..store.schema import JSON
 from .topic_serde import Decode, RegistrySerde
 
 Check = Callable[[Any], None]

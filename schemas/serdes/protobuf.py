@@ -18,12 +18,12 @@ from klamm.core.interfaces.envelope import RegisteredSchema
 from klamm.core.interfaces.serde import Deserializer, Serializer
 
 from ..avro.values.dataclass import from_plain
+from ..names import PROTOBUF
 from ..options import ProtobufOptions
 from ..protobuf import indexes
 from ..protobuf.messages import Messages
 from ..protobuf.schema import parse
 from ..protobuf.values import fill, plain
-from ..store.schema import PROTOBUF
 from .topic_serde import Decode, RegistrySerde
 
 _Fill = Callable[[Message, Any], None]

@@ -18,6 +18,7 @@ from ..comparing import OldVersion, Requirement, messages
 from ..compatibility import Compatibility
 from ..differences import CompatibilityPolicy
 from ..formats import FORMATS, AvroText, Text, parsed
+from ..names import AVRO, PROTOBUF
 from ..store.config import Config, Mode
 from ..store.records import (
     ConfigRecord,
@@ -30,7 +31,7 @@ from ..store.records import (
     SubjectDeletion,
 )
 from ..store.registration import NewVersion, RefusedError, register, with_numbers
-from ..store.schema import AVRO, PROTOBUF, Metadata, Reference, RuleSet, SchemaText
+from ..store.schema import Metadata, Reference, RuleSet, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import (
     ALL_CONTEXTS,

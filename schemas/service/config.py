@@ -12,7 +12,7 @@ from klamm.core.errors import ConfigError
 from klamm.core.transport.address import Address
 
 from ..compatibility import Compatibility
-from ..options import SCHEMA_TOPIC
+from ..names import SCHEMA_TOPIC
 
 if TYPE_CHECKING:
     from klamm.core.config.settings import Settings

@@ -18,8 +18,8 @@ from .. import refusals
 from ..avro.parsing import parse_json
 from ..formats import Text
 from ..java_json import dumps
+from ..names import AVRO, JSON
 from ..store.registration import RefusedError
-from ..store.schema import AVRO, JSON
 
 __all__ = ["TagChanges", "tagged"]
 

@@ -21,8 +21,9 @@ from klamm.core.escaping import escaped
 from klamm.core.http_service import PAGE_HEADERS, page_style
 
 from .. import refusals
+from ..names import PROTOBUF
 from ..store.registration import RefusedError
-from ..store.schema import PROTOBUF, SchemaText
+from ..store.schema import SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import ALL_CONTEXTS
 from .api import RegistryApi, version_number

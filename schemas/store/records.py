@@ -14,8 +14,9 @@ from typing import Any, Final
 from klamm.core.errors import SchemaError
 
 from ..java_json import dumps
+from ..names import AVRO
 from .config import Config, Mode
-from .schema import AVRO, Metadata, Reference, RuleSet, SchemaText
+from .schema import Metadata, Reference, RuleSet, SchemaText
 from .subjects import context_of
 
 KeyValue = tuple[bytes, bytes | None]

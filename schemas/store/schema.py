@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
-AVRO: Final = "AVRO"
-JSON: Final = "JSON"
-PROTOBUF: Final = "PROTOBUF"
+from ..names import AVRO
+
 Pairs = tuple[tuple[str, str], ...]
 VERSION: Final = "confluent:version"
 """The property that has the number of a schema's version, if a client sent one with it."""

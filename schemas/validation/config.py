@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from klamm.core.config.section import Section, key
 
-from ..options import SCHEMA_TOPIC
+from ..names import SCHEMA_TOPIC
 
 __all__ = ["SchemaValidatorConfig"]
 

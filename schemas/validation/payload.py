@@ -7,7 +7,7 @@ from typing import Protocol
 
 from klamm.core.errors import SchemaError
 
-from ..store.schema import AVRO, JSON, PROTOBUF
+from ..names import AVRO, JSON, PROTOBUF
 
 __all__ = ["PayloadFormat", "payload_format"]
 

@@ -21,7 +21,7 @@ from klamm.core.extras import missing_package
 from klamm.core.log.errors import InvalidRecordError, RecordError
 from klamm.core.records.record import Record
 
-from ..store.schema import PROTOBUF
+from ..names import PROTOBUF
 from ..store.subjects import context_of
 from .config import SchemaValidatorConfig
 from .payload import PayloadFormat, payload_format

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError, PluginError
 from klamm.core.hook_reference import hooks
+from klamm.core.interfaces.provider import Provider
 from klamm.core.interfaces.serde import SerdeContext
 from klamm.core.plugins import plugin_host
 from klammtest.plugins.everything import Thing
@@ -172,6 +173,28 @@ def test_a_bad_plugin_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str) ->
     with pytest.raises(PluginError, match=words) as caught:
         plugin_host((module(monkeypatch, f"bad_{name}", text),)).call_hooks()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["no.such:Config", "klamm.core.errors:NoSuch", "", "klamm.core.errors"])
+def test_a_configuration_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    text = f"@hookimpl\ndef klamm_codecs():\n    return [Provider('odd', lambda _: None, {place!r})]\n"
+    host = plugin_host((module(monkeypatch, f"odd_{len(place)}", text),))
+    host.call_hooks()
+    with pytest.raises(PluginError, match=f"the configuration {place} of 'odd' cannot be loaded: ") as caught:
+        host.codecs.create("odd")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_model_of_each_provider_is_what_its_function_takes() -> None:
+    """A model that is given by its place is not checked by mypy."""
+    host = plugin_host()
+    host.call_hooks()
+    providers = [offer for offers in host._offered.values() for _, offer in offers if isinstance(offer, Provider)]
+    functions = {provider: provider._create for provider in providers if isinstance(provider._create, FunctionType)}
+    assert {provider.config.__name__ for provider in functions} > {"AvroOptions", "EtcdConfig", "LakeConfig"}
+    for provider, function in functions.items():
+        given = next(iter(function.__annotations__.values()), "NoConfig")
+        assert given == provider.config.__name__, provider.name
 
 
 def test_a_plugin_that_cannot_be_imported_is_one_line() -> None:

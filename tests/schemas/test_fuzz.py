@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
 from klamm.schemas.formats import FORMATS, Text, differences, parsed
-from klamm.schemas.store.schema import AVRO, JSON, PROTOBUF
+from klamm.schemas.names import AVRO, JSON, PROTOBUF
 from klammtest.fuzz import fuzzed
 
 AVRO_WORDS = (

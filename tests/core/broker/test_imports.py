@@ -6,16 +6,23 @@ import subprocess
 import sys
 
 _ONLY_OTHERS = (
-    "cramjam", "fastavro", "kazoo", "klamm.core.client", "klamm.schemas.avro.parsing", "lz4", "prometheus_client",
-    "pyarrow", "pyruhvro", "rich", "sqlite3", "zstd", "backports.zstd",
+    "backports.zstd", "cramjam", "encodings.idna", "fastavro", "kazoo", "klamm.core.client", "klamm.hadoop.lake.config",
+    "klamm.plugins.audit.config", "klamm.plugins.coordination.etcd.config", "klamm.plugins.envelopes.confluent",
+    "klamm.plugins.sinks.files",
+    "klamm.schemas.avro.parsing", "klamm.schemas.options", "klamm.schemas.service.config", "klamm.schemas.store.schema",
+    "lz4", "prometheus_client", "pyarrow", "pyruhvro", "rich", "sqlite3", "zstd",
 )  # fmt: skip
 _SCRIPT = """
 import sys
 sys.modules["hypothesis"] = None  # kio registers test strategies where it is installed; a broker's own place has none
 import klamm.core.cli.broker, klamm.core.broker.server
 from klamm.core.config.settings import load_settings
+from klamm.core.transport.address import Address, listen
 settings = load_settings({})
+settings.host().call_hooks()
 settings.codec_table()
+settings.make_topic_validators()
+listen(Address("127.0.0.1", 0)).close()
 print(*sorted(sys.modules))
 """
 

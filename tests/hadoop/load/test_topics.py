@@ -21,8 +21,8 @@ from klamm.hadoop.load.rows import RowMaker
 from klamm.hadoop.load.topics import ClusterTopics
 from klamm.hadoop.options import typing_of
 from klamm.hadoop.spark.typed import RegisteredSchemas
+from klamm.schemas.names import JSON
 from klamm.schemas.registry.log import TopicSchemaLog
-from klamm.schemas.store.schema import JSON
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.registry import RunningRegistry, running_registry
 from klammtest.schemas import add, avro_bytes, stored

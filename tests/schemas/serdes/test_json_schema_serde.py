@@ -14,10 +14,10 @@ import pytest
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.serde import HeaderDeserializer, HeaderSerializer, Serde
 from klamm.schemas.json_schema import patterns
+from klamm.schemas.names import JSON
 from klamm.schemas.options import JsonSchemaOptions
 from klamm.schemas.registry.registry import LogRegistry
 from klamm.schemas.serdes.json_schema import JsonSchemaSerde
-from klamm.schemas.store.schema import JSON
 from klamm.schemas.worker_process import WorkerProcess
 from klamm.testing.contracts import SerdeContract
 from klammtest.schemas import context, embedded, registry

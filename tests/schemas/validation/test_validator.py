@@ -17,10 +17,11 @@ from klamm.core.interfaces.validator import TopicValidator
 from klamm.core.log.errors import InvalidRecordError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.record import Headers, Record
+from klamm.schemas.names import JSON, PROTOBUF
 from klamm.schemas.shared import shared_topic
 from klamm.schemas.store.config import Config
 from klamm.schemas.store.records import ConfigRecord, SchemaRecord, SchemaTombstone, SubjectDeletion, encode
-from klamm.schemas.store.schema import JSON, PROTOBUF, Reference, SchemaText
+from klamm.schemas.store.schema import Reference, SchemaText
 from klamm.schemas.store.schema_store import SchemaStore
 from klamm.schemas.validation import validator as module
 from klamm.schemas.validation.config import SchemaValidatorConfig

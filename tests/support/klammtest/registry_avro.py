@@ -25,7 +25,7 @@ from klamm.schemas.avro.model import NAME
 from klamm.schemas.comparing import OldVersion, Requirement, messages
 from klamm.schemas.compatibility import Compatibility
 from klamm.schemas.formats import AvroText
-from klamm.schemas.store.schema import AVRO
+from klamm.schemas.names import AVRO
 
 from .avro_judge import rules
 from .avro_judge.cases import Case, make_case

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.options import SCHEMA_TOPIC
+from klamm.schemas.names import SCHEMA_TOPIC
 from klamm.schemas.registry.log import TOPIC_CONFIGS
 from klammtest.registry import RunningRegistry, running_registry
 from klammtest.replicated.cluster import BrokerCluster, running_cluster

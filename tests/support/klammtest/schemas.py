@@ -14,12 +14,13 @@ import fastavro
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.serde import SerdeContext, TopicFormat
 from klamm.core.plugins import plugin_host
+from klamm.schemas.names import AVRO
 from klamm.schemas.options import AvroOptions
 from klamm.schemas.registry.log import SchemaLog
 from klamm.schemas.registry.registry import LogRegistry, SchemaRegistry
 from klamm.schemas.serdes.avro import AvroSerde
 from klamm.schemas.store.records import KeyValue, Record, SchemaRecord, encode
-from klamm.schemas.store.schema import AVRO, Reference, SchemaText
+from klamm.schemas.store.schema import Reference, SchemaText
 from klamm.schemas.store.schema_store import SchemaStore
 
 
