@@ -87,6 +87,13 @@ def test_a_host_is_only_itself(host: str, other: str) -> None:
         socket.create_connection((other, listening.getsockname()[1]))
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_name_that_no_host_can_have_is_an_error_of_the_system(host: str) -> None:
+    """The codec that `getaddrinfo` uses for texts raises `UnicodeError`."""
+    with pytest.raises(socket.gaierror):
+        listen(Address(host, 0))
+
+
 @pytest.mark.parametrize("host", ["", "::"])
 def test_a_host_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
