@@ -606,15 +606,37 @@ class PartitionLog:
         with self._lock:
             self._check_may_lead(leader_epoch)
             _, first_own = self._epochs.end_offset(before_epoch - 1, self._end)
-            state = self._producers.state
-            wanted = [
-                (producer_id, *state.last_epochs(producer_id))
-                for producer_id, first in state.transactions.first_offsets.items()
-                if first < first_own
-            ]
-        for producer_id, epoch, coordinator_epoch in wanted:
-            self.append_marker(producer_id, epoch, TransactionMarker(False, max(coordinator_epoch, 0)), leader_epoch)
+            wanted = [each for each in self._producers.state.open_transactions() if each.first_offset < first_own]
+        for each in wanted:
+            marker = TransactionMarker(False, each.coordinator_epoch)
+            self.append_marker(each.producer_id, each.producer_epoch, marker, leader_epoch)
         return len(wanted)
+
+    def abort_in_gap(self, end: int, epoch: int, leader_epoch: int, term: int | None = None) -> int:
+        """Ends open transactions by markers that abort them, at the last offsets below `end`, one for each, in the
+        leader epoch `epoch`; returns their number. If the log end leaves fewer offsets, the oldest transactions are
+        ended. For a mirror whose source has deleted the markers that lay between the log end and `end`
+        (docs/mirror.md, M7).
+
+        A marker has the timestamp of its producer's last batch: neither retention nor a lookup by time sees another
+        time than the source's. Raises what `append_as_follower` raises. May block.
+        """
+        markers = bytearray()
+        with self._lock:
+            self._check_follows(leader_epoch, term)
+            aborted = self._producers.state.open_transactions()[: end - self._end]
+            for offset, each in enumerate(aborted, end - len(aborted)):
+                abort = TransactionMarker(False, each.coordinator_epoch)
+                marker = encode_marker(each.producer_id, each.producer_epoch, abort, each.timestamp_ms)
+                rewrite_base(marker, 0, offset, epoch)
+                markers += marker
+        if markers:
+            self.append_as_follower(markers, leader_epoch, term)
+            _log.warning(
+                "%s: %s aborted in the gap below offset %d: the source has deleted what may have ended them",
+                self.tp, counted(len(aborted), "open transaction"), end,
+            )  # fmt: skip
+        return len(aborted)
 
     def append_as_follower(
         self, records: bytes | bytearray | memoryview, leader_epoch: int, term: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +23,7 @@ from ..replication.replica_log import ReplicaLog
 
 __all__ = [
     "Cut",
+    "FirstBatch",
     "MirrorAnswer",
     "MirrorDecision",
     "MirrorFetch",
@@ -30,6 +31,7 @@ __all__ = [
     "MirrorResult",
     "MirrorRules",
     "MirrorStatus",
+    "MirroredLog",
     "PartitionMirror",
 ]
 
@@ -88,9 +90,16 @@ class MirrorFetch(NamedTuple):
     last_epoch: int
 
 
+class FirstBatch(NamedTuple):
+    """Where the batches of an answer begin."""
+
+    base_offset: int
+    leader_epoch: int
+
+
 class MirrorAnswer(NamedTuple):
-    """The source's answer to one partition. `largest_epoch`: the epoch of the last batch in `records`. Bounds are -1 if
-    the source does not state them."""
+    """The source's answer to one partition. `first` is of the first batch in `records`; `largest_epoch`: the epoch of
+    the last one. Bounds are -1 if the source does not state them."""
 
     error: ErrorCode = ErrorCode.none
     diverging_epoch: EpochEndOffset | None = None
@@ -98,6 +107,17 @@ class MirrorAnswer(NamedTuple):
     log_start_offset: int = -1
     records: bytes = b""
     largest_epoch: int = NO_EPOCH
+    first: FirstBatch | None = None
+
+
+class MirroredLog(ReplicaLog, Protocol):
+    """The log of a mirror's leader."""
+
+    def abort_in_gap(self, end: int, epoch: int, leader_epoch: int, term: int | None = None) -> int:
+        """Ends open transactions by markers that abort them, at the last offsets below `end`, which is above the log
+        end, and in the leader epoch `epoch`; returns their number. If there are fewer offsets, the oldest transactions
+        are ended. Raises what `append_as_follower` raises."""
+        ...
 
 
 class MirrorGap(NamedTuple):
@@ -144,7 +164,7 @@ class PartitionMirror:
 
     def __init__(
         self,
-        log: ReplicaLog,
+        log: MirroredLog,
         leader: PartitionLeader,
         rules: MirrorRules,
         topic_id: UUID,
@@ -248,11 +268,25 @@ class PartitionMirror:
         if answer.largest_epoch > self.leader.epoch:  # M1: local followers would refuse the batch
             self.wanted_epoch = answer.largest_epoch
             return MirrorResult.EPOCH_TOO_LOW
+        self._abort_in_gap(answer)
         if answer.records:
             self._log.append_as_follower(answer.records, self.leader.epoch, self._term)
             self._accepted = None
         self._take_bounds(answer)
         return MirrorResult.APPENDED
+
+    def _abort_in_gap(self, answer: MirrorAnswer) -> None:
+        """Aborts the transactions that are open at the start of a gap, before the first batch behind it is stored: what
+        ended them may lie in the gap (M7). That batch may begin in the gap; without a batch it is known only at the
+        source's end that none does.
+
+        The markers are in the epoch of that batch: another replica may have records of the gap, of any epoch up to it.
+        """
+        log, first = self._log, answer.first
+        if first is None and answer.high_watermark == self._skip_to:
+            first = FirstBatch(self._skip_to, log.leader_epoch)
+        if first is not None and log.log_end_offset < (end := min(first.base_offset, self._skip_to)):
+            log.abort_in_gap(end, first.leader_epoch, self.leader.epoch, self._term)
 
     def _is_current(self, fetch: MirrorFetch) -> bool:
         """Returns True if the request is the last one, and the log has not changed since."""

@@ -18,7 +18,14 @@ from ...client.errors import STALE_LEADER_ERRORS
 from ...config.sections.mirror import MirrorConfig
 from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, describe_failure
 from ...log.errors import FencedLeaderEpochError
-from ...mirror.partition_mirror import MirrorAnswer, MirrorFetch, MirrorResult, MirrorStatus, PartitionMirror
+from ...mirror.partition_mirror import (
+    FirstBatch,
+    MirrorAnswer,
+    MirrorFetch,
+    MirrorResult,
+    MirrorStatus,
+    PartitionMirror,
+)
 from ...protocol.apis import ApiKey
 from ...protocol.replica_fetch import (
     CONSUMER,
@@ -334,17 +341,17 @@ class SourceFetcher:
 def _answer(found: PartitionAnswer) -> MirrorAnswer:
     """Returns the answer with whole batches only. Raises `OldMagicError`; `CorruptRecordError` for a damaged batch."""
     diverging = None if found.diverging is None else EpochEndOffset(*found.diverging)
-    records, largest = memoryview(found.records), -1
+    records, largest, first = memoryview(found.records), -1, None
     if records:
         _check_magic(records)
         chain = check_chain(records)
         records = records[: chain.end]
         if chain.batches:
-            largest = chain.epochs[-1][0]
+            largest, first = chain.epochs[-1][0], FirstBatch(chain.first_offset, chain.epochs[0][0])
     return MirrorAnswer(
         found.error, diverging, found.high_watermark, found.log_start_offset,
         records,  # type: ignore[arg-type]
-        largest,
+        largest, first,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ...errors import CorruptRecordError
 from ...records.control import TransactionMarker
-from ...records.header import DERIVED_PRODUCER_IDS, MARKER, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from ...records.header import DERIVED_PRODUCER_IDS, MARKER, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from ...records.native import crc32c
 from ...records.partition import TopicPartition
 from ..errors import (
@@ -53,6 +53,17 @@ class BatchEntry(NamedTuple):
     last_sequence: int
     base_offset: int
     last_offset: int
+    timestamp_ms: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that no marker has ended. `coordinator_epoch`: that of the producer's last marker, at least 0;
+    `timestamp_ms`: the max timestamp of its last batch."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    coordinator_epoch: int
     timestamp_ms: int
 
 
@@ -231,10 +242,18 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         return producer.batches[-1].last_offset if producer is not None and producer.batches else None
 
-    def last_epochs(self, producer_id: int) -> tuple[int, int]:
-        """Returns the epoch of a producer with an open transaction, and its last marker's coordinator epoch."""
-        producer = self._producers[producer_id]
-        return producer.epoch, producer.coordinator_epoch
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Returns the open transactions in the order of their first offsets."""
+        found = []
+        for producer_id, first_offset in self.transactions.first_offsets.items():
+            producer = self._producers[producer_id]
+            timestamp_ms = producer.batches[-1].timestamp_ms if producer.batches else NO_TIMESTAMP
+            found.append(
+                OpenTransaction(
+                    producer_id, producer.epoch, first_offset, max(producer.coordinator_epoch, 0), timestamp_ms
+                )
+            )
+        return found
 
     def last_batches(self) -> dict[int, LastBatch]:
         """Returns the last batch of each producer, whose header compaction must keep."""

@@ -11,6 +11,7 @@ from klamm.core.errors import ErrorCode
 from klamm.core.log.errors import FencedLeaderEpochError, MirrorLogError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.mirror.partition_mirror import (
+    FirstBatch,
     MirrorAnswer,
     MirrorDecision,
     MirrorFetch,
@@ -21,10 +22,13 @@ from klamm.core.mirror.partition_mirror import (
     PartitionMirror,
 )
 from klamm.core.records.chain import check_chain
+from klamm.core.records.control import TransactionMarker, read_marker
+from klamm.core.records.header import BatchHeader
 from klamm.core.replication.leader import PartitionLeader, ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
 from klamm.core.replication.replica_fetch import EpochEndOffset
-from klammtest.logs import batch, open_log
+from klammtest.logs import START_MS, batch, open_log
+from klammtest.transactional_logs import add, committed, end, transactional
 
 ID = UUID(int=7)
 
@@ -52,8 +56,12 @@ class Rig:
 
     def answer(self, fetch: MirrorFetch) -> MirrorAnswer:
         read = self.source.read(fetch.offset, 1 << 20)
-        largest = check_chain(read.data).epochs[-1][0] if read.data else -1
-        return MirrorAnswer(ErrorCode.none, None, read.high_watermark, read.log_start_offset, read.data, largest)
+        answer = MirrorAnswer(ErrorCode.none, None, read.high_watermark, read.log_start_offset)
+        if not read.data:
+            return answer
+        chain = check_chain(read.data)
+        first = FirstBatch(chain.first_offset, chain.epochs[0][0])
+        return answer._replace(records=read.data, largest_epoch=chain.epochs[-1][0], first=first)
 
     def step(self) -> MirrorResult:
         fetch = self.mirror.fetch()
@@ -61,6 +69,27 @@ class Rig:
         result = self.mirror.on_answer(fetch, self.answer(fetch))
         self.mirror.notice(result)
         return result
+
+    def begin(self, producer_id: int, value: bytes = b"v", sequence: int = 0) -> None:
+        add(self.source, transactional([value], producer=(producer_id, 2, sequence)), leader_epoch=3)
+
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        end(self.source, producer_id, 2, commit=commit, coordinator_epoch=6, leader_epoch=3)
+
+    def skip_gap(self, start: int) -> None:
+        """Has the source delete what is below `start`, and the mirror go on behind it."""
+        self.source.delete_records_before(start)
+        fetch = self.mirror.fetch()
+        assert fetch is not None
+        assert self.mirror.on_answer(fetch, MirrorAnswer(ErrorCode.offset_out_of_range)) is MirrorResult.OUT_OF_RANGE
+        assert self.mirror.on_bounds(fetch, start, ID) is MirrorResult.GAP_FOUND
+        self.mirror.skip_gap()
+
+
+def shown(log: PartitionLog) -> list[bytes | None]:
+    """Returns the values that a reader of committed records gets from the log start on."""
+    read = log.read(log.log_start_offset, 1 << 20, isolation=ReadIsolation.COMMITTED)
+    return [record.value for record in committed(read.data, read.aborted)]
 
 
 def all_of(log: PartitionLog) -> bytes:
@@ -132,6 +161,120 @@ def test_a_gap_keeps_the_log(tmp_path: Path) -> None:
     assert rig.step() is MirrorResult.APPENDED
     assert (rig.log.log_start_offset, rig.log.log_end_offset) == (0, 5)
     assert rig.log.read(0, 10).data, "what was copied stays"
+
+
+OWN_RETENTION = MirrorRules(follows_retention=False)
+
+
+@pytest.mark.parametrize("rules", [OWN_RETENTION, MirrorRules()], ids=["own", "source"])
+def test_a_transaction_whose_marker_lies_in_a_gap_is_aborted_there(tmp_path: Path, rules: MirrorRules) -> None:
+    """Otherwise readers of committed records stop at its first record, or at the log start."""
+    rig = Rig(tmp_path, rules=rules)
+    rig.begin(1, b"first")
+    rig.end(1, commit=True)
+    rig.begin(1, b"open", 1)
+    rig.write(b"plain")
+    rig.step()
+    rig.end(1, commit=True)
+    rig.write(b"deleted")
+    rig.begin(2, b"second")
+    rig.end(2, commit=True)
+    rig.skip_gap(6)
+    assert rig.log.last_stable_offset == 2
+    assert rig.step() is MirrorResult.APPENDED
+    assert rig.log.log_start_offset == (6 if rules.follows_retention else 0)
+    assert rig.log.last_stable_offset == rig.log.log_end_offset == 8
+    kept = [] if rules.follows_retention else [b"first", b"plain"]
+    assert shown(rig.log) == [*kept, b"second"]
+
+
+def test_a_marker_in_a_gap_has_the_epochs_and_the_time_of_what_it_ends(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, rules=OWN_RETENTION)
+    rig.begin(1)
+    rig.end(1, commit=True)
+    rig.begin(1, sequence=1)
+    rig.step()
+    rig.write(b"deleted", b"deleted", b"behind", epoch=5)
+    rig.skip_gap(5)
+    rig.step()
+    own = rig.log.read(3, 1).data
+    header = BatchHeader.parse(own)
+    assert (header.base_offset, header.producer_id, header.producer_epoch) == (4, 1, 2)
+    assert header.leader_epoch == 5, "another replica may have records of the gap in this epoch"
+    assert header.max_timestamp == START_MS
+    assert read_marker(own, 0, header) == TransactionMarker(False, 6)
+
+
+def test_a_follower_and_a_log_opened_again_know_the_markers_in_a_gap(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, rules=OWN_RETENTION)
+    rig.begin(1)
+    rig.begin(2)
+    rig.write(b"plain")
+    rig.step()
+    follower = open_log(tmp_path / "follower")
+    follower.follow(10)
+    follower.append_as_follower(all_of(rig.log), 10)
+    rig.write(b"deleted", b"deleted", b"deleted", b"behind")
+    rig.skip_gap(6)
+    rig.step()
+    copied = follower.log_end_offset
+    follower.append_as_follower(rig.log.read(copied, 1 << 20, isolation=ReadIsolation.LOG_END).data, 10)
+    follower.advance_high_watermark(7)
+    for log in (rig.log, follower):
+        assert log.first_offsets_of_transactions == {}
+        assert log.last_stable_offset == log.log_end_offset == 7
+        assert shown(log) == [b"plain", b"behind"]
+        log.close(clean=False)
+    again = open_log(tmp_path / "mirror")
+    again.advance_high_watermark(7)
+    assert again.first_offsets_of_transactions == {}
+    assert shown(again) == [b"plain", b"behind"]
+
+
+def test_a_transaction_that_goes_on_behind_a_gap_begins_there_for_readers(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, rules=OWN_RETENTION)
+    rig.begin(1, b"before")
+    rig.step()
+    rig.begin(1, b"deleted", 1)
+    rig.begin(1, b"behind", 2)
+    rig.skip_gap(2)
+    rig.step()
+    assert rig.log.first_offsets_of_transactions == {1: 2}
+    rig.end(1, commit=True)
+    rig.step()
+    assert shown(rig.log) == [b"behind"]
+
+
+def test_a_batch_that_begins_in_the_gap_is_stored_behind_the_markers(tmp_path: Path) -> None:
+    """DeleteRecords may set the source's log start within a batch."""
+    rig = Rig(tmp_path, rules=OWN_RETENTION)
+    for producer_id in (1, 2, 3):
+        rig.begin(producer_id)
+    rig.step()
+    rig.write(b"deleted", b"deleted")
+    rig.source.append_as_leader(bytearray(batch([b"a", b"b", b"c"])), 3, commit=True)
+    rig.skip_gap(7)
+    assert rig.step() is MirrorResult.APPENDED
+    assert rig.log.first_offsets_of_transactions == {3: 2}, "there are two offsets for markers"
+    assert all_of(rig.log).endswith(rig.source.read(7, 1 << 20).data)
+
+
+def test_at_the_sources_end_transactions_are_aborted_without_a_batch(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, rules=OWN_RETENTION)
+    rig.begin(1)
+    rig.write(b"plain")
+    rig.step()
+    rig.end(1, commit=True)
+    rig.write(b"deleted")
+    rig.skip_gap(4)
+    fetch = rig.mirror.fetch()
+    assert fetch is not None
+    rig.mirror.on_answer(fetch, MirrorAnswer(high_watermark=5, log_start_offset=4))
+    assert rig.log.first_offsets_of_transactions == {1: 0}, "a batch that was too large for the answer may begin below"
+    assert rig.step() is MirrorResult.APPENDED
+    assert (rig.log.log_end_offset, rig.log.last_stable_offset) == (4, 4)
+    assert rig.mirror.fetch() == MirrorFetch(4, 3)
+    assert shown(rig.log) == [b"plain"]
 
 
 def test_a_new_mirror_begins_at_the_sources_start(tmp_path: Path) -> None:

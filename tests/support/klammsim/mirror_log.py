@@ -1,6 +1,7 @@
 """A partition's log in memory that may have gaps, as a mirror's has: what replication needs of it, and how it crashes.
 
-A record is one number; a batch holds one record. The epoch cache has the rules of `LeaderEpochs`.
+A record is one number; a batch holds one record. The epoch cache has the rules of `LeaderEpochs`. The number says what
+the record is in a transaction (`change_of`); a transaction is open while the log has a record of it and no marker.
 """
 
 from __future__ import annotations
@@ -17,6 +18,31 @@ from .violation import ViolationError
 BATCH: Final = Struct(">qiq")
 """Offset, leader epoch, value."""
 NO_ROLE: Final = ("rest", -1)
+
+
+_OWN_MARKER: Final = 3 * 10**9
+_PRODUCERS: Final = 3
+
+
+class Change(NamedTuple):
+    """What a record does to a transaction of its producer."""
+
+    producer: int
+    ends: bool
+
+
+def change_of(value: int) -> Change | None:
+    """Returns None for a record without a transaction. Of twelve values in a row of the source, three are records of a
+    transaction, one of each producer, and three are markers."""
+    if is_own_marker(value):
+        return Change(abs(value) % _PRODUCERS, True)
+    kind = value // _PRODUCERS % 4 if value > 0 else -1
+    return Change(value % _PRODUCERS, kind == 1) if kind in (0, 1) else None
+
+
+def is_own_marker(value: int) -> bool:
+    """Returns True for a marker that a mirror's leader has written into a gap; it is negative where that was."""
+    return abs(value) >= _OWN_MARKER
 
 
 class Stored(NamedTuple):
@@ -82,6 +108,18 @@ class MirrorLog:
         first = self._index(offset)
         return packed(self.records[first : first + count])
 
+    def open_transactions(self) -> dict[int, int]:
+        """Returns the first offset of each open transaction by producer, in the order of these offsets."""
+        found: dict[int, int] = {}
+        for record in self.records:
+            if (change := change_of(record.value)) is None:
+                continue
+            if change.ends:
+                found.pop(change.producer, None)
+            else:
+                found.setdefault(change.producer, record.offset)
+        return found
+
     # -- roles and appends ---------------------------------------------------------------------------------------
 
     def lead(self, leader_epoch: int) -> None:
@@ -114,6 +152,13 @@ class MirrorLog:
             if not self.leader_epoch <= record.epoch <= leader_epoch:
                 raise InvalidRecordError(f"{self.name}: a batch of epoch {record.epoch} in epoch {leader_epoch}")
             self._store(record)
+
+    def abort_in_gap(self, end: int, epoch: int, leader_epoch: int, term: int | None = None) -> int:
+        self.check_follows(leader_epoch, term)
+        producers = list(self.open_transactions())[: end - self.log_end_offset]
+        for offset, producer in enumerate(producers, end - len(producers)):
+            self._store(Stored(offset, epoch, -_OWN_MARKER - producer))
+        return len(producers)
 
     def check_follows(self, leader_epoch: int, term: int | None) -> None:
         if self.role not in (("follow", leader_epoch), ("mirror", leader_epoch)):

@@ -35,6 +35,7 @@ _on_answer: Final = PartitionMirror.on_answer
 _on_bounds: Final = PartitionMirror.on_bounds
 _take_bounds: Final = PartitionMirror._take_bounds
 _diverged: Final = PartitionMirror._diverged
+_abort_in_gap: Final = MirrorLog.abort_in_gap
 _mirror: Final = MirrorLog.mirror
 _offsets_to_copy: Final = group_offsets.offsets_to_copy
 _changed: Final = elections._changed
@@ -154,6 +155,10 @@ def _accepts_any_term(self: MirrorLog, leader_epoch: int, term: int | None) -> N
     return None
 
 
+def _aborts_behind(self: MirrorLog, end: int, epoch: int, leader_epoch: int, term: int | None = None) -> int:
+    return _abort_in_gap(self, end + 1, epoch, leader_epoch, term)
+
+
 def _raises_only_the_gap(self: PartitionMirror) -> None:
     self._skip_to, self.gap = _MANY, None
 
@@ -209,6 +214,10 @@ MIRROR_MUTATIONS: Final = {
                  ((PartitionMirror, "on_bounds", _restarts_at_a_gap),)),
         Mutation("gap-skips-too-much", "M7", "more is skipped than the source has deleted",
                  ((PartitionMirror, "skip_gap", _raises_only_the_gap),)),
+        Mutation("gap-leaves-transactions", "M7", "a transaction whose marker lies in a gap stays open",
+                 ((MirrorLog, "abort_in_gap", lambda self, *_: 0),)),
+        Mutation("gap-aborts-beyond", "M7", "markers are written behind the gap",
+                 ((MirrorLog, "abort_in_gap", _aborts_behind),)),
         Mutation("failure-is-final", "M7", "a gap or an epoch that could not be written is not asked for again",
                  ((PartitionMirror, "failed", lambda self: None),)),
         Mutation("decision-anywhere", "M7", "what was decided about one gap counts for the next",

@@ -10,7 +10,7 @@ from random import Random
 from uuid import UUID
 
 from klamm.core.errors import ErrorCode
-from klamm.core.mirror.partition_mirror import MirrorAnswer, MirrorFetch
+from klamm.core.mirror.partition_mirror import FirstBatch, MirrorAnswer, MirrorFetch
 from klamm.core.replication.replica_fetch import EpochEndOffset
 
 from .mirror_log import MirrorLog, Stored, packed
@@ -92,4 +92,7 @@ class Source:
             return MirrorAnswer(ErrorCode.offset_out_of_range)
         found: list[Stored] = log.between(fetch.offset, log.high_watermark)[: self.random.randint(0, 4)]
         largest = found[-1].epoch if found else -1
-        return MirrorAnswer(ErrorCode.none, None, log.high_watermark, log.log_start_offset, packed(found), largest)
+        return MirrorAnswer(
+            ErrorCode.none, None, log.high_watermark, log.log_start_offset, packed(found), largest,
+            FirstBatch(*found[0][:2]) if found else None,
+        )  # fmt: skip

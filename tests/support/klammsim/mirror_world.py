@@ -39,7 +39,7 @@ from klamm.core.replication.partition_state import NO_LEADER, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
-from .mirror_log import MirrorLog, Stored
+from .mirror_log import MirrorLog, Stored, is_own_marker
 from .mirror_source import Key, Source
 from .violation import ViolationError
 
@@ -555,7 +555,12 @@ class World:
     def _check_log(self, broker: Broker) -> None:
         before: Stored | None = None
         for record in broker.log.records:
-            if record.value < 0:
+            if is_own_marker(record.value):
+                if not self._in_gap(record.offset):
+                    raise ViolationError(f"{broker.log.name} has a marker of its own at {record.offset}, in no gap")
+                if before is not None and before.value < 0 and not is_own_marker(before.value):
+                    raise ViolationError(f"{broker.log.name} has a marker of its own behind a client's record")
+            elif record.value < 0:
                 if self.promoted_epoch is None or record.epoch < self.promoted_epoch:
                     raise ViolationError(f"{broker.log.name} has a client's record from before the promotion: {record}")
             else:
@@ -564,19 +569,33 @@ class World:
                     raise ViolationError(f"{broker.log.name} has {record}, which the source has never committed there")
                 if self.promoted_epoch is not None and record.epoch >= self.promoted_epoch:
                     raise ViolationError(f"{broker.log.name} has {record} of the source in an epoch of the target")
-                if before is not None and before.value < 0:
+                if before is not None and before.value < 0 and not is_own_marker(before.value):
                     raise ViolationError(f"{broker.log.name} has {record} of the source behind a client's record")
             if before is not None and record.offset != before.offset + 1 and not self._is_gap(before, record):
                 raise ViolationError(
                     f"{broker.log.name} lacks what lies between {before} and {record}: no gap is known"
                 )
             before = record
+        self._check_transactions(broker.log)
         for epoch, start in broker.log.entries:
             if any(record.epoch >= epoch for record in broker.log.between(0, start)):
                 raise ViolationError(f"{broker.log.name} has epoch {epoch} from {start} on, and records of it below")
         found = [self.cluster.state.leader_epoch, *(state.leader_epoch for state in self.cluster.states[-2:])]
         if broker.log.records and broker.log.last_record_epoch > max(found):
             raise ViolationError(f"{broker.log.name} has an epoch above its partition's")
+
+    def _check_transactions(self, log: MirrorLog) -> None:
+        """The marker of a transaction that is open where a gap begins may lie in the gap: it is ended there,
+        unless the gap is full of markers. A replica that has records in a gap has found another one, or none."""
+        for gap in self.cluster.gaps:
+            inside, behind = log.between(gap.start, gap.end), log.between(gap.end, log.log_end_offset)
+            if all(is_own_marker(each.value) for each in behind) or not all(
+                is_own_marker(each.value) for each in inside
+            ):
+                continue
+            first = min(log.open_transactions().values(), default=gap.start)
+            if first < gap.start and len(inside) < gap.end - gap.start:
+                raise ViolationError(f"{log.name} has a transaction open from {first} on over {gap}")
 
     def _is_gap(self, before: Stored, after: Stored) -> bool:
         """Returns True if stored gaps cover what is missing."""
@@ -599,8 +618,10 @@ class World:
                     raise ViolationError(f"the mirror has deleted {shown}, but its own retention has not")
                 del self.shown[offset]
             elif offset < log.log_end_offset and log.at(offset) != shown:
-                if shown not in self.cuts and not (log.at(offset) is None and self._in_gap(offset)):
-                    raise ViolationError(f"{log.name} shows {log.at(offset)} where {shown} was shown")
+                found = log.at(offset)
+                own = found is None or is_own_marker(found.value) or is_own_marker(shown.value)
+                if shown not in self.cuts and not (own and self._in_gap(offset)):
+                    raise ViolationError(f"{log.name} shows {found} where {shown} was shown")
                 del self.shown[offset]
             elif offset >= log.log_end_offset:
                 if shown not in self.cuts:
@@ -713,15 +734,20 @@ def fall_back(world: World, seed: int) -> World:
 
 
 def _promoted_source(world: World, seed: int) -> Source:
-    """Returns the promoted target as a source. A value of a client of the target becomes one of its source."""
+    """Returns the promoted target as a source. A value of a client of the target becomes one of its source, and so does
+    a marker of its mirror."""
     leader = world.leader()
     assert leader is not None
     assert not world.cluster.state.mirror
     source = Source(Random(seed))
     log, epoch = leader.log, world.cluster.state.leader_epoch
-    log.records = [each._replace(value=each.value if each.value > 0 else _MOST - each.value) for each in log.records]
+    log.records = [each._replace(value=_as_sources(each.value)) for each in log.records]
     source.continue_from(log, epoch, 2 * _MOST)
     return source
+
+
+def _as_sources(value: int) -> int:
+    return abs(value) if value > 0 or is_own_marker(value) else _MOST - value
 
 
 def adopt(world: World, seed: int) -> World:

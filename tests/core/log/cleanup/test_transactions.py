@@ -83,6 +83,23 @@ def test_aborted_records_go_and_supersede_none(tmp_path: Path) -> None:
     assert shown(log) == [(0, b"a", b"kept"), (4, b"z", b"active")]
 
 
+def test_what_was_aborted_in_a_gap_goes(tmp_path: Path) -> None:
+    """docs/mirror.md, M7."""
+    clock = ManualClock()
+    log = open_log(tmp_path, clock, **SMALL)
+    add(log, transactional([b"open"], producer=(1, 0, 0), key=b"a"))
+    log.mirror(4)
+    assert log.abort_in_gap(9, 0, 4) == 1
+    log.lead(0)
+    fill(log, clock)
+    append(log, batch([b"active"], key=b"z", timestamp_ms=clock()))
+    run(log, clock)
+    assert b"open" not in [record.value for record in records_of(whole(log))]
+    log = reopened(log, tmp_path, clock, **SMALL)
+    assert log.first_offsets_of_transactions == {}
+    assert shown(log) == [(9, b"z", b"active")]
+
+
 def test_a_marker_stays_while_a_record_of_its_transaction_stays_and_then_for_its_horizon(tmp_path: Path) -> None:
     clock = ManualClock()
     log = open_log(tmp_path, clock, **SMALL, delete_retention_ms=DAY_MS)
