@@ -77,7 +77,8 @@ class MirrorCut(NodeData):
 
 
 class MirrorTopicNode(NodeData):
-    """`since_ms`: when the mirror began. `gaps`: by partition, the offsets from the first up to the second that the
+    """`since_ms`: when the mirror began. `begins`: by partition, where the source began then, if
+    not at 0. `gaps`: by partition, the offsets from the first up to the second that the
     source had deleted. `promote`: the mirror is to end. `decisions`: by partition, the operator's last `MirrorDecision`
     (status, end, last epoch). `adopt`: the topic with the id `adopt_id` is to become a mirror: by partition, the
     `PromotionStart` of its former mirror."""
@@ -86,6 +87,7 @@ class MirrorTopicNode(NodeData):
     source: str
     topic_id: KafkaUuid
     since_ms: int = 0
+    begins: dict[int, int] = Field(default_factory=dict)
     gaps: dict[int, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
     cuts: tuple[MirrorCut, ...] = ()
     promote: bool = False

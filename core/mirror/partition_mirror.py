@@ -68,7 +68,7 @@ class MirrorResult(Enum):
     CUT = "cut"
     """The log was truncated towards the source's: fetch again."""
     RESTARTED = "restarted"
-    """The log was empty, and begins at the source's start now: fetch again."""
+    """The log was empty, and begins at the source's start now: store `begins`, and fetch again."""
     STALE = "stale"
     """The answer belongs to an earlier request; it is ignored."""
     REFUSED = "refused"
@@ -159,7 +159,8 @@ class PartitionMirror:
     their results is passed to `notice` before the next fetch.
 
     `leader` leads under a state with `mirror`. `set_aside` stores the batches from an offset on beside the log, on the
-    disk, and is called before they are removed. `topic_id` is the id of the source's topic at the start of the mirror.
+    disk, and is called before they are removed. `topic_id` is the id of the source's topic at the start of the mirror,
+    `begins` what an earlier term has stored.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class PartitionMirror:
         rules: MirrorRules,
         topic_id: UUID,
         set_aside: Callable[[int], object],
+        begins: int = 0,
     ) -> None:
         assert leader.mirror_term is not None, "the state has no mirror"
         self.leader = leader
@@ -182,6 +184,8 @@ class PartitionMirror:
         """The last cut."""
         self.source_end = -1
         """The source's high watermark in its last answer."""
+        self.begins = begins
+        """Where the mirror begins; while its log ends there, nothing was copied, and the source may delete more."""
         self._log = log
         self._rules = rules
         self._set_aside = set_aside
@@ -189,8 +193,6 @@ class PartitionMirror:
         self._sent: MirrorFetch | None = None
         self._skip_to = 0
         """The source's log start behind a gap, which the next batch may begin at."""
-        self._begins = 0
-        """Where the mirror begins; while its log ends there, nothing was copied, and the source may delete more."""
         self._accepted: MirrorStatus | None = None
         """What the operator has decided to continue over, until records are stored again."""
 
@@ -352,9 +354,9 @@ class PartitionMirror:
         if fetch.offset >= log_start_offset:
             self.status = MirrorStatus.SOURCE_REPLACED
             return MirrorResult.STOPPED
-        if log.log_end_offset in (0, self._begins):
+        if log.log_end_offset in (0, self.begins):
             log.restart_at(log_start_offset, self.leader.epoch, self._term)
-            self._begins = log_start_offset
+            self.begins = log_start_offset
             return MirrorResult.RESTARTED
         if self._rules.stops_at_gap and self._accepted is not MirrorStatus.GAP:
             self.status = MirrorStatus.GAP

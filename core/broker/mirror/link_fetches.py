@@ -263,8 +263,9 @@ class LinkFetches:
             if mirror is None or mirror.leader is not leader:
                 aside = partial(self._set_aside, replica)
                 before = mirror
-                mirror = PartitionMirror(replica.log, leader, self._rules, topic.topic_id, aside)
-                if before is not None and before.topic_id == topic.topic_id and before.stopped:
+                begins = max(topic.begins.get(replica.name.partition, 0), 0 if before is None else before.begins)
+                mirror = PartitionMirror(replica.log, leader, self._rules, topic.topic_id, aside, begins)
+                if before is not None and before.stopped:
                     mirror.status = before.status
                 self._mirrors[replica.key] = mirror
                 self._caught_up.setdefault(replica.key, monotonic())
@@ -368,6 +369,14 @@ class LinkFetches:
         self._services.cluster.raise_leader_epochs({each.replica.name: each.mirror.wanted_epoch - 1})
 
     # -- what is stored ------------------------------------------------------------------------------------------
+
+    def store_begin(self, each: Mirrored) -> None:
+        name, begins = each.replica.name, each.mirror.begins
+
+        def add(node: MirrorTopicNode | None) -> MirrorTopicNode | None:
+            return node and node.model_copy(update={"begins": {**node.begins, name.partition: begins}})
+
+        update(self._coordination, topic_path(self._name, name.topic), MirrorTopicNode, add)
 
     def store_gap(self, each: Mirrored) -> None:
         gap, name = each.mirror.gap, each.replica.name

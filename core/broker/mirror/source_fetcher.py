@@ -117,6 +117,10 @@ class Link(Protocol):
         """Returns the seconds until the throttle allows a fetch."""
         ...
 
+    def store_begin(self, each: Mirrored) -> None:
+        """Stores where the mirror begins, for its next leader."""
+        ...
+
     def store_gap(self, each: Mirrored) -> None: ...
 
     def raise_epoch(self, each: Mirrored) -> None:
@@ -322,7 +326,9 @@ class SourceFetcher:
                 return MirrorResult.STALE
             result = mirror.on_bounds(fetch, start, topic_id)
         self._applied.append(_Applied(each, result, len(answer.records) if result is MirrorResult.APPENDED else 0))
-        if result is MirrorResult.GAP_FOUND:
+        if result is MirrorResult.RESTARTED:
+            self._link.store_begin(each)
+        elif result is MirrorResult.GAP_FOUND:
             self._link.store_gap(each)
         elif result is MirrorResult.EPOCH_TOO_LOW:
             self._link.raise_epoch(each)

@@ -181,6 +181,24 @@ def test_a_gap_is_stored_and_copying_goes_on_behind_it(clusters: Clusters) -> No
     assert stored(clusters.target, topic, offset=3) == stored(clusters.source, topic, offset=3)
 
 
+def test_a_mirror_that_has_copied_nothing_has_no_gap_under_its_next_leader_either(clusters: Clusters) -> None:
+    topic, tp = "trips.late", TopicPartition("trips.late", 0)
+    clusters.mirror("pause", "berlin")
+    clusters.create(topic)
+    clusters.write(topic, b"a", b"b")
+    clusters.source.delete_records({tp: 2})
+    clusters.mirror("resume", "berlin")
+    clusters.follows(topic, 2)
+    clusters.mirror("pause", "berlin", "--topic", topic)
+    eventually(lambda: clusters.row(topic)["status"] == "PAUSED", "the pause")
+    clusters.target_broker.restart()
+    clusters.write(topic, LARGE, LARGE, LARGE)
+    clusters.source.delete_records({tp: 4})
+    clusters.mirror("resume", "berlin", "--topic", topic)
+    clusters.follows(topic, 5)
+    assert clusters.row(topic)["gaps"] == []
+
+
 def test_a_topic_that_was_created_again_stops_and_is_copied_anew_once_it_is_deleted_here(clusters: Clusters) -> None:
     topic = "trips.again"
     clusters.create(topic)
