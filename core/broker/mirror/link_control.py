@@ -152,7 +152,9 @@ class LinkControl:
                 found.append(ServiceMetric("mirror_lag_records", words, report.lag, labels))
         for partition, seconds in self.fetches.lags_s().items():
             labels = {**link, "topic": partition.topic, "partition": str(partition.partition)}
-            words = "Seconds since the partition had all records that the source had committed."
+            words = (
+                "Seconds since the partition had all records that the source had committed, or this broker leads it."
+            )
             found.append(ServiceMetric(LAG_SECONDS, words, seconds, labels))
         return found
 

@@ -268,11 +268,11 @@ def _ends_of(link: str, topics: list[str] | None, config: Path, *, asks: bool) -
     with settings_and_client(config, None) as (_, client), mirror_coordination(config) as coordination:
         link_of(coordination, link)
         nodes = topics_of(coordination, link, topics)
-        rows = partitions_of(coordination, link, list(nodes))["partitions"]
+        rows = partitions_of(coordination, link, list(nodes))["partitions"] if nodes else []
         if not rows:
             named = f": {', '.join(topics)} is none any more" if topics else ""
             raise ConfigError(f"mirror {link} has no mirror topic that could be promoted{named}")
-        sources = {row["topic"]: nodes[row["topic"]].source for row in rows if row["topic"] in nodes}
+        sources = {row["topic"]: nodes[row["topic"]].source for row in rows}
         with source_client(coordination, link) if asks else nullcontext() as source:
             yield _Ends(coordination, client, source, link, sources)
 

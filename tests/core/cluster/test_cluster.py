@@ -16,10 +16,20 @@ from klamm.core.broker.services import Services
 from klamm.core.broker.topic_creation import added_replicas
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, PartitionImage
+from klamm.core.cluster.mirrors import (
+    LinkNode,
+    MirrorOf,
+    MirrorTopicNode,
+    link_path,
+    read_topics,
+    remove_link,
+    topic_path,
+    update,
+)
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
+from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError, NoNodeError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.partition_state import PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
@@ -74,6 +84,28 @@ def test_a_topic_is_created_whole(join: Joined) -> None:
         "elr": [], "data_ids": {"0": "data-0"}, "controller_epoch": 1,
     }  # fmt: skip
     assert json.loads(coordination.get("/config/topics/flights")[0]) == {"version": 1, "config": {"retention.ms": "-1"}}
+
+
+def test_a_mirror_topic_is_created_together_with_what_is_held_of_it(join: Joined) -> None:
+    cluster, coordination = join(0), join.coordinations[0]
+    first, second = (MirrorTopicNode(source="t", topic_id=UUID(int=n)) for n in (1, 2))
+    update(coordination, link_path("berlin"), LinkNode, lambda _: LinkNode(config={}))
+    cluster.create_topic("t", 1, 1, mirror=MirrorOf("berlin", first))
+    assert read_topics(coordination, "berlin") == {"t": first}
+    assert cluster.image().topics["t"].partitions[0].state.mirror == "berlin"
+    found = first.model_copy(update={"gaps": {0: ((1, 2),)}, "paused": True})
+    update(coordination, topic_path("berlin", "t"), MirrorTopicNode, lambda _: found)
+    twice = error_code(lambda: cluster.create_topic("t", 1, 1, mirror=MirrorOf("berlin", second)))
+    assert twice is ErrorCode.topic_already_exists
+    assert read_topics(coordination, "berlin") == {"t": found}
+    cluster.delete_topic("t")
+    cluster.create_topic("t", 1, 1, mirror=MirrorOf("berlin", second))
+    assert read_topics(coordination, "berlin") == {"t": second.model_copy(update={"paused": True})}
+    remove_link(coordination, "berlin")
+    with pytest.raises(NoNodeError):
+        cluster.create_topic("u", 1, 1, mirror=MirrorOf("berlin", first))
+    assert list(cluster.image().topics) == ["t"]
+    assert read_topics(coordination, "berlin") == {}
 
 
 def test_topics_that_cannot_be(join: Joined) -> None:
