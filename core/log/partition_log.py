@@ -26,6 +26,7 @@ from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.control import TransactionMarker, encode_marker, read_marker
 from ..records.decode import MAX_DECOMPRESSED
+from ..records.epoch_range import EpochRange
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader, rewrite_base
 from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.offset_and_epoch import OffsetAndEpoch
@@ -437,6 +438,17 @@ class PartitionLog:
         """Returns the largest known epoch up to `epoch` and its end offset (KIP-101); (-1, -1) if unknown."""
         with self._lock:
             return self._epochs.end_offset(epoch, self._end)
+
+    def epoch_ranges(self, *, exact: bool) -> tuple[EpochRange, ...]:
+        """Returns the epochs that have records, in order. Each ends where the next begins; with `exact` it ends with
+        its last batch, which is earlier where the log has a gap: a read for each epoch, which may block."""
+        with self._lock:
+            epochs, starts = self._epochs.columns()
+            ends = [*starts, self._end][1:]
+            if exact:
+                ends = [self._segments.end_below(end) for end in ends]
+            found = map(EpochRange, epochs, starts, ends)
+            return tuple(each for each in found if each.start < each.end)
 
     def begin_leader_epoch(self, epoch: int, *, durable: bool = True) -> None:
         """Stores that `epoch` starts at the log end offset, so the first append need not write it.

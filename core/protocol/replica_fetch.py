@@ -2,6 +2,11 @@
 the records of a response are views into its frame. Each round of replication reads one of each. A mirror fetches from
 its source in the same way, as a consumer (`CONSUMER`), with version 13 or later.
 
+A follower of a mirror may add the epochs of its log, in a tagged field of Klamm's own (docs/mirror.md, M13), in a
+partition:
+
+    field 10000: for each epoch, its number (int32), its first offset and its end (int64)
+
 A test compares the bytes with kio's.
 """
 
@@ -12,10 +17,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ErrorCode, ProtocolError
+from ..records.epoch_range import EpochRange
 from .bounds_check import read_uvarint, write_uvarint
 from .headers import skip_tags
 from .messages import Buffer
-from .primitives import Reader
+from .primitives import Reader, tagged
 
 VERSION = 18
 CONSUMER = -1
@@ -39,16 +45,20 @@ _ID = 16
 _RESPONSE = struct.Struct(">ihi")
 _ANSWER = struct.Struct(">ihqqq")
 _DIVERGING = struct.Struct(">iq")
+_RANGE = struct.Struct(">iqq")
+_RANGES_TAG = 10_000
+"""The tag of the follower's epochs, above the numbers that Kafka uses."""
 
 
 class PartitionFetch(NamedTuple):
-    """The fetch of one partition. `log_start_offset`: the follower's."""
+    """The fetch of one partition. `log_start_offset`, `epoch_ranges`: the follower's."""
 
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
     log_start_offset: int
     max_bytes: int
+    epoch_ranges: tuple[EpochRange, ...] = ()
 
 
 class ReplicaFetchRequest(NamedTuple):
@@ -74,8 +84,10 @@ class ReplicaFetchRequest(NamedTuple):
         for topic_id, numbers in topics.items():
             out += topic_id + write_uvarint(len(numbers) + 1)
             for number in numbers:
-                epoch, offset, last_epoch, start, limit = self.partitions[topic_id, number]
-                out += _PARTITION.pack(number, epoch, offset, last_epoch, start, limit, 0)
+                epoch, offset, last_epoch, start, limit, ranges = self.partitions[topic_id, number]
+                out += _PARTITION.pack(number, epoch, offset, last_epoch, start, limit, bool(ranges))
+                if ranges:
+                    out += tagged(_RANGES_TAG, b"".join(_RANGE.pack(*each) for each in ranges))
             out.append(0)
         forgotten = _by_topic(self.forgotten)
         out += write_uvarint(len(forgotten) + 1)
@@ -112,10 +124,12 @@ def _read_request(
         topic_id = bytes(frame[at : at + _ID])
         count, at = read_uvarint(frame, at + _ID)
         end = at + (count - 1) * _PARTITION.size
+        if any(frame[at + _PARTITION.size - 1 : end : _PARTITION.size]):
+            end = _read_tagged(frame, at, topic_id, count - 1, partitions)
+        else:
+            for number, epoch, offset, last_epoch, start, limit, _ in _PARTITION.iter_unpack(frame[at:end]):
+                partitions[topic_id, number] = PartitionFetch(epoch, offset, last_epoch, start, limit)
         other = other or not count or frame[end]
-        for number, epoch, offset, last_epoch, start, limit, more in _PARTITION.iter_unpack(frame[at:end]):
-            other = other or more
-            partitions[topic_id, number] = PartitionFetch(epoch, offset, last_epoch, start, limit)
         at = end + 1
     forgotten: list[PartitionKey] = []
     topics, at = read_uvarint(frame, at)
@@ -133,6 +147,23 @@ def _read_request(
         replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, session_id, session_epoch, partitions,
         tuple(forgotten),
     )  # fmt: skip
+
+
+def _read_tagged(
+    frame: memoryview, at: int, topic_id: bytes, count: int, partitions: dict[PartitionKey, PartitionFetch]
+) -> int:
+    """Reads the partitions of a topic of which some have the tagged field; returns the position after them. Raises
+    `ProtocolError` if there are other tagged fields, and `struct.error`."""
+    for _ in range(count):
+        number, epoch, offset, last_epoch, start, limit, _ = _PARTITION.unpack_from(frame, at)
+        reader = Reader(frame, at + _PARTITION.size - 1, flexible=True)
+        tags = reader.tags()
+        if tags.keys() - {_RANGES_TAG}:
+            raise ProtocolError("an unknown tagged field")
+        ranges = tuple(EpochRange(*each) for each in _RANGE.iter_unpack(tags.get(_RANGES_TAG, b"")))
+        partitions[topic_id, number] = PartitionFetch(epoch, offset, last_epoch, start, limit, ranges)
+        at = reader.position
+    return at
 
 
 class PartitionAnswer(NamedTuple):

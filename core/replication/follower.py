@@ -16,6 +16,8 @@ class FetchResult(Enum):
 
     APPENDED = "appended"
     """Records were stored, or there were none yet: fetch again."""
+    COMPARED = "compared"
+    """The leader's log may differ: fetch again, with the exact ends of the epochs."""
     TRUNCATED = "truncated"
     """The log was truncated towards the leader's: fetch again."""
     RESTARTED = "restarted"
@@ -27,15 +29,22 @@ class FetchResult(Enum):
 
 
 class PartitionFollower:
-    """One partition's follower in one term of following, in one leader epoch. All calls on one thread."""
+    """One partition's follower in one term of following, in one leader epoch. All calls on one thread.
 
-    def __init__(self, broker_id: int, log: ReplicaLog, leader: int, leader_epoch: int) -> None:
+    With `compares_epochs` all epochs of its log are compared with the leader's before anything is appended
+    (docs/mirror.md, M13)."""
+
+    def __init__(
+        self, broker_id: int, log: ReplicaLog, leader: int, leader_epoch: int, *, compares_epochs: bool = False
+    ) -> None:
         self.broker_id = broker_id
         self.leader = leader
         self.leader_epoch = leader_epoch
         self._log = log
         self._sent: ReplicaFetch | None = None
         self._term = log.follow(leader_epoch)
+        self._ranges = log.epoch_ranges(exact=False) if compares_epochs else ()
+        """What is still to be compared."""
 
     def fetch(self, broker_epoch: int) -> ReplicaFetch | None:
         """Returns the next request; None while the log holds unflushed records that it does not report yet
@@ -44,7 +53,14 @@ class PartitionFollower:
         log = self._log
         if log.reported_end_offset < log.log_end_offset:
             return None
-        self._sent = ReplicaFetch(self.broker_id, broker_epoch, self.leader_epoch, log.log_end_offset, log.leader_epoch)
+        self._sent = ReplicaFetch(
+            self.broker_id,
+            broker_epoch,
+            self.leader_epoch,
+            log.log_end_offset,
+            log.leader_epoch,
+            epoch_ranges=self._ranges,
+        )
         return self._sent
 
     def on_answer(self, fetch: ReplicaFetch, answer: ReplicaFetchData) -> FetchResult:
@@ -57,6 +73,7 @@ class PartitionFollower:
             return FetchResult.REFUSED
         if answer.diverging_epoch is not None:
             return self._diverged(answer.diverging_epoch)
+        self._ranges = ()
         if answer.records:
             self._log.append_as_follower(answer.records, self.leader_epoch, self._term)
         self._take_bounds(answer)
@@ -83,11 +100,16 @@ class PartitionFollower:
         """
         if diverging.end_offset < 0:
             return FetchResult.REFUSED
+        if self._ranges and self._ranges != (exact := self._log.epoch_ranges(exact=True)):
+            self._ranges = exact
+            return FetchResult.COMPARED
         offset = truncation_offset(self._log, diverging)
         if offset < self._log.log_start_offset:
             self._log.restart_at(offset, self.leader_epoch, self._term)
         else:
             self._log.truncate_to(offset, self.leader_epoch, self._term)
+        if self._ranges:
+            self._ranges = self._log.epoch_ranges(exact=True)
         return FetchResult.TRUNCATED
 
     def _out_of_range(self, leader_log_start: int) -> FetchResult:

@@ -15,6 +15,7 @@ from enum import Enum
 from kio.schema.errors import ErrorCode
 
 from .follower_state import UNKNOWN_OFFSET, FollowerState
+from .histories import first_conflict
 from .partition_state import NO_EPOCH, PartitionState, with_isr
 from .registrations import BrokerRegistration, Registrations
 from .replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
@@ -193,7 +194,7 @@ class PartitionLeader:
         """
         if self._resigned:
             return ReplicaFetchData(ErrorCode.not_leader_or_follower)
-        refused = self._check_epoch(fetch) or self._check_divergence(fetch)
+        refused = self._check_epoch(fetch) or self._compare_epochs(fetch) or self._check_divergence(fetch)
         if refused is not None:
             return refused
         start, end = self._log.log_start_offset, self._log.log_end_offset
@@ -210,6 +211,16 @@ class PartitionLeader:
             return None
         fenced = fetch.leader_epoch < self.epoch
         return ReplicaFetchData(ErrorCode.fenced_leader_epoch if fenced else ErrorCode.unknown_leader_epoch)
+
+    def _compare_epochs(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
+        """Returns None unless the follower has sent its epochs, and has records that are of another history than those
+        here; else the diverging answer, by which it truncates before the first of them (docs/mirror.md, M13)."""
+        if not fetch.epoch_ranges or first_conflict(fetch.epoch_ranges, self._log.epoch_ranges(exact=False)) is None:
+            return None
+        conflict = first_conflict(fetch.epoch_ranges, self._log.epoch_ranges(exact=True))
+        if conflict is None:  # the follower's records lie in a gap of this log
+            return None
+        return ReplicaFetchData(diverging_epoch=EpochEndOffset(fetch.last_fetched_epoch, conflict))
 
     def _check_divergence(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
         """Returns None if the follower's log, up to its end, is a prefix of this one; else the diverging answer

@@ -97,7 +97,13 @@ class Partition(Generic[W]):
         if own is None or state.leader in (NO_LEADER, self.broker_id):
             self._rest()
         elif self.follower is None or self.follower.leader_epoch != state.leader_epoch:
-            self.follower = PartitionFollower(self.broker_id, self.log, state.leader, state.leader_epoch)
+            self.follower = PartitionFollower(
+                self.broker_id,
+                self.log,
+                state.leader,
+                state.leader_epoch,
+                compares_epochs=bool(state.mirror) or state.promoted_epoch != NO_EPOCH,
+            )
         return failed
 
     def _lead(self, state: PartitionState, version: int, now_ms: float) -> list[W]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from ..records.epoch_range import EpochRange
+
 
 class EpochEndOffset(NamedTuple):
     """The end of an epoch in the leader's log."""
@@ -17,6 +19,7 @@ class EpochEndOffset(NamedTuple):
 class ReplicaFetch(NamedTuple):
     """`last_fetched_epoch` is the epoch of the record before `fetch_offset` in the follower's log, -1 if unknown;
     `replica_epoch` is the follower's broker epoch, `log_start_offset` that of its log, as the leader receives it.
+    `epoch_ranges` are those of the follower's log, until they have been compared (docs/mirror.md, M13); else empty.
     """
 
     replica_id: int
@@ -25,6 +28,7 @@ class ReplicaFetch(NamedTuple):
     fetch_offset: int
     last_fetched_epoch: int
     log_start_offset: int = -1
+    epoch_ranges: tuple[EpochRange, ...] = ()
 
 
 class ReplicaFetchData(NamedTuple):

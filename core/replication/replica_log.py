@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..records.epoch_range import EpochRange
+
 
 class ReplicaLog(Protocol):
     """One replica's log and its role.
@@ -45,6 +47,11 @@ class ReplicaLog(Protocol):
 
         (-1, -1) for an epoch that is not known; (`epoch`, first known start) for one older than all known epochs.
         """
+        ...
+
+    def epoch_ranges(self, *, exact: bool) -> tuple[EpochRange, ...]:
+        """Returns the epochs that have records, in order. Each ends where the next begins; with `exact` it ends with
+        its last batch, which is earlier where the log has a gap: a read for each epoch."""
         ...
 
     def lead(self, leader_epoch: int) -> None:

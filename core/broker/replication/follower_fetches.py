@@ -168,7 +168,7 @@ class FollowerFetches:
             if replica is None or leader is None:
                 answers[key] = ReplicaFetchData(self._not_led(key))
                 continue
-            fetch = ReplicaFetch(replica_id, replica_epoch, *wanted[:4])
+            fetch = ReplicaFetch(replica_id, replica_epoch, *wanted[:4], wanted.epoch_ranges)
             refused = answers[key] = leader.on_fetch(fetch, registration, now_ms)
             if refused is None:
                 unread.append((key, wanted, replica, leader))

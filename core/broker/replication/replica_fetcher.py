@@ -189,6 +189,7 @@ class ReplicaFetcher:
                 fetch.last_fetched_epoch,
                 fetched.replica.log.log_start_offset,
                 self._settings.max_bytes,
+                fetch.epoch_ranges,
             ),
         )
         self._some.set()

@@ -213,6 +213,15 @@ class LogSegments:
         except (CorruptRecordError, StorageError):
             return segment.base_offset
 
+    def end_below(self, offset: int) -> int:
+        """Returns the end of the last batch that begins below `offset`: `offset` unless the log has gaps. If it cannot
+        be read: the start of its segment."""
+        segment = self.last_kept(offset)
+        try:
+            return offset if self._dense else segment.end_below(offset)
+        except (CorruptRecordError, StorageError):
+            return segment.base_offset
+
     def last_kept(self, offset: int) -> Segment:
         """Returns the segment that `truncate_to(offset)` makes the active one."""
         return self._segments[max(bisect_left(self._bases, offset), 1) - 1]

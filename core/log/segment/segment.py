@@ -533,6 +533,19 @@ class Segment:
             since = self._indexes.times.offset(timestamp_ms)
         return self.batches_from(max(since, self.base_offset))
 
+    def end_below(self, offset: int) -> int:
+        """Returns the end of the last batch that begins below `offset`; the segment's start if there is none. Raises
+        `CorruptRecordError` and `StorageError`."""
+        if offset >= self.next_offset:
+            return self.next_offset
+        entry = self._indexes.offsets.lookup(offset - 1)
+        end = self.base_offset
+        for _, header in scan(self.file, entry[1] if entry else 0, self._size):
+            if header.base_offset >= offset:
+                break
+            end = header.next_offset
+        return end
+
     def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yields position and header of each whole batch that ends at or after `offset`; skips damaged places."""
         try:

@@ -276,3 +276,17 @@ def test_a_truncation_that_waited_for_a_flush_changes_nothing_in_the_next_term_o
     assert [str(error) for error in raised] == [
         "events-0: a change under leader epoch 3 in an earlier term of following"
     ]
+
+
+def test_a_run_with_a_gap_is_served_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.follow(3)
+    log.append_as_follower(run(0, 1, 7, 8), 3)
+    assert values(log) == [b"000000", b"000001", b"000007", b"000008"]
+    with pytest.raises(CorruptRecordError):
+        log.append_as_follower(run(9, 10)[:-1] + b"?", 3)
+    assert log.log_end_offset == 9
+    log.append_as_follower(run(12, 14, epoch=3), 3)
+    assert [tuple(each) for each in log.epoch_ranges(exact=False)] == [(2, 0, 12), (3, 12, 15)]
+    assert [tuple(each) for each in log.epoch_ranges(exact=True)] == [(2, 0, 9), (3, 12, 15)]
+    log.close()

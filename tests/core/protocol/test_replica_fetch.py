@@ -24,6 +24,7 @@ from klamm.core.protocol.replica_fetch import (
     read_replica_fetch_request,
     read_replica_fetch_response,
 )
+from klamm.core.records.epoch_range import EpochRange
 
 A, B = UUID(int=2**127 + 5).bytes, UUID(int=9).bytes
 WANTED = {
@@ -68,6 +69,16 @@ def test_a_consumers_request_is_written_as_kio_does(version: int) -> None:
 def test_a_request_is_read_as_kio_reads_it(request_: ReplicaFetchRequest) -> None:
     body = b"head!" + request_.encode()
     assert read_replica_fetch_request(bytearray(body), 5) == request_
+
+
+def test_the_epochs_of_a_follower_are_read_again_and_others_skip_them() -> None:
+    ranges = (EpochRange(3, 0, 2**40), EpochRange(2**31 - 1, 2**40, 2**41))
+    wanted = {key: value._replace(epoch_ranges=ranges) if key == (A, 0) else value for key, value in WANTED.items()}
+    body = REQUEST._replace(partitions=wanted).encode()
+    assert read_replica_fetch_request(body, 0) == REQUEST._replace(partitions=wanted)
+    assert as_replica_fetch(messages.request(ApiKey.FETCH, VERSION).decode(body)) == REQUEST
+    for size in range(len(body)):
+        assert read_replica_fetch_request(body[:size], 0) is None, "cut off"
 
 
 def test_every_other_request_is_left_to_kio() -> None:

@@ -31,6 +31,7 @@ from klamm.core.log.state.leader_epochs import LeaderEpochs
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.epoch_range import EpochRange
 from klamm.core.records.header import iter_headers
 from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.plugins.codecs import klamm_codecs
@@ -125,6 +126,9 @@ class DiskLog:
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_offset_for_epoch(epoch)
+
+    def epoch_ranges(self, *, exact: bool) -> tuple[EpochRange, ...]:
+        return self.log.epoch_ranges(exact=exact)
 
     # -- records -------------------------------------------------------------------------------------------------
 

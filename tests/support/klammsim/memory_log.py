@@ -12,6 +12,7 @@ from typing import Final
 
 from klamm.core.errors import LogEndMovedError
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
+from klamm.core.records.epoch_range import EpochRange
 from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 
 from .crashing_log import OnCommitted
@@ -64,6 +65,10 @@ class MemoryLog:
             return epoch, self.log_end_offset
         index = bisect_right(self._epochs, epoch)
         return (self._epochs[index - 1] if index else epoch), self._starts[index]
+
+    def epoch_ranges(self, *, exact: bool) -> tuple[EpochRange, ...]:
+        found = map(EpochRange, self._epochs, self._starts, [*self._starts, self.log_end_offset][1:])
+        return tuple(each for each in found if each.start < each.end)
 
     def offset_of(self, value: int) -> int | None:
         """Returns the offset of the record with this value, as a producer's state recognises a retry."""

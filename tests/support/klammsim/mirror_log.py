@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
+from klamm.core.records.epoch_range import EpochRange
 
 from .violation import ViolationError
 
@@ -69,6 +70,8 @@ class MirrorLog:
         """Each epoch of the epoch cache with its start offset."""
         self.role: tuple[str, int] = NO_ROLE
         self.term = 0
+        self.began = 0
+        """Where it began when nothing of it was left, or it had no record."""
 
     @property
     def reported_end_offset(self) -> int:
@@ -93,6 +96,13 @@ class MirrorLog:
             return epoch, self.log_end_offset
         index = bisect_right([found for found, _ in self.entries], epoch)
         return (self.entries[index - 1][0] if index else epoch), self.entries[index][1]
+
+    def epoch_ranges(self, *, exact: bool) -> tuple[EpochRange, ...]:
+        ends = [*(start for _, start in self.entries), self.log_end_offset][1:]
+        if exact:
+            ends = [self.records[at - 1].offset + 1 if (at := self._index(end)) else 0 for end in ends]
+        found = (EpochRange(*entry, end) for entry, end in zip(self.entries, ends, strict=True))
+        return tuple(each for each in found if each.start < each.end)
 
     def _index(self, offset: int) -> int:
         return bisect_left(self.records, (offset,))
@@ -215,6 +225,7 @@ class MirrorLog:
         if offset < self.log_start_offset:
             self.records, self.entries = [], []
             self.log_start_offset = self.log_end_offset = self.high_watermark = self.flushed_offset = offset
+            self.began = offset
         else:
             self._cut(offset)
 
@@ -229,6 +240,8 @@ class MirrorLog:
 
     def restart_at(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
         self.check_follows(leader_epoch, term)
+        if not self.records or self.role[0] == "follow":
+            self.began = offset
         self.records, self.entries = [], []
         self.log_start_offset = self.log_end_offset = self.high_watermark = self.flushed_offset = offset
 

@@ -234,6 +234,8 @@ MIRROR_MUTATIONS: Final = {
                  ((group_offsets, "offsets_to_copy", _overwrites_moved),)),
         Mutation("group-with-members-overwritten", "M10", "the offset of a group with members is overwritten",
                  ((group_offsets, "offsets_to_copy", _overwrites_members),)),
+        Mutation("last-epoch-alone", "M13", "a follower compares only its last epoch with its leader's",
+                 ((PartitionLeader, "_compare_epochs", lambda self, _: None),)),
         Mutation("promotion-keeps-epoch", "M12", "a promotion begins no leader epoch",
                  ((promotion, "promoted", _promoted_in_the_same_epoch),)),
         Mutation("adopted-by-epochs-alone", "M12", "a former source is not cut where the promotion has begun",

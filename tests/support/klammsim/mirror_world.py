@@ -151,6 +151,9 @@ class World:
         self.mirrored_id = self.source.topic_id
         self.promotes = random.random() < 0.5
         self.recreates = source is None and random.random() < 0.15
+        self.parts_histories = seed % 3 == 1
+        """True if leaders of the mirror often die with records that no other replica has: replicas then differ below
+        gaps (M13)."""
         self.now_ms = 0.0
         self.healing = False
         """True at the end: the only member may have lost everything, and another is then elected all the same."""
@@ -213,6 +216,8 @@ class World:
             (6, self._client_writes),
             (3, self._pass_time),
         ]
+        if self.parts_histories:
+            actions.append((6, self._part_histories))
         if self.recreates:
             actions.append((1, self._source_recreates))
         if self.promotes:
@@ -244,6 +249,35 @@ class World:
 
     def _source_leaves(self) -> None:
         self.source.away = not self.source.away
+
+    def _part_histories(self) -> None:
+        """The source loses records in an unclean election. The mirror's leader follows it, and dies before another
+        replica has what it has copied. The source deletes that, so the next leader has a gap there. Then the first
+        comes back."""
+        alone = (self._read_state, self._fetch_from_source, self._take_from_source, self._raise_epoch)
+        together = (*alone, self._store_gap, self._fetch_from_leader, self._take_from_leader, self._change_isr)
+        self._take_some(together)
+        self.source.elect(unclean=True)
+        self.note("unclean election at the source")
+        self._source_writes()
+        self._take_some(alone)
+        leader = self.leader()
+        if leader is not None and leader.alive:
+            self._kill(leader)
+            self.cluster.registrations.pop(leader.number, None)
+        self.elect()
+        self._source_writes()
+        self.source.delete_records()
+        self._take_some((*together, self._restart))
+
+    def _take_some(self, steps: Sequence[Callable[[], None]]) -> None:
+        for _ in range(self.random.randint(0, 200)):
+            self.random.choice(steps)()
+        self.check()
+
+    def _source_writes(self) -> None:
+        self.source.produce(self.random.randint(1, 6))
+        self.source.commit()
 
     def _source_recreates(self) -> None:
         self.note("topic created again")
@@ -438,8 +472,8 @@ class World:
 
     # -- faults --------------------------------------------------------------------------------------------------
 
-    def _kill(self) -> None:
-        broker = self._broker()
+    def _kill(self, broker: Broker | None = None) -> None:
+        broker = broker or self._broker()
         if not broker.alive:
             return
         broker.alive = False
@@ -615,7 +649,7 @@ class World:
                 if self.rules.follows_retention and offset >= self.source.log.log_start_offset and shown.value > 0:
                     if self.source.recreated == 0 and shown not in self.cuts:
                         raise ViolationError(f"the mirror has deleted {shown}, which the source still has")
-                elif not self.rules.follows_retention and shown not in self.cuts:
+                elif not self.rules.follows_retention and shown not in self.cuts and offset >= log.began:
                     raise ViolationError(f"the mirror has deleted {shown}, but its own retention has not")
                 del self.shown[offset]
             elif offset < log.log_end_offset and log.at(offset) != shown:
