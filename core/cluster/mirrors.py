@@ -138,7 +138,7 @@ class ReportNode(NodeData):
     has `broker_epoch`. `source_ends`, by the id of the source's topic and partition: the source's high watermark in its
     last answer to this broker, also of partitions that it led before: the source may not answer the next leader any
     more.
-    `complete_until_ms`: of compacted topics, the minute up to which nothing was missing (M9), likewise."""
+    `complete_until_ms`: of compacted topics, up to when nothing was missing (M9), likewise."""
 
     version: int = 1
     partitions: dict[str, dict[int, PartitionReport]] = Field(default_factory=dict)

@@ -41,6 +41,7 @@ _ASSIGN_S: Final = 0.3
 _BACKOFF_S: Final = 0.5
 _HELD_S: Final = 2.0
 """A partition whose topic is missing at the source, or whose records cannot be stored, is left out for this time."""
+_SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60_000
 _REFUSED_S: Final = 30.0
 """The same for records that this version cannot store: only a change at the source helps."""
@@ -134,11 +135,15 @@ class LinkFetches:
         return found
 
     def complete_until_ms(self) -> dict[TopicPartition, int]:
-        """Returns up to when nothing was missing in partitions of compacted topics, in whole minutes: each change is a
-        write to the coordination."""
-        led = {each.key: each.name for each in self._services.partitions.replicas() if each.log.config.compacts}
-        known = list(self._complete.items())
-        return {led[key]: each.at_ms // _MINUTE_MS * _MINUTE_MS for key, each in known if key in led}
+        """Returns up to when nothing was missing in partitions of compacted topics. In steps, since each change is a
+        write to the coordination: of a minute, or of a quarter of `delete.retention.ms` if that is less."""
+        led = {each.key: each for each in self._services.partitions.replicas() if each.log.config.compacts}
+        found = {}
+        for key, complete in list(self._complete.items()):
+            if (replica := led.get(key)) is not None:
+                step_ms = min(max(replica.log.config.delete_retention_ms // 4, _SECOND_MS), _MINUTE_MS)
+                found[replica.name] = complete.at_ms // step_ms * step_ms
+        return found
 
     def lags_s(self) -> dict[TopicPartition, float]:
         """Returns the seconds since each partition had all that the source had committed."""

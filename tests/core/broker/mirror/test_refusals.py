@@ -49,6 +49,7 @@ from klamm.core.config.sections.mirror import MirrorConfig
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import BrokerError, ConfigError
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
+from klamm.core.mirror.completeness import CompleteUntil
 from klamm.core.mirror.planner import plan_link
 from klamm.core.protocol.apis import SPOKEN, ApiKey
 from klamm.core.records.partition import TopicPartition
@@ -521,6 +522,25 @@ def test_what_an_earlier_registration_or_topic_has_reported_does_not_count(world
             eventually(unreported, "it has no report")
             world.goes_on()
         coordination.delete(report_path("berlin", 7))
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "reported_ms"),
+    [(86_400_000, 1_799_999_940_000), (20_000, 1_799_999_995_000), (0, 1_799_999_999_000)],
+)
+def test_the_next_leader_of_a_compacted_mirror_knows_up_to_when_it_was_complete(
+    retention_ms: int, reported_ms: int
+) -> None:
+    """In steps of less than the retention: a mirror that had everything is not STALE because its leader changes."""
+    log = SimpleNamespace(config=SimpleNamespace(compacts=True, delete_retention_ms=retention_ms))
+    tp, key = TopicPartition("trips.compacted", 0), (b"id", 0)
+    partitions = SimpleNamespace(replicas=lambda: [SimpleNamespace(key=key, name=tp, log=log)])
+    config = MirrorConfig.model_validate({"bootstrap.servers": "b:9092", "topics": "a"})
+    services: Any = SimpleNamespace(partitions=partitions)
+    nothing: Any = None
+    fetches = LinkFetches("berlin", config, services, nothing, nothing, nothing, dict, nothing)
+    fetches._complete[key] = CompleteUntil(1_799_999_999_999)
+    assert fetches.complete_until_ms() == {tp: reported_ms}
 
 
 def test_what_is_about_to_be_cut_is_copied_once(tmp_path: Path, world: World) -> None:
