@@ -332,7 +332,7 @@ class LinkControl:
         """Changes the topics here, except those of a source's topic that does not have its id of `ids` any more: its
         configuration was read by name, and is compared the next time."""
         source_of = {name: node.source for name, node in self._topics.items()}
-        grow, alter = self._services.cluster.create_partitions, self._alter
+        grow, alter = self._grow, self._alter
         calls: list[tuple[str, Callable[[], object]]] = [
             *((new.source, partial(self._create, name, new)) for name, new in plan.create.items()),
             *((source_of[name], partial(grow, name, count)) for name, count in plan.grow.items()),
@@ -445,6 +445,12 @@ class LinkControl:
             raise ConfigError(f"not mirrored: it cannot be created here: {error}") from error
         self._read_topics()
         log.info("mirror %s: topic %s was created with %d partitions", self.name, name, new.partitions)
+
+    def _grow(self, name: str, count: int) -> None:
+        try:
+            self._services.cluster.create_partitions(name, count)
+        except BrokerError as error:
+            raise ConfigError(f"mirrored without the source's new partitions: {error}") from error
 
     def _alter(self, topic: TopicImage, changes: Mapping[str, str | None]) -> None:
         after = {name: value for name, value in {**topic.configs, **changes}.items() if value is not None}

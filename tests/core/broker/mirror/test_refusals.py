@@ -32,6 +32,7 @@ from klamm.core.broker.mirror.link_fetches import LinkFetches
 from klamm.core.broker.mirror.source_fetcher import SourceFetcher
 from klamm.core.cli.mirror.commands import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.mirrors import (
     LinkNode,
     MirrorTopicNode,
@@ -47,7 +48,7 @@ from klamm.core.cluster.mirrors import (
 )
 from klamm.core.config.sections.mirror import MirrorConfig
 from klamm.core.config.settings import load_settings
-from klamm.core.errors import BrokerError, ConfigError
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError
 from klamm.core.mirror.completeness import CompleteUntil
 from klamm.core.mirror.planner import plan_link
@@ -233,6 +234,22 @@ def test_a_promotion_asks_the_source_for_its_end(world: World, monkeypatch: pyte
         continued.set()
         assert f"{topic}-0: clients write from offset 2 on" in promotion.result()[0]
     world.goes_on()
+
+
+def test_partitions_that_cannot_be_added_here_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with fewer live brokers than replicas."""
+
+    def refused(*_: Any) -> None:
+        raise BrokerError(ErrorCode.invalid_replication_factor, "3 is larger than 2")
+
+    world.source.create_topics({"trips.grows": NewTopic(1, 1, {"retention.ms": "-1"})})
+    world.follows("berlin", "trips.grows", 0)
+    with monkeypatch.context() as changed:
+        changed.setattr(Cluster, "create_partitions", refused)
+        world.source.create_partitions("trips.grows", 2)
+        line = world.says("berlin", "topic trips.grows: mirrored without the source's new partitions: INVALID_REPLICA")
+    assert "3 is larger than 2" in line
+    world.is_well("berlin")
 
 
 def test_a_link_to_its_own_cluster_copies_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
