@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..records.epoch_range import EpochRange
 
-__all__ = ["first_conflict"]
+__all__ = ["common_end", "first_conflict", "ranges_from"]
 
 
 def first_conflict(theirs: Sequence[EpochRange], ours: Sequence[EpochRange]) -> int | None:
@@ -26,3 +26,16 @@ def first_conflict(theirs: Sequence[EpochRange], ours: Sequence[EpochRange]) -> 
         if later < len(ours) and ours[later].start < end:
             return max(start, ours[later].start)
     return None
+
+
+def common_end(theirs: Sequence[EpochRange], ours: Sequence[EpochRange], limit: int) -> int:
+    """Returns the end of the last record below `limit` that both logs have; 0 if there is none."""
+    known = {each.epoch: each for each in ours}
+    pairs = ((each, known[each.epoch]) for each in theirs if each.epoch in known)
+    ends = ((max(a.start, b.start), min(a.end, b.end, limit)) for a, b in pairs)
+    return max((end for start, end in ends if start < end), default=0)
+
+
+def ranges_from(offset: int, ranges: Sequence[EpochRange]) -> tuple[EpochRange, ...]:
+    """Returns what lies at or above `offset`."""
+    return tuple(EpochRange(epoch, max(start, offset), end) for epoch, start, end in ranges if end > offset)

@@ -15,7 +15,7 @@ from enum import Enum
 from kio.schema.errors import ErrorCode
 
 from .follower_state import UNKNOWN_OFFSET, FollowerState
-from .histories import first_conflict
+from .histories import common_end, first_conflict, ranges_from
 from .partition_state import NO_EPOCH, PartitionState, with_isr
 from .registrations import BrokerRegistration, Registrations
 from .replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
@@ -217,7 +217,12 @@ class PartitionLeader:
         here; else the diverging answer, by which it truncates before the first of them (docs/mirror.md, M13)."""
         if not fetch.epoch_ranges or first_conflict(fetch.epoch_ranges, self._log.epoch_ranges(exact=False)) is None:
             return None
-        conflict = first_conflict(fetch.epoch_ranges, self._log.epoch_ranges(exact=True))
+        theirs, ours = fetch.epoch_ranges, self._log.epoch_ranges(exact=True)
+        if fetch.replica_id in self._maximal_isr:
+            # Both have what was committed before this epoch. What differs below lies in gaps, and must not cost it.
+            end = common_end(theirs, ours, self.epoch_start_offset)
+            theirs, ours = ranges_from(end, theirs), ranges_from(end, ours)
+        conflict = first_conflict(theirs, ours)
         if conflict is None:  # the follower's records lie in a gap of this log
             return None
         return ReplicaFetchData(diverging_epoch=EpochEndOffset(fetch.last_fetched_epoch, conflict))

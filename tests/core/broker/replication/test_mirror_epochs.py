@@ -171,3 +171,15 @@ def test_a_partition_that_never_was_a_mirror_compares_its_last_epoch(tmp_path: P
     fetch = partition.follower.fetch(2)
     assert fetch is not None
     assert fetch.epoch_ranges == ()
+
+
+@pytest.mark.parametrize("in_sync", [True, False])
+def test_an_in_sync_follower_keeps_what_differs_below_the_last_common_record(tmp_path: Path, in_sync: bool) -> None:
+    """Both were compared with an earlier leader, in whose gap they differ: what is committed behind it stays."""
+    own = filled(tmp_path / "0", [Run(5, 0, 3), Run(9, 3, 10), *BEHIND_A_GAP])
+    other = filled(tmp_path / "1", [Run(5, 0, 3), Run(7, 3, 10), *BEHIND_A_GAP])
+    before = batches(other)
+    state = replace(MIRROR, isr=(0, 1), data_ids={0: "a", 1: "b"}) if in_sync else MIRROR
+    results = asyncio.run(copied(own, other, state))
+    assert results == ([APPENDED] if in_sync else [COMPARED, TRUNCATED, APPENDED])
+    assert batches(other) == (before if in_sync else batches(own))
