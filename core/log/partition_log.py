@@ -1149,14 +1149,15 @@ class PartitionLog:
     def offset_of_largest_timestamp(
         self, *, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK
     ) -> TimestampedOffset | None:
-        """Returns the first visible record with the largest timestamp (ListOffsets -3). Reads and decompresses a
+        """Returns the first visible record with the largest timestamp (ListOffsets -3), or marker, as Kafka does: a
+        segment knows one largest timestamp, and after a transaction that is the marker's. Reads and decompresses a
         batch."""
         with self._lock:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self.end_for(isolation)
             largest = max(s.largest.timestamp_ms for s in segments)
         with self._reading:
-            return self._first_since(segments, largest, start, bound) if largest >= 0 else None
+            return self._first_since(segments, largest, start, bound, markers=True) if largest >= 0 else None
 
     def end_for(self, isolation: ReadIsolation) -> int:
         """Returns the offset below which a read with this isolation returns records. Takes no lock."""
@@ -1165,10 +1166,10 @@ class PartitionLog:
         return self.high_watermark if isolation is ReadIsolation.HIGH_WATERMARK else self.last_stable_offset
 
     def _first_since(
-        self, segments: list[Segment], timestamp_ms: int, start: int, bound: int
+        self, segments: list[Segment], timestamp_ms: int, start: int, bound: int, *, markers: bool = False
     ) -> TimestampedOffset | None:
         with self._lock:  # the lookup may rebuild an index
-            found = iter(batches_since(segments, timestamp_ms, start, bound))
+            found = iter(batches_since(segments, timestamp_ms, start, bound, markers=markers))
         while True:
             with self._lock:
                 batch = next(found, None)

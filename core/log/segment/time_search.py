@@ -30,16 +30,20 @@ class FoundBatch(NamedTuple):
     header: BatchHeader
 
 
-def batches_since(segments: Iterable[Segment], timestamp_ms: int, start: int, bound: int) -> Iterable[FoundBatch]:
+def batches_since(
+    segments: Iterable[Segment], timestamp_ms: int, start: int, bound: int, *, markers: bool
+) -> Iterable[FoundBatch]:
     """Yields, in offset order, the batches with records in [start, bound) and a max timestamp of at least
-    `timestamp_ms`."""
+    `timestamp_ms`; control batches only with `markers`."""
     for segment in segments:
         if segment.largest.timestamp_ms < timestamp_ms or segment.next_offset <= start:
             continue
         for position, header in segment.batches_from_time(timestamp_ms):
             if header.base_offset >= bound:
                 return
-            if header.max_timestamp >= timestamp_ms and header.last_offset >= start and not header.is_control:
+            if header.is_control and not markers:
+                continue
+            if header.max_timestamp >= timestamp_ms and header.last_offset >= start:
                 yield FoundBatch(segment, segment.file, position, header)
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from klamm.core.errors import CorruptRecordError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.records.encode import encode_batch
-from klammtest.logs import START_MS, append, batch, codec_table, open_log, read_all
+from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all
+from klammtest.transactional_logs import add, end, transactional
 
 CODECS = codec_table()
 
@@ -84,6 +85,18 @@ def test_log_append_time_finds_the_batch_s_first_record(tmp_path: Path) -> None:
     append(log, batch([b"a"] * 3))
     assert looked_up(log, 0) == (START_MS, 0)
     assert log.offset_of_largest_timestamp() == (START_MS, 0, 0)
+
+
+def test_a_marker_may_have_the_largest_timestamp(tmp_path: Path) -> None:
+    """As in Kafka; a time that only a marker has is not found, since no record has it."""
+    clock = ManualClock()
+    log = open_log(tmp_path, clock)
+    add(log, transactional([b"a"], producer=(1, 0, 0)))
+    clock.advance(50)
+    end(log, 1, commit=True)
+    assert log.offset_of_largest_timestamp() == (START_MS + 50, 1, 0)
+    assert looked_up(log, START_MS) == (START_MS, 0)
+    assert looked_up(log, START_MS + 1) is None
 
 
 def test_a_lying_batch_is_named(tmp_path: Path) -> None:
